@@ -1,0 +1,222 @@
+"""The wall: every call that Python may make into core, typed, with units.
+
+Names are imported from `pybroker.core`. Offsets are record offsets, positions and sizes are bytes, times are
+milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+Bytes = bytes | bytearray | memoryview
+
+class LogError(Exception):
+    """An operation on a log was refused or failed; `code` is the Kafka error code that a client gets for it."""
+
+    code: int
+    def __init__(self, code: int, message: str) -> None: ...
+
+# -- batch: record batch v2, uncompressed or opaque ---------------------------------------------------------------
+
+def crc32c(data: Bytes, initial: int = 0) -> int:
+    """CRC-32C (Castagnoli) of data, continuing from `initial`; hardware where the processor has it (RFC 3720)."""
+
+class BatchHeader:
+    """The 61-byte header of a record batch, magic 2 (KIP-98)."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+    @property
+    def size(self) -> int: ...  # 12 + batch_length
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def codec(self) -> int: ...  # 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
+    @property
+    def is_transactional(self) -> bool: ...
+    @property
+    def is_control(self) -> bool: ...
+    @property
+    def is_log_append_time(self) -> bool: ...
+
+def check_batch(data: Bytes, position: int = 0) -> BatchHeader:
+    """Parse and check the batch at `position`: length, magic, CRC, counts. Raises LogError (2, 43, 87)."""
+
+def iter_batches(data: Bytes, *, check_crc: bool = True) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole batch in data; a partial last batch ends the walk. Raises LogError."""
+
+Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""(offset, timestamp_ms, key, value, headers)"""
+
+def build_batch(
+    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]],
+    *,
+    base_offset: int = 0,
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    partition_leader_epoch: int = -1,
+    compress: "Callable[[bytes], bytes] | None" = None,
+) -> bytes:
+    """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies."""
+
+def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: int = -1) -> bytes:
+    """The batch with its header kept and its records section replaced by payload, length and CRC made right."""
+
+def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
+
+def check_records(payload: Bytes, header: BatchHeader, *, need_keys: bool, timestamp_min: int, timestamp_max: int) -> int:
+    """Walk without building objects: -1 if all is well, else the index of the first record at fault as
+    (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
+
+# -- vfs: file calls with named failpoints ---------------------------------------------------------------------------
+
+def write_atomic(path: str, data: bytes, point: str) -> None:
+    """Write path.tmp, fsync, rename over path, fsync the directory; `point` names the failpoints passed on the way."""
+
+FAILPOINTS: Final[tuple[str, ...]]
+"""The names that `arm` takes."""
+
+def arm(point: str, action: Literal["errno", "short", "kill", "sleep"], value: int = 0, *, after: int = 0, times: int = 1) -> None:
+    """Make the `after`-th next pass of a failpoint fail with errno `value`, write only `value` bytes and then fail with
+    EIO (short), kill the process with SIGKILL once `value` bytes are written (kill), or sleep `value` ms."""
+
+def disarm() -> None: ...
+
+# -- the broker context and its partitions ---------------------------------------------------------------------------
+
+class Slice:
+    """A range of a log file, pinned: the bytes stay readable until close() even if the segment is deleted."""
+
+    def __len__(self) -> int: ...
+    def send(self, fd: int, start: int = 0) -> int:
+        """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block. Raises OSError; LogError(56)
+        if the log was truncated below the slice's end meanwhile: the connection must then be closed."""
+    def tobytes(self) -> bytes: ...
+    def close(self) -> None: ...
+
+class Read:
+    """What a read found: a slice that begins with the batch holding the offset and ends at a batch boundary."""
+
+    slice: Slice | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    log_end_offset: int
+
+class Appended:
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int  # -1 unless LogAppendTime
+    log_start_offset: int
+    duplicate: bool  # the batch was in the producer's window; nothing was appended
+
+class Partition:
+    """A handle to one partition's log and watermarks. Every call releases the GIL while it touches files."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    directory: str
+    leader_epoch: int
+    partition_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    recovery_point: int
+    size: int  # bytes in all segments
+    segment_count: int
+    highest_producer_id: int  # -1 if none was ever seen
+    offline: bool
+
+    def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
+        """Check, stamp and append exactly one batch from a client; the high watermark follows (one replica).
+
+        `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
+        Raises LogError: 2, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
+    def append_replica(self, records: Bytes) -> int:
+        """Append batches as a leader stamped them (offsets must continue); the new log end offset."""
+    def read(self, offset: int, max_bytes: int, *, isolation_level: int = 0, to_log_end: bool = False, minimum_one: bool = True) -> Read:
+        """The batches from `offset` up to max_bytes, within the high watermark (0), the last stable offset (1) or, for
+        replicas, the log end. minimum_one: the first batch is returned even if larger. Raises LogError 1 (with the
+        range in the message), 56."""
+    def offset_for_timestamp(self, timestamp_ms: int, *, bound: int) -> tuple[int, int, int] | None:
+        """(offset, timestamp_ms, leader_epoch) of the first batch below `bound` whose max timestamp >= timestamp_ms and
+        its base offset; the caller walks the batch for the exact record."""
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """(offset, timestamp_ms, leader_epoch) of the record batch with the largest timestamp; None if empty."""
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset): the largest known epoch <= epoch and where it ends; (-1, -1) if unknown (KIP-101)."""
+    def become_leader(self, leader_epoch: int, partition_epoch: int) -> None: ...
+    def set_log_start(self, offset: int) -> int:
+        """DeleteRecords: raise the log start (-1: to the high watermark). Returns the new low watermark. LogError 1."""
+    def truncate(self, offset: int) -> None: ...
+    def configure(self, config: Mapping[str, int]) -> None: ...
+    def enforce_retention(self, now_ms: int) -> int:
+        """Roll by age and delete whole segments by retention.ms, retention.bytes and log start; segments deleted."""
+    def expire_producers(self, now_ms: int) -> int: ...
+    def producers(self) -> list[tuple[int, int, int, int, int]]:
+        """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
+    def epochs(self) -> list[tuple[int, int]]: ...
+    def segments(self) -> list[tuple[int, int, int]]:
+        """(base offset, bytes, largest timestamp) of each segment, oldest first."""
+    def roll(self) -> None: ...
+    def flush(self) -> int:
+        """fdatasync what is not flushed, and the indexes; the new recovery point. LogError 56."""
+    def write_checkpoints(self) -> None:
+        """Make leader-epoch-checkpoint durable if it changed. Call before the recovery point is recorded."""
+
+class Broker:
+    """One broker's context: its partitions and its background flusher. No state is shared between two of them."""
+
+    def __init__(self, *, write_behind_bytes: int = 1 << 20, flush_idle_ms: int = 200) -> None: ...
+    def open(
+        self,
+        log_dir: str,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: bytes,
+        config: Mapping[str, int],
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = -1,
+        clean: bool = False,
+    ) -> Partition:
+        """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless `clean`.
+
+        config: Kafka topic config names to integers (segment.bytes, segment.ms, segment.jitter.ms, segment.index.bytes,
+        index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
+        1 LogAppendTime), file.delete.delay.ms, producer.id.expiration.ms, cleanup.policy (1 delete | 2 compact)).
+        Raises LogError 56 (a segment missing in the middle), 103 (partition.metadata has another id), OSError."""
+    def get(self, topic: str, partition: int) -> Partition | None: ...
+    def partitions(self) -> list[Partition]: ...
+    def delete(self, partition: Partition) -> None:
+        """Unpublish, wait for readers to leave, rename the directory to -delete, unlink it in the background."""
+    def close(self, *, clean: bool = True) -> None:
+        """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
+
+# -- dump -----------------------------------------------------------------------------------------------------------
+
+def read_index(path: str) -> list[tuple[int, int]]:
+    """(absolute offset, position) of each entry of an .index file; the base offset comes from its name."""
+
+def read_timeindex(path: str) -> list[tuple[int, int]]:
+    """(timestamp_ms, absolute offset) of each entry of a .timeindex file."""
+
+def read_snapshot(path: str) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    """(producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch,
+    current_txn_first_offset) of each entry of a producer .snapshot file. LogError 2 if its CRC is wrong."""
