@@ -1,0 +1,95 @@
+# Everything a person or a machine does with a checkout. `make help` lists it.
+# Only Python 3.11 or newer and a C compiler are needed; all else goes into .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+SHELL := /bin/sh
+
+VENV := .venv
+PY := $(VENV)/bin/python
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+
+# The newest fact wins: a stamp is older than what it was made from, or the step has nothing to do.
+BASE := $(VENV)/.base
+DEMO := $(VENV)/.demo
+DEV := $(VENV)/.dev
+BUILT := $(VENV)/.built
+GENERATED := core/kafka.pxd
+SOURCES := $(filter-out $(GENERATED),$(wildcard core/*.pyx core/*.pxd core/*.h)) setup.py pybroker/errors.py
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$p" && break; done)
+# Two checks before anything is made: each stops make with its sentence and nothing else.
+have_python = $(if $(PYTHON),,$(error No Python 3.11 or newer on PATH: install one, or name it with PYTHON=/path/to/python3))
+problem = $(shell $(1) tools/preflight.py 2>&1)
+have_tools = $(if $(call problem,$(1)),$(error $(call problem,$(1))))
+
+.PHONY: help
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: $(BUILT) ## .venv with pybroker built in place: .venv/bin/pybroker
+
+.PHONY: demo
+demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, and all of them read back
+	@$(PY) examples/demo.py
+
+.PHONY: test
+test: export PYBROKER_WERROR = 1
+test: $(BUILT) $(DEV) lint ## build, lint, types and every test
+	@$(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(DEV) ## ruff, mypy --strict, cython-lint
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy pybroker examples tools
+	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
+
+.PHONY: bench
+bench: $(BUILT) $(DEV) ## the benchmarks, printed beside the limit of this machine
+	@$(PY) -m pytest bench --benchmark-enable -p no:xdist -p no:cacheprovider -s $(PYTEST_ARGS)
+
+.PHONY: wheel
+wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
+	@$(PY) -m build --no-isolation
+
+.PHONY: sanitize
+sanitize: $(BUILT) $(DEV) ## core built with AddressSanitizer and UBSan, and its tests run under them
+	@$(PY) tools/sanitize.py $(PYTEST_ARGS)
+
+.PHONY: clean
+clean: ## what a build made; .venv stays (rm -rf .venv takes it too)
+	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find pybroker core tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- the steps behind them -------------------------------------------------------------------------------------------
+
+$(PY):
+	$(have_python)$(call have_tools,$(PYTHON))
+	@echo "Making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+
+pip := $(PY) -m pip install --quiet --disable-pip-version-check
+build_requires = $(shell $(PY) -c 'import shlex, tomllib; print(shlex.join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
+# An editable install without extensions: they are compiled below, in place, and only when their sources change.
+editable = PYBROKER_EXT=none $(pip) --no-build-isolation --editable
+
+$(BASE): pyproject.toml | $(PY)
+	@echo "Installing what pybroker needs"
+	@$(pip) $(build_requires)
+	@$(editable) .
+	@touch $@
+
+$(DEMO) $(DEV): $(VENV)/.%: pyproject.toml $(BASE)
+	@echo "Installing what make $* needs"
+	@$(editable) '.[$*]'
+	@touch $@
+
+$(BUILT): $(SOURCES) $(BASE)
+	$(call have_tools,$(PY))
+	@echo "Building core with $(JOBS) jobs"
+	@mkdir -p build && $(PY) setup.py --quiet build_ext --inplace --parallel $(JOBS) >build/build.log 2>&1 || { cat build/build.log; exit 1; }
+	@touch $@

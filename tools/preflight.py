@@ -1,0 +1,32 @@
+"""Says in one sentence what this machine lacks to build pybroker; prints nothing where it lacks nothing.
+
+Run by the Makefile with the Python that is to carry .venv, before anything is made or downloaded.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+
+MINIMUM = (3, 11)
+
+
+def lacking() -> str:
+    """The first thing that is missing, as a sentence (make puts its full stop), or an empty string."""
+    here = f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}"
+    if sys.version_info[:2] < MINIMUM:
+        return f"pybroker needs Python 3.11 or newer, and {here}: install one, or name it with PYTHON=/path/to/python3"
+    if importlib.util.find_spec("ensurepip") is None:
+        return f"{here} without the venv module: install it (Debian, Ubuntu: apt install python3-venv)"
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    if shutil.which(compiler.split()[0]) is None:
+        name = compiler.split()[0]
+        return f"No C compiler: {name} is not on PATH: install it (Debian, Ubuntu: apt install gcc) or name one with CC=cc"
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        return f"{here} without its C headers: install them (Debian, Ubuntu: apt install python3-dev)"
+    return ""
+
+
+if __name__ == "__main__":
+    print(lacking())
