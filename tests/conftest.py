@@ -1,0 +1,65 @@
+"""Fixtures of all tests: a broker of a test's own, one that a session shares, topics that no other test has."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import harness
+from tests.harness import BrokerProcess, free_port
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Show what the brokers said beside a failure."""
+    report = (yield).get_result()
+    if report.failed:
+        for server in harness.LIVE:
+            report.sections.append((f"output of {server.name} on port {server.port}", server.output()))
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses, and that tells which test it is of."""
+    return new_name(request.node.name)
+
+
+def new_name(hint: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9]+', '-', hint).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Start brokers of this test's own: `start_broker(sets={...}, data_dir=..., failpoints=...)`."""
+    started: list[BrokerProcess] = []
+
+    def start(**how: object) -> BrokerProcess:
+        how.setdefault("data_dir", tmp_path / f"broker-{len(started)}")
+        how.setdefault("port", free_port())
+        broker = BrokerProcess(**how)  # type: ignore[arg-type]
+        started.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A broker of this test's own, to kill, stop and restart."""
+    return start_broker()
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests of a session that only need one: never killed, topics by `topic`."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data")
+    with broker:
+        yield broker
+        broker.stop()  # whatever the session did to it, SIGTERM ends it cleanly

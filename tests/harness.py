@@ -1,0 +1,269 @@
+"""A broker as a test meets it: a real process on a real socket, that can be killed and started again.
+
+    started --kill (SIGKILL)--> down --restart--> started
+       |                          ^
+       +--stop (SIGTERM, exit 0)--+
+
+A `Server` keeps its data dir and its port for life, so that a client which was told one address finds the broker there
+after each restart. Whatever happens to the test run, the process ends: fixtures close it, `atexit` kills what they
+missed, and the kernel (PR_SET_PDEATHSIG) what a killed test run leaves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+READY_S_MAX = 30.0
+STOP_S_MAX = 30.0
+LOG_LINES_SHOWN = 200
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+LIVE: list[Server] = []
+"""The servers of this test process that are not closed, in the order of their start."""
+
+
+def free_port() -> int:
+    """A port that is free, and that the kernel never picks by itself.
+
+    Ports that it picks for `bind(0)` it also picks for a client's own end; a client that retries while its broker is
+    down may then connect to itself, or keep the broker from binding again.
+    """
+    picked_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, picked_from)
+        with socket.socket() as s:
+            try:
+                s.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+
+
+def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every_s: float = 0.01) -> None:
+    """Return when `probe` is true; fail with `what` when it is not within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not probe():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        time.sleep(every_s)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """A child whose output is read as it comes, so that it never blocks on a full pipe and can be waited for."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> None:
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            start_new_session=True,  # Ctrl-C is for pytest; its fixtures then stop the child
+            preexec_fn=_die_with_parent,
+        )
+        self.pid = self._popen.pid
+        self._reader = threading.Thread(target=self._read, name=f"output of {self.pid}", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as pipe:
+            for raw in pipe:
+                with self._more:
+                    self.lines.append(raw.decode(errors="replace").rstrip("\n"))
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def wait_line(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """The first line that the pattern is found in; fails with the output if the process ends before, or is late."""
+        seen, deadline = 0, time.monotonic() + timeout_s
+        with self._more:
+            while True:
+                for line in self.lines[seen:]:
+                    if found := re.search(pattern, line):
+                        return found
+                seen = len(self.lines)
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    why = "it ended" if self._ended else f"{timeout_s} s passed"
+                    raise AssertionError(f"{why} without a line like {pattern!r}:\n{self.output()}")
+                self._more.wait(left)
+
+    def output(self) -> str:
+        return "\n".join(self.lines[-LOG_LINES_SHOWN:])
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def signal(self, number: int) -> None:
+        self._popen.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code (negative: the signal); all output is in `lines` by then."""
+        try:
+            code = self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.pid} still runs after {timeout_s} s:\n{self.output()}") from None
+        self._reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        if self.running:
+            self.signal(signal.SIGKILL)
+        self.wait(STOP_S_MAX)
+
+
+class Server:
+    """What the tests ask of any broker; `BrokerProcess` is ours, tests/java has Apache Kafka's."""
+
+    name = "server"
+    ready_line = ""
+    stop_codes: tuple[int, ...] = (0,)
+
+    def __init__(self, data_dir: Path, port: int) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.process: Process | None = None
+        self.log: list[str] = []
+        """The output of this server's earlier lives; `output` has all of it."""
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def on_ready(self, line: re.Match[str]) -> None:
+        """Learn from the line that said so."""
+
+    def start(self) -> Server:
+        assert not self.running, f"{self.name} already runs"
+        if self not in LIVE:
+            LIVE.append(self)
+        self.process = Process(self.command(), self.environment())
+        self.on_ready(self.process.wait_line(self.ready_line, READY_S_MAX))
+        return self
+
+    restart = start
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.running
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def output(self) -> str:
+        now = self.process.lines if self.process else []
+        return "\n".join([*self.log, *now][-LOG_LINES_SHOWN:])
+
+    def _bury(self) -> int:
+        """Reap the process, keeping its output."""
+        assert self.process is not None
+        code = self.process.wait(STOP_S_MAX)
+        self.log += [*self.process.lines, f"--- process {self.process.pid} ended with {code}"]
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut is to a process: nothing of it runs any more when this returns."""
+        assert self.process is not None and self.process.running, f"{self.name} is already down:\n{self.output()}"
+        self.process.signal(signal.SIGKILL)
+        self._bury()
+
+    def stop(self) -> None:
+        """SIGTERM, and the clean end that it asks for."""
+        assert self.process is not None and self.process.running, f"{self.name} is already down:\n{self.output()}"
+        self.process.signal(signal.SIGTERM)
+        code = self._bury()
+        assert code in self.stop_codes, f"{self.name} ended with {code} on SIGTERM:\n{self.output()}"
+
+    def wait_end(self, timeout_s: float = STOP_S_MAX) -> int:
+        """The exit code of a process that is expected to end by itself (negative: the signal)."""
+        assert self.process is not None
+        self.process.wait(timeout_s)
+        return self._bury()
+
+    def close(self) -> None:
+        """The end of its use: no process is left."""
+        if self.process is not None:
+            self.process.kill()
+            self._bury()
+        if self in LIVE:
+            LIVE.remove(self)
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """The one directory of this partition, whichever log dir it lies in."""
+        found = [p for p in self.data_dir.rglob(f"{topic}-{partition}") if p.is_dir()]
+        assert len(found) == 1, f"{topic}-{partition} in {self.data_dir}: {found}"
+        return found[0]
+
+    def __enter__(self) -> Server:
+        return self if self.running else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BrokerProcess(Server):
+    """`pybroker serve` on `data_dir`; `sets` are its `--set name=value`, `failpoints` arms faults in its file calls."""
+
+    name = "pybroker"
+    ready_line = r"pybroker ready on (\S+):(\d+)"
+
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int = 0,
+        sets: Mapping[str, object] | None = None,
+        failpoints: str = "",
+    ) -> None:
+        super().__init__(data_dir, port)
+        self.sets = dict(sets or {})
+        self.failpoints = failpoints
+
+    def command(self) -> list[str]:
+        sets = [f"--set={name}={value}" for name, value in self.sets.items()]
+        serve = ["serve", "--data-dir", str(self.data_dir), "--port", str(self.port), *sets]
+        return [sys.executable, "-m", "pybroker", *serve]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTHONUNBUFFERED": "1", "PYBROKER_FAILPOINTS": self.failpoints}
+
+    def on_ready(self, line: re.Match[str]) -> None:
+        told = int(line[2])
+        assert self.port in (0, told), f"asked for port {self.port}, got {told}"
+        self.port = told
+
+
+@atexit.register
+def close_all() -> None:
+    for server in list(LIVE):
+        server.close()
