@@ -21,8 +21,7 @@ def lacking() -> str:
         return f"{here} without the venv module: install it (Debian, Ubuntu: apt install python3-venv)"
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     if shutil.which(compiler.split()[0]) is None:
-        name = compiler.split()[0]
-        return f"No C compiler: {name} is not on PATH: install it (Debian, Ubuntu: apt install gcc) or name one with CC=cc"
+        return f"No C compiler: {compiler.split()[0]} is not on PATH: install it (Debian, Ubuntu: apt install gcc) or set CC"
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         return f"{here} without its C headers: install them (Debian, Ubuntu: apt install python3-dev)"
     return ""

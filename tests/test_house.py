@@ -1,0 +1,265 @@
+"""The house rules of the source tree: who may import whom, how big things get, and what is never written down."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# An import only goes down: to a lower floor, or within its own room (the longest name here that begins the module's).
+FLOORS = {
+    8: ["pybroker.__main__", "pybroker.cli", "pybroker.console", "pybroker.testing"],
+    7: ["pybroker.server"],
+    6: ["pybroker.server.handlers"],
+    5: ["pybroker.controller", "pybroker.replication", "pybroker.spark"],
+    4: ["pybroker.coordination", "pybroker.client"],
+    3: ["pybroker.cluster"],
+    2: ["pybroker.protocol"],
+    1: ["pybroker.errors", "pybroker.model", "pybroker.config", "pybroker.metrics"],
+    0: ["pybroker.core"],
+}
+FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
+CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+CODE_SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h"}
+TEXT_SUFFIXES = CODE_SUFFIXES | {".md", ".toml", ".in", ".sh", ".properties", ".java", ".xml", ""}
+
+# Written in pieces, so that this file passes its own test.
+NEVER_WRITTEN = {
+    "a path of somebody's machine": r"(?<![\w.-])/(wo" r"rk|ro" r"ot|ho" r"me|Us" r"ers)/\w",
+    "a package registry": r"\b(pypi|python" r"hosted|maven|maven\.apache|docker|npmjs)\.(or" r"g|io|com)\b",
+    "a note to do it later": r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b",
+    "a number of an issue": r"\b[Ii]ss" r"ue\s+#?\d+|(?<![\w&#])#\d+\b",
+}
+
+
+def tracked() -> list[Path]:
+    """Every file of the tree that is ours: what git tracks or would, or, outside a checkout, what lies here."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode == 0:
+        paths = [ROOT / line for line in listed.stdout.splitlines()]
+    else:
+        paths = [p for p in ROOT.rglob("*") if not {"build", "dist", ".venv"} & set(p.relative_to(ROOT).parts)]
+    return sorted(p for p in paths if p.is_file() and (ROOT / "pybroker/core") not in p.parents)
+
+
+def files(*suffixes: str, under: str = ".") -> list[Path]:
+    return [p for p in tracked() if p.suffix in suffixes and (ROOT / under) in (p, *p.parents)]
+
+
+def module_name(path: Path) -> str:
+    """The dotted name under which a source file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] == "core":
+        parts = ("pybroker", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(module: str) -> str | None:
+    """The room of the floors table that a module belongs to; None if it has no floor."""
+    return max((r for r in FLOOR_OF if module == r or module.startswith(r + ".")), key=len, default=None)
+
+
+def python_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything a Python file imports, inside functions and type checks too."""
+    package = module_name(path).split(".")
+    if path.stem != "__init__":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+
+
+CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[\w.]+))")
+
+
+def cython_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each import and cimport of a Cython file; a relative one reads as pybroker.core's."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if found := CYTHON_IMPORT.match(line):
+            name = found["source"] or found["plain"]
+            if name.startswith("."):
+                assert not name.startswith(".."), f"{path}:{number} reaches out of core: {line.strip()}"
+                name = f"pybroker.core{name}".rstrip(".")
+            elif name == "pybroker":
+                name = f"pybroker.{found['names'].split()[0].strip('(,')}"
+            yield number, name
+
+
+def offence(importer: str, imported: str) -> str | None:
+    """Why this import is not allowed; None if it is."""
+    here, there = room(importer), room(imported)
+    if here is None or there is None or here == there:
+        if here == there == "pybroker.server.handlers" and importer != here:
+            handler = imported.removeprefix(here).split(".")[1]
+            if handler != importer.rpartition(".")[2]:
+                return "a handler never imports another handler"
+        return None
+    if FLOOR_OF[there] < FLOOR_OF[here] or FLOOR_OF[here] == FLOOR_OF[there] == STANDARD_LIBRARY_FLOOR:
+        return None
+    return f"{here} (floor {FLOOR_OF[here]}) may not import {there} (floor {FLOOR_OF[there]})"
+
+
+def test_every_module_has_a_floor() -> None:
+    """A module that no floor knows could import anything."""
+    homeless = [m for p in files(".py", under="pybroker") if (m := module_name(p)) != "pybroker" and room(m) is None]
+    assert not homeless
+
+
+def test_an_import_only_goes_down() -> None:
+    """The floors table holds for every import of every module."""
+    wrong = []
+    for path in files(".py", under="pybroker"):
+        for line, name in python_imports(path):
+            if name.startswith("pybroker.") and (why := offence(module_name(path), name)):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {name}: {why}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_core_knows_nothing_of_pybroker() -> None:
+    """core imports itself, C libraries and the standard library, in Cython and in Python."""
+    wrong = []
+    for path in files(".pyx", ".pxd", ".pxi", ".py", under="core"):
+        for line, name in python_imports(path) if path.suffix == ".py" else cython_imports(path):
+            if name.startswith("pybroker.") and room(name) != "pybroker.core":
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("pybroker.protocol.codec", "pybroker.errors", True),
+        ("pybroker.protocol.codec", "pybroker.protocol.apis", True),
+        ("pybroker.config", "pybroker.errors", True),
+        ("pybroker.errors", "pybroker.protocol", False),
+        ("pybroker.client.admin", "pybroker.coordination.store", False),
+        ("pybroker.server.handlers.produce", "pybroker.server.handlers.fetch.answer", False),
+        ("pybroker.server.handlers.produce", "pybroker.server.broker", False),
+        ("pybroker.server.dispatch", "pybroker.server.handlers.fetch", True),
+        ("pybroker.cli.serve", "pybroker.server.broker", True),
+    ],
+)
+def test_the_rule_itself(importer: str, imported: str, allowed: bool) -> None:
+    """The rule says no where the house says no, so that the tests above mean something."""
+    assert (offence(importer, imported) is None) is allowed
+
+
+def test_the_lowest_python_floor_needs_only_the_standard_library() -> None:
+    """errors, model, config and metrics load anywhere; config alone reads Java's properties."""
+    import sys
+
+    wrong = []
+    for path in [p for m in FLOORS[STANDARD_LIBRARY_FLOOR] for p in files(".py", under=m.replace(".", "/") + ".py")]:
+        for line, name in python_imports(path):
+            top = name.split(".")[0]
+            known = top == "pybroker" or top in sys.stdlib_module_names
+            if not known and (path.stem, top) != ("config", "javaproperties"):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def python_functions(path: Path) -> Iterator[tuple[str, int, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield node.name, first, (node.end_lineno or first) - first + 1
+
+
+CYTHON_FUNCTION = re.compile(
+    r"^(?P<indent> *)(?:async )?(?:cdef|cpdef|def)\b(?! (?:class|struct|enum|union|extern))[^=:#]*?(?P<name>\w+)\("
+)
+
+
+def cython_functions(path: Path) -> Iterator[tuple[str, int, int]]:
+    """(name, first line, lines) of each function with a body: it ends before the next line no deeper than its head."""
+    lines = path.read_text().splitlines()
+    for at, line in enumerate(lines):
+        head = CYTHON_FUNCTION.match(line)
+        if not head:
+            continue
+        body = at  # the signature may take several lines; a declaration in a .pxd has no body at all
+        while body < len(lines) and "".join(lines[at : body + 1]).count("(") > "".join(lines[at : body + 1]).count(")"):
+            body += 1
+        if not lines[min(body, len(lines) - 1)].split("#")[0].rstrip().endswith(":"):
+            continue
+        last = body
+        for number in range(body + 1, len(lines)):
+            text = lines[number]
+            if text.strip() and len(text) - len(text.lstrip()) <= len(head["indent"]):
+                break
+            if text.strip():
+                last = number
+        yield head["name"], at + 1, last - at + 1
+
+
+def test_files_stay_below_the_wall() -> None:
+    """A file is at home at 100 to 250 lines; 500 is the wall, for tests too, without exemption."""
+    counted = {p.relative_to(ROOT): len(p.read_text().splitlines()) for p in files(*CODE_SUFFIXES)}
+    assert not {str(p): n for p, n in counted.items() if n > FILE_LINES_MAX}
+
+
+def test_functions_fit_a_screen() -> None:
+    """No function is longer than 70 lines, compiled ones included, without exemption."""
+    wrong = []
+    for path in files(".py", ".pyx", ".pxd"):
+        found = python_functions(path) if path.suffix == ".py" else cython_functions(path)
+        wrong += [
+            f"{path.relative_to(ROOT)}:{line}: {name}: {n} lines" for name, line, n in found if n > FUNCTION_LINES_MAX
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_cython_functions_are_measured(tmp_path: Path) -> None:
+    """The measure of Cython functions sees methods, long signatures, and where a function ends."""
+    source = tmp_path / "sample.pxd"
+    source.write_text(
+        "cdef int declared(int a) noexcept nogil\n"
+        "cdef inline int one(int a) noexcept nogil:\n    return a\n\n\n"
+        "cdef class C:\n    cdef int two(\n        self,\n    ) except -1:\n        pass\n\n        pass\n"
+        "    def three(self): # says why\n        pass\n"
+    )
+    assert list(cython_functions(source)) == [("one", 2, 2), ("two", 7, 6), ("three", 13, 2)]
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_some_things_are_never_written() -> None:
+    """No machine's paths, no registry's host, no note to do it later, no number of an issue: the tree stands alone."""
+    wrong = []
+    for path in [p for p in tracked() if p.suffix in TEXT_SUFFIXES]:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            wrong += [
+                f"{path.relative_to(ROOT)}:{number}: {what}: {found[0]}"
+                for what, pattern in NEVER_WRITTEN.items()
+                if (found := re.search(pattern, line))
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Each module begins with its docstring; in core also the .pyx, where the reader starts."""
+    silent = []
+    for path in files(".py", under="pybroker") + files(".py", under="tests") + files(".py", under="bench"):
+        tree = ast.parse(path.read_text())
+        if tree.body and ast.get_docstring(tree) is None:
+            silent.append(path)
+    silent += [p for p in files(".pyx", ".pyi", under="core") if not re.match(r'(#.*\n)*\s*r?"""', p.read_text())]
+    assert not silent
