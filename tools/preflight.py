@@ -19,9 +19,9 @@ def lacking() -> str:
         return f"pybroker needs Python 3.11 or newer, and {here}: install one, or name it with PYTHON=/path/to/python3"
     if importlib.util.find_spec("ensurepip") is None:
         return f"{here} without the venv module: install it (Debian, Ubuntu: apt install python3-venv)"
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    if shutil.which(compiler.split()[0]) is None:
-        return f"No C compiler: {compiler.split()[0]} is not on PATH: install it (Debian, Ubuntu: apt install gcc) or set CC"
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"No C compiler: {compiler} is not on PATH: install it (Debian, Ubuntu: apt install gcc) or set CC"
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         return f"{here} without its C headers: install them (Debian, Ubuntu: apt install python3-dev)"
     return ""
