@@ -1,0 +1,77 @@
+"""The table of APIs: which ones exist, which ones this broker advertises, and which versions it answers."""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from pybroker.protocol import messages
+from pybroker.protocol.definitions import TEXTS
+from pybroker.protocol.schema import heading
+
+
+class Api(NamedTuple):
+    """One API with a range of versions, both ends included; `flexible_from` past every version: never flexible."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_from: int
+
+    def has(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    @property
+    def request(self) -> Any:
+        """The class of its requests."""
+        return messages.message(f"{self.name}Request")
+
+    @property
+    def response(self) -> Any:
+        """The class of its responses."""
+        return messages.message(f"{self.name}Response")
+
+
+def _known() -> Iterator[Api]:
+    for block in TEXTS.values():
+        name, key, first, last, flexible_from = heading(block)
+        if key >= 0 and name.endswith("Request"):
+            yield Api(key, name.removesuffix("Request"), first, last, flexible_from)
+
+
+KNOWN: Final[dict[int, Api]] = {api.key: api for api in sorted(_known())}
+"""Every API with a definition, at every version that the codec knows; by key, as the other tables are."""
+
+_BY_NAME: Final = {api.name: api for api in KNOWN.values()}
+
+# What ApiVersions lists. An API is added with its handler, not before. Produce goes down to 0 only because librdkafka
+# up to 2.10 sends nothing compressed to a broker that does not list it (KAFKA-18659); 0 to 2 are refused.
+_ADVERTISED: Final = (
+    ("Produce", 0, 13),
+    ("Fetch", 4, 17),
+    ("ListOffsets", 1, 9),
+    ("Metadata", 0, 13),
+    ("ApiVersions", 0, 4),
+    ("CreateTopics", 2, 7),
+    ("DeleteTopics", 1, 6),
+    ("DeleteRecords", 0, 2),
+    ("InitProducerId", 0, 5),
+    ("OffsetForLeaderEpoch", 2, 4),
+    ("DescribeConfigs", 1, 4),
+    ("CreatePartitions", 0, 3),
+    ("DescribeCluster", 0, 1),
+)
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (_BY_NAME[name]._replace(min_version=first, max_version=last) for name, first, last in _ADVERTISED)
+}
+"""What the broker advertises."""
+
+SERVED: Final[dict[int, Api]] = {
+    api.key: api._replace(min_version=max(api.min_version, KNOWN[api.key].min_version)) for api in APIS.values()
+}
+"""What the broker answers: the advertised ranges less the versions that have no definition. A request for anything else
+closes its connection, but for ApiVersions (see `codec.encode_unsupported`)."""
+
+API_VERSIONS: Final = _BY_NAME["ApiVersions"].key
+CONTROLLED_SHUTDOWN: Final = _BY_NAME["ControlledShutdown"].key

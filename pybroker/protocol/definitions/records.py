@@ -1,0 +1,34 @@
+"""What clients and coordinators keep in opaque bytes: the consumer protocol, and the records of internal topics."""
+
+MESSAGES = """
+ConsumerProtocolSubscription v0-3 flex none
+  topics:str[], user_data:bytes?, owned_partitions:{topic:str, partitions:i32[]}[] v1+,
+  generation_id:i32 v2+=-1, rack_id:str? v3+
+
+ConsumerProtocolAssignment v0-3 flex none
+  assigned_partitions:{topic:str, partitions:i32[]}[], user_data:bytes?
+
+OffsetCommitKey v0-1 flex none
+  group:str, topic:str, partition:i32
+
+OffsetCommitValue v0-4 flex 4+
+  offset:i64, leader_epoch:i32 v3+=-1, metadata:str, commit_timestamp:i64, expire_timestamp:i64 v1=-1
+
+GroupMetadataKey v2 flex none
+  group:str
+
+GroupMetadataValue v0-4 flex 4+
+  protocol_type:str, generation:i32, protocol:str?, leader:str?, current_state_timestamp:i64 v2+=-1,
+  members:{
+    member_id:str, group_instance_id:str? v3+, client_id:str, client_host:str, rebalance_timeout:i32 v1+=-1,
+    session_timeout:i32, subscription:bytes, assignment:bytes
+  }[]
+
+TransactionLogKey v0 flex none
+  transactional_id:str
+
+TransactionLogValue v0-1 flex 1+
+  producer_id:i64, producer_epoch:i16, transaction_timeout_ms:i32, transaction_status:i8,
+  transaction_partitions:{topic:str, partition_ids:i32[]}[]?, transaction_last_update_timestamp_ms:i64,
+  transaction_start_timestamp_ms:i64
+"""

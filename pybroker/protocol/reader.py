@@ -1,0 +1,226 @@
+"""Compiles a schema at one version into a Python function that reads it.
+
+The function is straight-line code with a loop for each array. What comes before a field of variable size, and the first
+bytes of that size, is one struct call. A count or a length is compared with what is left before anything is made of it;
+what runs over the end within fields of fixed size raises struct.error or IndexError, for `codec.decode` to turn into
+ProtocolError. In the source `p` is the position, `n` the count or length just read, `q` the end of a value.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from struct import Struct as Layout
+from struct import unpack_from
+from typing import Any
+
+from pybroker.protocol.messages import Message
+from pybroker.protocol.schema import Field, Struct
+from pybroker.protocol.wire import ELEMENTS_MAX, FORMATS, SIZES, STRING_MAX, refuse, skip_tags, uvarint
+
+Reader = Callable[[bytes | memoryview, int, int], tuple[Any, int]]
+"""(data, position, end) -> (message, position after it)"""
+
+
+def compile_reader(kind: type[Message], version: int) -> Reader:
+    """The reader of a top-level message at a version that its definition has."""
+    return _Compiler(kind, version).compile()
+
+
+@cache
+def _unpackers(format_: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+    """Of arrays of 0 to 15 numbers: replicas, partitions."""
+    return tuple(Layout(f">{count}{format_}").unpack_from for count in range(16))
+
+
+class _Compiler:
+    """Writes the source, line by line; `run` holds the fixed fields that wait for their struct call."""
+
+    def __init__(self, kind: type[Message], version: int) -> None:
+        self.kind = kind
+        self.version = version
+        self.compact = kind.SCHEMA.flexible(version)
+        self.title = f"{kind.SCHEMA.name} v{version}"
+        self.lines: list[str] = []
+        self.indent = 1
+        self.run: list[tuple[str, str]] = []  # (struct format, target)
+        self.count = 0
+        self.scope: dict[str, Any] = {
+            "new": object.__new__,
+            "refuse": refuse,
+            "skip_tags": skip_tags,
+            "unpack_from": unpack_from,
+            "uvarint": uvarint,
+        }
+
+    def compile(self) -> Reader:
+        self.emit("view = memoryview(data)")
+        self.emit(f"left = {ELEMENTS_MAX}")
+        made = self.struct(self.kind.STRUCT, self.kind, self.title)
+        self.emit(f"return {made}, p")
+        source = "\n".join(["def read(data, p, end):", *self.lines])
+        exec(compile(source, f"<pybroker {self.title} reader>", "exec"), self.scope)
+        reader: Reader = self.scope["read"]
+        return reader
+
+    def emit(self, *lines: str) -> None:
+        self.lines += ["    " * self.indent + line for line in lines]
+
+    def name(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = self.name(prefix)
+        self.scope[name] = value
+        return name
+
+    # -- structs and their fields ------------------------------------------------------------------------------------
+
+    def struct(self, struct: Struct, kind: Any, where: str) -> str:
+        """Reads a struct; the name of the local that then holds it."""
+        made = self.name("o")
+        self.emit(f"{made} = new({self.constant('C', kind)})")
+        for field in struct.fields:
+            if field.tag is not None or not field.exists(self.version):
+                self.emit(f"{made}.{field.name} = {field.default!r}")
+        for field in struct.untagged(self.version):
+            self.value(field, f"{made}.{field.name}", kind, f"{where}.{field.name}")
+        if self.compact:
+            self.tags(struct, made, kind, where)
+        self.flush()
+        return made
+
+    def value(self, field: Field, target: str, kind: Any, where: str) -> None:
+        if not field.is_array and field.type in FORMATS:
+            self.run.append((FORMATS[field.type], target))
+            return
+        indent = self.indent
+        nullable = field.nullable(self.version)
+        if field.is_array:
+            self.array(field, target, kind, where, nullable)
+        elif field.struct:
+            self.lone_struct(field.struct, target, kind, where, nullable)
+        else:
+            self.chunk(field.type, target, where, nullable)
+        self.indent = indent
+
+    def lone_struct(self, struct: Struct, target: str, kind: Any, where: str, nullable: bool) -> None:
+        if nullable:
+            self.run.append(("b", "n"))
+            self.flush()
+            self.emit(f"if n < 0: {target} = None", "else:")
+            self.indent += 1
+        made = self.struct(struct, getattr(kind, struct.name), where)
+        self.emit(f"{target} = {made}")
+
+    def chunk(self, type_: str, target: str, where: str, nullable: bool) -> None:
+        """A string, or bytes, which stay a view of the frame."""
+        is_text = type_ == "str"
+        self.size("h" if is_text else "i", target, where, nullable, STRING_MAX if is_text else None)
+        self.emit("q = p + n - 1" if self.compact else "q = p + n")
+        self.emit(f"if q > end: refuse('{where} goes past the end')")
+        self.emit(f"{target} = str(data[p:q], 'utf-8')" if is_text else f"{target} = view[p:q]")
+        self.emit("p = q")
+
+    def array(self, field: Field, target: str, kind: Any, where: str, nullable: bool) -> None:
+        self.size("i", target, where, nullable)
+        if self.compact:
+            self.emit("n -= 1")
+        self.emit(f"if n * {self.least(field)} > end - p: refuse(f'{where} counts {{n}} in {{end - p}} bytes')")
+        if field.type in FORMATS:
+            format_ = FORMATS[field.type]
+            assert format_ != "16s", "struct would read one string of n * 16"
+            short = self.constant("U", _unpackers(format_))
+            self.emit(f"{target} = list({short}[n](data, p) if n < 16 else unpack_from(f'>{{n}}{format_}', data, p))")
+            self.emit(f"p += n * {SIZES[field.type]}")
+            return
+        items = self.name("a")
+        self.spend(where)
+        self.emit(f"{target} = {items} = []", "for _ in range(n):")
+        self.indent += 1
+        if field.struct:
+            made = self.struct(field.struct, getattr(kind, field.struct.name), f"{where}[]")
+        else:
+            made = "x"
+            self.chunk(field.type, made, f"{where}[]", False)
+        self.emit(f"{items}.append({made})")
+
+    def tags(self, struct: Struct, made: str, kind: Any, where: str) -> None:
+        """The section of tagged fields that ends a struct. Of a tag that comes twice the last one counts."""
+        self.run.append(("B", "n"))
+        self.flush()
+        self.emit("if n:")
+        indent = self.indent
+        self.indent += 1
+        self.emit("if n > 127: n, p = uvarint(data, p, n)")
+        self.spend(where)
+        known = struct.tagged(self.version)
+        if not known:
+            self.emit("p = skip_tags(data, p, end, n)")
+        else:
+            self.tag_loop(known, made, kind, where)
+        self.indent = indent
+
+    def tag_loop(self, known: list[Field], made: str, kind: Any, where: str) -> None:
+        end = self.name("z")
+        self.emit("for _ in range(n):")
+        self.indent += 1
+        for target in ("t", "n"):
+            self.emit(f"{target} = data[p]", "p += 1", f"if {target} > 127: {target}, p = uvarint(data, p, {target})")
+        self.emit(f"{end} = p + n", f"if {end} > end: refuse('{where}: a tagged field goes past the end')")
+        for index, field in enumerate(known):
+            self.emit(f"{'elif' if index else 'if'} t == {field.tag}:")
+            self.indent += 1
+            self.value(field, f"{made}.{field.name}", kind, f"{where}.{field.name}")
+            self.flush()
+            self.emit(f"if p != {end}: refuse('{where}.{field.name} and the size of its tag differ')")
+            self.indent -= 1
+        self.emit(f"else: p = {end}")
+
+    # -- parts of a value --------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Reads the run with one call."""
+        if not self.run:
+            return
+        layout = Layout(">" + "".join(format_ for format_, _ in self.run))
+        targets = ", ".join(target for _, target in self.run)
+        if layout.format == ">B":
+            self.emit(f"{targets} = data[p]")
+        else:
+            comma = "," if len(self.run) == 1 else ""
+            self.emit(f"{targets}{comma} = {self.constant('U', layout.unpack_from)}(data, p)")
+        self.emit(f"p += {layout.size}")
+        self.run.clear()
+
+    def size(self, wide: str, target: str, where: str, nullable: bool, most: int | None = None) -> None:
+        """Reads the size or count of a value into `n`, which goes on where it is not null. Compact ones hold one more,
+        so that 0 is null; of the others any negative one is, as for Kafka."""
+        self.run.append(("B" if self.compact else wide, "n"))
+        self.flush()
+        if self.compact:
+            self.emit("if n > 127:", "    n, p = uvarint(data, p, n)")
+            if most is not None:
+                self.emit(f"    if n > {most + 1}: refuse(f'{where} has {{n - 1}} bytes, more than {most}')")
+        null = "n == 0" if self.compact else "n < 0"
+        if nullable:
+            self.emit(f"if {null}: {target} = None", "else:")
+            self.indent += 1
+        else:
+            self.emit(f"if {null}: refuse('{where} is null')")
+
+    def spend(self, where: str) -> None:
+        """Takes `n` elements from what the message may hold."""
+        self.emit("left -= n", f"if left < 0: refuse('{where}: more than {ELEMENTS_MAX} elements in one message')")
+
+    def least(self, field: Field) -> int:
+        """The fewest bytes that an element takes."""
+        if field.struct is None:
+            return SIZES.get(field.type) or (1 if self.compact else 2 if field.type == "str" else 4)
+        total = 1 if self.compact else 0  # its tags
+        for inner in field.struct.untagged(self.version):
+            if inner.is_array:
+                total += 1 if self.compact else 4
+            else:
+                total += 1 if inner.nullable(self.version) and inner.struct else self.least(inner)
+        assert total > 0, f"{self.title}: elements of no bytes could be counted without end"
+        return total

@@ -1,0 +1,223 @@
+"""Compiles a schema at one version into a Python function that writes it.
+
+The function is straight-line code with a loop for each array, and checks nothing that struct, len() and str.encode()
+check anyway: `codec.encode` turns what they raise into an EncodeError that names the field. In the source `w` takes
+the next piece of output, `v` is the value at hand, `n` its size or count.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from struct import Struct as Layout
+from typing import Any
+
+from pybroker.protocol.messages import Message
+from pybroker.protocol.schema import Field, Struct
+from pybroker.protocol.wire import FORMATS, STRING_MAX, put_uvarint
+
+Writer = Callable[[Any, Callable[[Any], None]], None]
+"""(message, what takes the next piece of output): pieces are bytes, memoryviews, or slices given for records."""
+
+
+def compile_writer(kind: type[Message], version: int) -> Writer:
+    """The writer of a top-level message at a version that its definition has."""
+    return _Compiler(kind, version).compile()
+
+
+@cache
+def _layout(format_: str) -> Layout:
+    return Layout(format_)
+
+
+def _numbers(format_: str, values: Sequence[Any]) -> bytes:
+    return _layout(f">{len(values)}{format_}").pack(*values)
+
+
+def _payload(value: Any) -> Any:
+    """A bytes-like value as what b"".join takes, with one byte to each element; or a slice as it is."""
+    try:
+        view = memoryview(value)
+    except TypeError:
+        if hasattr(value, "tobytes"):
+            return value
+        raise
+    return view if view.c_contiguous and view.nbytes == len(view) else view.tobytes()
+
+
+def _check_uuid(value: Any) -> None:
+    if len(value) != 16:
+        raise ValueError("a uuid has 16 bytes")
+
+
+def _check_string(size: int) -> None:
+    if size > STRING_MAX + 1:
+        raise ValueError(f"a string has at most {STRING_MAX} bytes")
+
+
+class _Compiler:
+    """Writes the source, line by line; `run` holds the fixed fields that wait for their struct call."""
+
+    def __init__(self, kind: type[Message], version: int) -> None:
+        self.kind = kind
+        self.version = version
+        self.compact = kind.SCHEMA.flexible(version)
+        self.title = f"{kind.SCHEMA.name} v{version}"
+        self.lines: list[str] = []
+        self.indent = 1
+        self.run: list[tuple[str, str]] = []  # (struct format, expression; "" for a pad byte)
+        self.count = 0
+        self.out = "w"
+        self.scope: dict[str, Any] = {
+            "check_string": _check_string,
+            "check_uuid": _check_uuid,
+            "numbers": _numbers,
+            "payload": _payload,
+            "put_uvarint": put_uvarint,
+        }
+
+    def compile(self) -> Writer:
+        self.struct(self.kind.STRUCT, self.kind, "m")
+        source = "\n".join(["def write(m, w):", *(self.lines or ["    pass"])])
+        exec(compile(source, f"<pybroker {self.title} writer>", "exec"), self.scope)
+        writer: Writer = self.scope["write"]
+        return writer
+
+    def emit(self, *lines: str) -> None:
+        self.lines += ["    " * self.indent + line for line in lines]
+
+    def name(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = self.name(prefix)
+        self.scope[name] = value
+        return name
+
+    # -- structs and their fields ------------------------------------------------------------------------------------
+
+    def struct(self, struct: Struct, kind: Any, source: str) -> None:
+        for field in struct.untagged(self.version):
+            self.value(field, kind, f"{source}.{field.name}")
+        if self.compact:
+            self.tags(struct, kind, source)
+        self.flush()
+
+    def value(self, field: Field, kind: Any, source: str) -> None:
+        nullable = field.nullable(self.version)
+        if field.is_array:
+            self.array(field, kind, source, nullable)
+        elif field.struct:
+            self.lone_struct(field.struct, kind, source, nullable)
+        elif field.type in FORMATS:
+            if field.type == "uuid":
+                self.emit(f"check_uuid({source})")
+            self.run.append((FORMATS[field.type], source))
+        else:
+            self.chunk(field.type, source, nullable)
+
+    def lone_struct(self, struct: Struct, kind: Any, source: str, nullable: bool) -> None:
+        if nullable:
+            self.run.append(("b", f"-1 if {source} is None else 1"))
+            self.flush()
+            self.emit(f"if {source} is not None:")
+            self.indent += 1
+        self.struct(struct, getattr(kind, struct.name), source)
+        if nullable:
+            self.indent -= 1
+
+    def chunk(self, type_: str, source: str, nullable: bool) -> None:
+        """A string or bytes."""
+        is_text = type_ == "str"
+        self.size(source, nullable, "b''", "v = v.encode()" if is_text else "if type(v) is not bytes: v = payload(v)")
+        self.put_size("h" if is_text else "i", is_text)
+        self.emit(f"{self.out}(v)")
+
+    def array(self, field: Field, kind: Any, source: str, nullable: bool) -> None:
+        self.size(source, nullable, "()")
+        self.put_size("i")
+        if field.type in FORMATS:
+            assert field.type != "uuid", "struct would write one string of n * 16"
+            self.emit(f"if v: {self.out}(numbers('{FORMATS[field.type]}', v))")
+            return
+        item = self.name("x")
+        self.emit(f"for {item} in v:")
+        self.indent += 1
+        if field.struct:
+            self.struct(field.struct, getattr(kind, field.struct.name), item)
+        else:
+            self.chunk(field.type, item, False)
+        self.indent -= 1
+
+    def tags(self, struct: Struct, kind: Any, source: str) -> None:
+        """The section of tagged fields that ends a struct: those that are not at their defaults, by ascending tag."""
+        known = struct.tagged(self.version)
+        if not known:
+            self.run.append(("x", ""))
+            return
+        section = self.name("t")
+        self.emit(f"{section} = []")
+        before, self.run = self.run, []
+        for field in known:
+            value = f"{source}.{field.name}"
+            self.emit(f"if {self.present(field, kind, value)}:")
+            self.indent += 1
+            out, pieces = self.out, self.name("u")
+            self.out = f"{pieces}.append"
+            self.emit(f"{pieces} = []")
+            self.value(field, kind, value)
+            self.flush()
+            self.out = out
+            self.emit(f"{pieces} = b''.join({pieces})")
+            self.emit(f"{section} += put_uvarint({field.tag}), put_uvarint(len({pieces})), {pieces}")
+            self.indent -= 1
+        self.run = [*before, ("B", f"len({section}) // 3")]
+        self.flush()
+        self.emit(f"if {section}: {self.out}(b''.join({section}))")
+
+    def present(self, field: Field, kind: Any, value: str) -> str:
+        """The condition under which a tagged field is written."""
+        if field.default is None:
+            if field.struct and not field.nullable(self.version):
+                default = self.constant("D", getattr(kind, field.struct.name)())
+                return f"{value} is not None and {value} != {default}"
+            return f"{value} is not None"
+        return value if field.is_array else f"{value} != {field.default!r}"
+
+    # -- parts of a value --------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes the run with one call."""
+        if self.run:
+            self.emit(f"{self.out}({self.packed(self.run)})")
+            self.run = []
+
+    def packed(self, run: list[tuple[str, str]]) -> str:
+        """The expression of a run's bytes."""
+        formats = "".join(format_ for format_, _ in run)
+        if formats == "x":
+            return "b'\\0'"
+        return f"{self.constant('P', Layout('>' + formats).pack)}({', '.join(e for _, e in run if e)})"
+
+    def size(self, source: str, nullable: bool, empty: str, prepare: str = "") -> None:
+        """`v` and its size or count `n`: compact ones are written as one more, so that 0 is null."""
+        count = "n = len(v) + 1" if self.compact else "n = len(v)"
+        self.emit(f"v = {source}")
+        if nullable:
+            self.emit(f"if v is None: n, v = {0 if self.compact else -1}, {empty}", "else:")
+            self.indent += 1
+        self.emit(*filter(None, (prepare, count)))
+        if nullable:
+            self.indent -= 1
+
+    def put_size(self, wide: str, is_text: bool = False) -> None:
+        """Writes the run and `n`."""
+        if not self.compact:
+            self.run.append((wide, "n"))
+            self.flush()
+            return
+        run, self.run = self.run, []
+        self.emit(f"if n < 128: {self.out}({self.packed([*run, ('B', 'n')])})", "else:")
+        if is_text:
+            self.emit("    check_string(n)")
+        before = f"{self.packed(run)} + " if run else ""
+        self.emit(f"    {self.out}({before}put_uvarint(n))")
