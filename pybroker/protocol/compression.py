@@ -1,0 +1,185 @@
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, none of which can be made to fill memory.
+
+What comes out of `decompress` is bounded by its caller, whatever the input says of itself; at most about twice that
+much is held for a moment. It runs without the GIL, but for as long as it takes: large input belongs on a thread.
+"""
+
+import mmap
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import cramjam
+
+from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
+
+Buffer = bytes | bytearray | memoryview
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""The names that configs have for codecs; their places are the numbers that batches have, in attribute bits 0 to 2."""
+
+_GZIP_WINDOW: Final = 31  # zlib's wbits for 32 KiB in a gzip wrapper
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+# snappy-java's framing, which Kafka's clients use: magic, version, oldest compatible version, then blocks with an i32
+# of length each. librdkafka also takes and older clients sent snappy's raw format, one block and nothing else.
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
+_XERIAL_BLOCK_BYTES: Final = 1 << 15
+_SNAPPY_RATIO_MAX: Final = 32  # its best element makes 64 bytes of three
+
+_GUESS_BYTES: Final = 1 << 16
+_GUESS_RATIO: Final = 8
+_FULL: Final = "failed to write whole buffer"  # what cramjam says when its output does not fit
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` as Kafka's clients read it; `level` as the codec counts them, None for its default, ignored by snappy.
+
+    Raises KafkaError 76 for a codec that is none."""
+    if codec == 0:
+        return bytes(data)
+    return _of(_COMPRESSORS, codec)(data, level)
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """What `data` was before. Raises KafkaError: 10 if that is more than max_bytes, 2 if data is cut, followed by
+    something else, or otherwise not what the codec writes, 76 for a codec that is none."""
+    if codec == 0:
+        if len(data) > max_bytes:
+            raise _too_large(codec, max_bytes)
+        return bytes(data)
+    return _of(_DECOMPRESSORS, codec)(codec, data, max_bytes)
+
+
+def _of(table: dict[int, Callable[..., bytes]], codec: int) -> Callable[..., bytes]:
+    if codec not in table:
+        raise KafkaError(UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
+    return table[codec]
+
+
+def _too_large(codec: int, max_bytes: int) -> KafkaError:
+    return KafkaError(MESSAGE_TOO_LARGE, f"{CODECS[codec]} data holds more than {max_bytes} bytes")
+
+
+def _corrupt(codec: int, why: object) -> KafkaError:
+    return KafkaError(CORRUPT_MESSAGE, f"{CODECS[codec]} data cannot be decompressed: {why}")
+
+
+# -- gzip ------------------------------------------------------------------------------------------------------------
+
+
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    return zlib.compress(data, -1 if level is None else level, _GZIP_WINDOW)
+
+
+def _gunzip(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """One member or several, as gzip allows."""
+    made: list[bytes] = []
+    left = max_bytes
+    while True:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            made.append(member.decompress(data, left + 1))
+        except zlib.error as error:
+            raise _corrupt(codec, error) from None
+        left -= len(made[-1])
+        if left < 0:
+            raise _too_large(codec, max_bytes)
+        if not member.eof:
+            raise _corrupt(codec, "it ends early")
+        data = member.unused_data
+        if not data:
+            return b"".join(made)
+        if not data.startswith(_GZIP_MAGIC):
+            raise _corrupt(codec, f"{len(data)} bytes follow it")
+
+
+# -- snappy ----------------------------------------------------------------------------------------------------------
+
+
+def _snappy(data: Buffer, level: int | None) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += [len(block).to_bytes(4, "big"), block]
+    return b"".join(parts)
+
+
+def _unsnappy(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnappy_block(codec, view, max_bytes, max_bytes)
+    if len(view) < len(_XERIAL_HEADER):
+        raise _corrupt(codec, "it ends early")
+    made: list[bytes] = []
+    left = max_bytes
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        size = int.from_bytes(view[position : position + 4], "big")
+        position += 4
+        if size > len(view) - position:
+            raise _corrupt(codec, f"a block of {size} bytes goes past its end")
+        made.append(_unsnappy_block(codec, view[position : position + size], left, max_bytes))
+        left -= len(made[-1])
+        position += size
+    return b"".join(made)
+
+
+def _unsnappy_block(codec: int, block: memoryview, left: int, max_bytes: int) -> bytes:
+    """The size that a block says it makes is believed only where a block of its length can make as much."""
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > left:
+            raise _too_large(codec, max_bytes)
+        if size > len(block) * _SNAPPY_RATIO_MAX:
+            raise _corrupt(codec, f"{len(block)} bytes say that they make {size}")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise _corrupt(codec, error) from None
+
+
+# -- lz4 and zstd ----------------------------------------------------------------------------------------------------
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    """A frame of blocks that do not refer to each other: Kafka reads no other."""
+    compressor = cramjam.lz4.Compressor(level=1 if level is None else level, block_linked=False)
+    compressor.compress(bytes(data))  # it takes nothing else
+    return bytes(compressor.finish())
+
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, 3 if level is None else level))
+
+
+def _inflate(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """Into a buffer that is large enough for what is usual, and if not, into one of max_bytes whose pages are only
+    made as they are written. Either bounds what the library writes."""
+    into = cramjam.lz4.decompress_into if codec == 3 else cramjam.zstd.decompress_into
+    guess = max(_GUESS_BYTES, _GUESS_RATIO * len(data))
+    try:
+        if guess < max_bytes:
+            try:
+                return _inflate_into(into, data, bytearray(guess))
+            except cramjam.DecompressionError as error:
+                if _FULL not in str(error):
+                    raise
+        with mmap.mmap(-1, max_bytes + 1) as pages:  # one more, as there are no maps of none
+            made = _inflate_into(into, data, pages)
+    except cramjam.DecompressionError as error:
+        raise (_too_large(codec, max_bytes) if _FULL in str(error) else _corrupt(codec, error)) from None
+    if len(made) > max_bytes:
+        raise _too_large(codec, max_bytes)
+    return made
+
+
+def _inflate_into(into: Callable[..., int], data: Buffer, buffer: Any) -> bytes:
+    size = into(data, buffer)
+    with memoryview(buffer) as view:
+        return bytes(view[:size])
+
+
+_COMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+_DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _inflate, 4: _inflate}
