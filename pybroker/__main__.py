@@ -1,0 +1,5 @@
+"""`python -m pybroker` is `pybroker`."""
+
+from pybroker.cli.main import main
+
+main()

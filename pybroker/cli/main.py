@@ -1,0 +1,112 @@
+"""The `pybroker` command: finds the subcommand, and turns a failure into one sentence and an exit code."""
+
+import importlib
+import os
+import sys
+from typing import Any, Final, NamedTuple
+
+import click
+
+from pybroker import __version__
+from pybroker.errors import KafkaError
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+
+
+class Command(NamedTuple):
+    """A subcommand: where it lives, and the line that the list of commands says of it."""
+
+    module: str
+    summary: str
+
+
+# The modules are imported when their command runs: `serve` must not pay for tables, nor `version` for a broker.
+COMMANDS: Final = {
+    "serve": Command("pybroker.cli.serve", "Run a broker."),
+    "topics": Command("pybroker.cli.topics", "Create, list, describe, alter and delete topics."),
+    "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),
+    "version": Command("pybroker.cli.version", "Print the version."),
+}
+
+EPILOG: Final = """\b
+Exit codes: 0 done; 1 the operation failed, or a file is damaged; 2 the command, its options or the configuration are
+wrong; 130 interrupted. What went wrong is said in one sentence on standard error.
+
+\b
+Completion for the shell: put one of these into its start file.
+  bash   eval "$(_PYBROKER_COMPLETE=bash_source pybroker)"
+  zsh    eval "$(_PYBROKER_COMPLETE=zsh_source pybroker)"
+  fish   _PYBROKER_COMPLETE=fish_source pybroker | source
+"""
+
+
+class Failure(click.ClickException):
+    """A failure that is not the program's fault: shown as one sentence, without a traceback."""
+
+    exit_code = EXIT_FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"pybroker: {self.message}", file=sys.stderr)
+
+
+class Misuse(Failure):
+    """A failure that the command line or the configuration would have to be changed for."""
+
+    exit_code = EXIT_USAGE
+
+
+def failure_of(error: KafkaError | OSError) -> Failure:
+    """What a person is told of a broker's or the system's error."""
+    if isinstance(error, KafkaError):
+        return Failure(error.message)
+    why = (error.strerror or str(error)).lower()
+    return Failure(f"{error.filename}: {why}" if error.filename else why)
+
+
+class Commands(click.Group):
+    """The group of all subcommands, each imported only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[name].module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:  # of standard output: those of a connection are KafkaErrors by now
+            _close_stdout()
+        except (KafkaError, OSError) as error:
+            raise failure_of(error) from error
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _close_stdout() -> None:
+    """The reader of our output left (`| head`): nothing failed, and nothing more can be said to it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.version_option(__version__, message="pybroker %(version)s")
+def cli() -> None:
+    """A Kafka-compatible message broker, and what goes with it."""
+
+
+def main() -> None:
+    """The entry point of `pybroker`, by that name however it was started."""
+    cli(prog_name="pybroker")

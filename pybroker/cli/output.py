@@ -1,0 +1,76 @@
+"""How results are written: tables for people, aligned text where nobody watches, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+Cell = str | int | float | None
+
+
+def as_json(document: Any) -> None:
+    """One JSON document on standard output; bytes that are not text come as {"base64": ...}."""
+    click.echo(json.dumps(document, indent=2, default=_jsonable))
+
+
+def as_json_line(document: Any) -> None:
+    """One line of JSON Lines."""
+    click.echo(json.dumps(document, separators=(",", ":"), default=_jsonable))
+
+
+def _jsonable(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            import base64
+
+            return {"base64": base64.b64encode(raw).decode()}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def text(value: Cell) -> str:
+    """A cell as text: a dash for what is not there."""
+    return "-" if value is None else str(value)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A table on standard output. A column of numbers is set to the right; nothing is cut off in a pipe."""
+    body = [[text(cell) for cell in row] for row in rows]
+    numeric = [all(_is_number(row[at]) for row in body) and bool(body) for at in range(len(columns))]
+    if sys.stdout.isatty():
+        _rich_table(columns, body, numeric)
+    else:
+        _plain_table(columns, body, numeric)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.removeprefix("-").replace(".", "", 1).isdigit()
+
+
+def _plain_table(columns: Sequence[str], body: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    lines = [[name.upper() for name in columns], *body]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _rich_table(columns: Sequence[str], body: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(columns, numeric, strict=True):
+        shown.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in body:
+        shown.add_row(*(Text(cell) for cell in row))
+    Console().print(shown)

@@ -1,0 +1,256 @@
+"""`pybroker topics`: what a cluster's topics are and hold, on any broker that speaks Kafka's protocol."""
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from pybroker import errors
+from pybroker.cli import output
+from pybroker.cli.main import Failure
+from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
+from pybroker.client.metadata import TopicInfo, parse_bootstrap
+from pybroker.errors import KafkaError
+
+BOOTSTRAP_DEFAULT: Final = "localhost:9092"
+NO_TOPIC_ID: Final = bytes(16)
+PARTITIONS: Final = click.IntRange(1, (1 << 31) - 1)  # i32 on the wire
+REPLICAS: Final = click.IntRange(1, (1 << 15) - 1)  # i16
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _addresses(ctx: click.Context, option: click.Parameter, text: str) -> str:
+    try:
+        parse_bootstrap(text)
+    except KafkaError as error:
+        raise click.BadParameter(error.message) from error
+    return text
+
+
+def _options(function: F) -> F:
+    """The options that every command here has."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Answer with a JSON document."),
+        click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
+                     metavar="SECONDS", help="How long to wait for the broker."),
+        click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,...",
+                     envvar="PYBROKER_BOOTSTRAP_SERVER", show_envvar=True, callback=_addresses,
+                     help="Where the cluster is found."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group(name="topics")
+def command() -> None:
+    """Create, list, describe, alter and delete topics of any broker that speaks Kafka's protocol.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", "-p", type=PARTITIONS, help="How many; the broker's num.partitions if not given.")
+@click.option("--replication-factor", "-r", type=REPLICAS, help="How many copies; the broker's default if not given.")
+@click.option(
+    "--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated."
+)
+@click.option("--if-not-exists", is_flag=True, help="A topic of this name is fine, whatever it is like.")
+@_options
+def create(
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: Sequence[str],
+    if_not_exists: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Create a topic."""
+    wanted = dict(_config(text) for text in configs)
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        try:
+            made = admin.create_topic(
+                name,
+                partitions=partitions or BROKER_DEFAULT,
+                replication_factor=replication_factor or BROKER_DEFAULT,
+                configs=wanted,
+            )
+        except KafkaError as error:
+            if not (if_not_exists and error.code == errors.TOPIC_ALREADY_EXISTS):
+                raise
+            _say(as_json, {"name": name, "created": False}, f"Topic {name} exists.")
+            return
+    count = made.partitions if made.partitions > 0 else partitions
+    copies = made.replication_factor if made.replication_factor > 0 else replication_factor
+    facts = {"name": name, "created": True, "partitions": count, "replication_factor": copies}
+    _say(as_json, facts, f"Created topic {name}: partitions {output.text(count)}, replicas {output.text(copies)}.")
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@_options
+def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """List the topics by name."""
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        found = [topic for topic in admin.topics() if internal or not topic.internal]
+    if as_json:
+        output.as_json([_summary(topic) for topic in found])
+        return
+    rows = [(t.name, len(t.partitions), _replication(t), "internal" if t.internal else "") for t in found]
+    output.table(("topic", "partitions", "replicas", ""), rows)
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--internal", is_flag=True, help="Internal topics too, where no name is given.")
+@_options
+def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """Show partitions, leaders, replicas, offsets, and the configs that differ from their default."""
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
+        configs = admin.topic_configs([t.name for t in topics])
+        first, last = admin.offsets(topics, EARLIEST), admin.offsets(topics, LATEST)
+    documents = [_description(topic, configs.get(topic.name, []), first, last) for topic in topics]
+    if as_json:
+        output.as_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            click.echo()
+        _show_topic(document)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", "-p", type=PARTITIONS, required=True, help="How many it shall have in all.")
+@_options
+def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """Give a topic more partitions."""
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        admin.create_partitions(name, partitions)
+    _say(as_json, {"name": name, "partitions": partitions}, f"Topic {name} has {partitions} partitions now.")
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_options
+def delete(
+    names: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """Delete topics, with everything in them."""
+    if not yes and not _confirmed(f"Delete {', '.join(names)}, with all records?"):
+        raise Failure("nothing was deleted: give --yes, or answer yes")
+    deleted, missing = [], []
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        for name in names:
+            try:
+                admin.delete_topic(name)
+                deleted.append(name)
+            except KafkaError as error:
+                if not (if_exists and error.code == errors.UNKNOWN_TOPIC_OR_PARTITION):
+                    done = f" ({', '.join(deleted)}: deleted before that)" if deleted else ""
+                    raise KafkaError(error.code, error.message + done) from error
+                missing.append(name)
+    words = [f"Deleted topic {name}." for name in deleted] + [f"Topic {name} does not exist." for name in missing]
+    _say(as_json, {"deleted": deleted, "missing": missing}, "\n".join(words))
+
+
+def _confirmed(question: str) -> bool:
+    """The answer of a person; no, where there is no person to ask."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        return False
+
+
+def _config(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--config")
+    return name.strip(), value.strip()
+
+
+def _say(as_json: bool, document: dict[str, Any], sentence: str) -> None:
+    if as_json:
+        output.as_json(document)
+    else:
+        click.echo(sentence)
+
+
+# -- what is told of a topic ------------------------------------------------------------------------------------------
+
+
+def _replication(topic: TopicInfo) -> int:
+    return max((len(p.replicas) for p in topic.partitions), default=0)
+
+
+def _summary(topic: TopicInfo) -> dict[str, Any]:
+    known = topic.id != NO_TOPIC_ID
+    return {
+        "name": topic.name,
+        "topic_id": base64.urlsafe_b64encode(topic.id).decode().rstrip("=") if known else None,
+        "internal": topic.internal,
+        "partitions": len(topic.partitions),
+        "replication_factor": _replication(topic),
+    }
+
+
+def _description(
+    topic: TopicInfo,
+    configs: Sequence[ConfigEntry],
+    first: dict[tuple[str, int], int | None],
+    last: dict[tuple[str, int], int | None],
+) -> dict[str, Any]:
+    """A topic as `describe --json` has it; an offset or a leader that is not known is null."""
+    partitions = [
+        {
+            "partition": p.partition,
+            "leader": p.leader if p.leader >= 0 else None,
+            "leader_epoch": p.leader_epoch if p.leader_epoch >= 0 else None,
+            "replicas": list(p.replicas),
+            "isr": list(p.isr),
+            "earliest": first[topic.name, p.partition],
+            "latest": last[topic.name, p.partition],
+            "error": errors.lookup(p.error).name if p.error else None,
+        }
+        for p in topic.partitions
+    ]
+    differing = [c for c in configs if c.source != ConfigSource.DEFAULT]
+    shown = {c.name: {"value": c.value, "source": _source(c.source)} for c in sorted(differing)}
+    return {**_summary(topic), "partitions": partitions, "configs": shown}
+
+
+def _source(code: int) -> str:
+    known = code in ConfigSource._value2member_map_
+    return ConfigSource(code).name.lower() if known else str(code)
+
+
+def _show_topic(document: dict[str, Any]) -> None:
+    click.echo(f"Topic {document['name']}  id {output.text(document['topic_id'])}")
+    if document["configs"]:
+        words = (f"{name}={output.text(c['value'])} ({c['source']})" for name, c in document["configs"].items())
+        click.echo("Configs " + "  ".join(words))
+    columns = ("partition", "leader", "replicas", "isr", "earliest", "latest", "")
+    output.table(
+        columns,
+        [
+            (
+                p["partition"],
+                p["leader"],
+                ",".join(map(str, p["replicas"])),
+                ",".join(map(str, p["isr"])),
+                p["earliest"],
+                p["latest"],
+                p["error"] or "",
+            )
+            for p in document["partitions"]
+        ],
+    )

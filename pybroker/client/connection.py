@@ -1,0 +1,165 @@
+"""One blocking connection to one broker: versions are agreed when it opens, then one request waits for one answer.
+
+    closed --connect--> greeting --ApiVersions answered--> open --any failure or close()--> closed
+
+A connection that failed in the middle of an answer is closed: what comes next on it could not be told apart.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+from typing import Any, Final
+
+from pybroker import __version__, errors
+from pybroker.errors import KafkaError
+from pybroker.protocol import apis, codec
+from pybroker.protocol import messages as m
+from pybroker.protocol.apis import Api
+
+FRAME_BYTES_MAX: Final = 256 << 20
+"""The largest answer that is read: what a broker may send in one Fetch, and far less than any text protocol's first
+four characters read as a length, so that an HTTP server is told from a broker."""
+
+CLIENT_ID: Final = "pybroker"
+_SIZE: Final = struct.Struct(">i")
+
+
+class Connection:
+    """A socket to `host:port` whose broker's API versions are known.
+
+    A failure of the network is a KafkaError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) with the address in its sentence.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0) -> None:
+        self.host = host
+        self.port = port
+        self.timeout_s = timeout_s
+        self.versions: dict[int, tuple[int, int]] = {}
+        """API key to (lowest, highest) version that the broker serves."""
+        self._correlation_id = 0
+        self._deadline = time.monotonic() + timeout_s
+        self._socket: socket.socket | None = None
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise self._lost(error, "reach", timeout_s) from error
+        self._greet()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def close(self) -> None:
+        """Close the socket; calling it again does nothing."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+    def version_of(self, api: Api) -> int:
+        """The highest version that both sides know. KafkaError(UNSUPPORTED_VERSION) if there is none."""
+        if api.key not in self.versions:
+            raise KafkaError(errors.UNSUPPORTED_VERSION, f"the broker at {self.address} does not serve {api.name}")
+        lowest, highest = self.versions[api.key]
+        version = min(highest, api.max_version)
+        if version < max(lowest, api.min_version):
+            ours = f"{api.min_version} to {api.max_version}"
+            theirs = f"{lowest} to {highest}"
+            raise KafkaError(
+                errors.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} serves {api.name} {theirs}, and this client knows {ours}",
+            )
+        return version
+
+    def request(self, message: Any, *, timeout_s: float | None = None) -> Any:
+        """Send one request message and return the answer to it, both at the highest version in common."""
+        api = apis.KNOWN[type(message).SCHEMA.key]
+        version = self.version_of(api)
+        return self._exchange(api, version, message, self.timeout_s if timeout_s is None else timeout_s)
+
+    # -- the exchange of frames ---------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Learn the broker's versions: first at ours, then at what its refusal says that it knows (KIP-511)."""
+        asked = m.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
+        api = apis.KNOWN[apis.API_VERSIONS]
+        answer = self._exchange(api, api.max_version, asked, self.timeout_s)
+        if answer.error_code == errors.UNSUPPORTED_VERSION:
+            highest = max((k.max_version for k in answer.api_keys if k.api_key == api.key), default=0)
+            answer = self._exchange(api, min(api.max_version, highest), asked, self.timeout_s)
+        if answer.error_code:
+            self.close()
+            raise KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions")
+        self.versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+
+    def _exchange(self, api: Api, version: int, message: Any, timeout_s: float) -> Any:
+        """The message that answers this one."""
+        if self._socket is None:
+            raise KafkaError(errors.NETWORK_EXCEPTION, f"the connection to {self.address} is closed")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        try:
+            body = codec.encode_request(api.key, version, self._correlation_id, CLIENT_ID, message)
+        except codec.EncodeError as error:
+            raise KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}") from error
+        self._deadline = time.monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(_SIZE.pack(len(body)) + body)
+            (size,) = _SIZE.unpack(self._receive(_SIZE.size))
+            if not _SIZE.size <= size <= FRAME_BYTES_MAX:
+                raise self._nonsense(f"an answer of {size} bytes, where {_SIZE.size} to {FRAME_BYTES_MAX} are possible")
+            frame = self._receive(size)
+        except OSError as error:
+            raise self._lost(error, "get an answer from", timeout_s) from error
+        try:
+            correlation_id, answer = codec.decode_response(api.key, version, frame)
+        except codec.ProtocolError as error:
+            raise self._nonsense(f"an answer to {api.name} {version} that does not parse: {error.message}") from error
+        if correlation_id != self._correlation_id:
+            raise self._nonsense(f"an answer to request {correlation_id}, where {self._correlation_id} was asked")
+        return answer
+
+    def _receive(self, size: int) -> bytes:
+        """Exactly `size` bytes, before the deadline of the request."""
+        assert self._socket is not None
+        data = bytearray()
+        while len(data) < size:
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left_s)
+            chunk = self._socket.recv(min(size - len(data), 1 << 20))
+            if not chunk:
+                raise ConnectionResetError
+            data += chunk
+        return bytes(data)
+
+    def _lost(self, error: OSError, doing: str, timeout_s: float) -> KafkaError:
+        """The connection is gone; why, in words that name the other end."""
+        self.close()
+        if isinstance(error, TimeoutError):
+            return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {self.address} in {timeout_s:g} s")
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            why = "it closed the connection"
+        elif isinstance(error, socket.gaierror):
+            why = f"the name {self.host} is not known"
+        else:
+            why = (error.strerror or str(error)).lower()
+        return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {self.address}: {why}")
+
+    def _nonsense(self, what: str) -> KafkaError:
+        """The other end sent what no broker would."""
+        self.close()
+        return KafkaError(errors.NETWORK_EXCEPTION, f"{self.address} does not speak Kafka's protocol: it sent {what}")

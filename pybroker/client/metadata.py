@@ -1,0 +1,154 @@
+"""What a cluster looks like from outside: its brokers, its topics, who leads what, and a connection to each of them."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pybroker import errors
+from pybroker.client.connection import Connection
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+PORT_DEFAULT: Final = 9092
+RETRY_BACKOFF_S: Final = 0.1
+
+Answer = TypeVar("Answer")
+
+
+class Node(NamedTuple):
+    """A broker, at the address at which clients find it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionInfo(NamedTuple):
+    """One partition; `leader` is -1, and `error` not 0, while it has none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    error: int
+
+
+class TopicInfo(NamedTuple):
+    """One topic, its partitions ascending; `id` is all zeros from a broker that knows no topic ids."""
+
+    name: str
+    id: bytes
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    error: int
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """`host:port,host,[::1]:port` as addresses. KafkaError(INVALID_CONFIG) with the part that cannot be read."""
+    addresses = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or (part.startswith("[") and part.endswith("]")):
+            host, port = part, str(PORT_DEFAULT)
+        valid = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        if not host or not valid or (":" in host and not host.startswith("[")):
+            raise KafkaError(errors.INVALID_CONFIG, f"{part!r} is no broker address: host:port is expected")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise KafkaError(errors.INVALID_CONFIG, "no broker address given: host:port is expected")
+    return addresses
+
+
+class Cluster:
+    """Connections to the brokers of one cluster, opened when first needed, from one or more addresses of it."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.timeout_s = timeout_s
+        self.id: str | None = None
+        self.controller_id = -1
+        self.nodes: dict[int, Node] = {}
+        self._connections: dict[tuple[str, int], Connection] = {}
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def connect(self, host: str, port: int) -> Connection:
+        """The open connection to an address; a new one if there is none."""
+        known = self._connections.get((host, port))
+        if known is None or not known.is_open:
+            known = self._connections[host, port] = Connection(host, port, timeout_s=self.timeout_s)
+        return known
+
+    def any(self) -> Connection:
+        """A connection to whichever bootstrap address answers first, in their order. KafkaError of the last if none."""
+        failure: KafkaError | None = None
+        for host, port in self.bootstrap:
+            try:
+                return self.connect(host, port)
+            except KafkaError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def node(self, node_id: int) -> Connection:
+        """A connection to a broker by its id. KafkaError(BROKER_NOT_AVAILABLE) if the cluster has no such broker."""
+        if node_id not in self.nodes:
+            self.metadata([])
+        if node_id not in self.nodes:
+            raise KafkaError(errors.BROKER_NOT_AVAILABLE, f"the cluster knows no broker {node_id}")
+        return self.connect(self.nodes[node_id].host, self.nodes[node_id].port)
+
+    def controller(self) -> Connection:
+        """A connection to the broker that runs the cluster's changes. KafkaError(BROKER_NOT_AVAILABLE) if none does."""
+        if self.controller_id not in self.nodes:
+            self.metadata([])
+        if self.controller_id not in self.nodes:
+            raise KafkaError(errors.BROKER_NOT_AVAILABLE, "the cluster has no controller now")
+        return self.node(self.controller_id)
+
+    def metadata(self, topics: Sequence[str] | None = None) -> list[TopicInfo]:
+        """These topics (None: all; []: only the brokers), by name; one that is unknown has its `error`."""
+        asked = None if topics is None else [m.MetadataRequest.Topics(name=name) for name in topics]
+        answer = self.any().request(m.MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        if answer.error_code:
+            raise KafkaError(answer.error_code)
+        self.id = answer.cluster_id
+        self.controller_id = answer.controller_id
+        self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
+        return sorted((_topic(topic) for topic in answer.topics), key=lambda topic: topic.name)
+
+    def ask_controller(self, ask: Callable[[Connection], Answer]) -> Answer:
+        """`ask` the controller, and again the next one while the one asked says that it is not (NOT_CONTROLLER)."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return ask(self.controller())
+            except KafkaError as error:
+                moved = error.code in (errors.NOT_CONTROLLER, errors.BROKER_NOT_AVAILABLE)
+                if not moved or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_BACKOFF_S)
+            self.controller_id = -1
+
+
+def _topic(answer: Any) -> TopicInfo:
+    partitions: Iterable[PartitionInfo] = (
+        PartitionInfo(
+            p.partition_index, p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes), p.error_code
+        )
+        for p in answer.partitions
+    )
+    ordered = tuple(sorted(partitions, key=lambda p: p.partition))
+    return TopicInfo(answer.name, bytes(answer.topic_id), answer.is_internal, ordered, answer.error_code)
