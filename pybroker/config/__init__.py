@@ -1,0 +1,18 @@
+"""The broker's and the topics' settings: one table each, which reads, checks, answers DescribeConfigs and documents."""
+
+from .broker import BROKER, BrokerConfig
+from .settings import ConfigError, Entry, Setting, Source, Synonym, Type
+from .topic import TOPIC, TopicConfig
+
+__all__ = [
+    "BROKER",
+    "TOPIC",
+    "BrokerConfig",
+    "ConfigError",
+    "Entry",
+    "Setting",
+    "Source",
+    "Synonym",
+    "TopicConfig",
+    "Type",
+]

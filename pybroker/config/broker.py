@@ -1,0 +1,178 @@
+"""A broker's configuration: what a file, --set and the starting program say, over the table's defaults."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pybroker.model import Endpoint
+
+from .broker_settings import GENERAL, GROUPS, NETWORK
+from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
+from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
+
+CHAPTERS: dict[str, dict[str, Setting]] = {
+    "General": GENERAL,
+    "Network": NETWORK,
+    "Logs": LOG,
+    "Segments": SEGMENTS,
+    "Retention and compaction": RETENTION,
+    "Durability": DURABILITY,
+    "Consumer groups": GROUPS,
+}
+BROKER: dict[str, Setting] = {name: setting for chapter in CHAPTERS.values() for name, setting in chapter.items()}
+
+ALTERNATIVES: tuple[tuple[str, ...], ...] = (
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.dirs", "log.dir"),
+)
+"""Settings for one thing: the first that is set holds, and the last has the default."""
+
+
+class _Given(NamedTuple):
+    text: str
+    where: str
+
+
+class BrokerConfig:
+    """The broker's settings, typed: `config["num.partitions"]`. `warnings` has a sentence for each unknown name."""
+
+    def __init__(self, given: Mapping[str, tuple[str, str]], warnings: Sequence[str] = ()) -> None:
+        """`given` maps names to (text, where it was set). ConfigError if a value is not allowed."""
+        self.warnings = list(warnings)
+        self._given: dict[str, _Given] = {}
+        self._values: dict[str, Value] = {}
+        for name, (text, where) in given.items():
+            if name in BROKER:
+                self._given[name] = _Given(text, where)
+            else:
+                self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
+        for name, setting in BROKER.items():
+            if held := self._given.get(name):
+                self._values[name] = setting.parse(held.text, held.where)
+            else:
+                self._values[name] = default_of(setting)
+        self._check()
+
+    @classmethod
+    def load(
+        cls, file: str | None = None, sets: Sequence[str] = (), defaults: Mapping[str, str] | None = None
+    ) -> "BrokerConfig":
+        """Read a .properties file and name=value pairs; pairs win over the file, both over the program's `defaults`.
+
+        ConfigError says in one sentence which setting, which value, what is allowed and where it was set."""
+        given = {name: (text, "set by the program") for name, text in (defaults or {}).items()}
+        warnings: list[str] = []
+        if file is not None:
+            for name, text, line in _read_properties(file):
+                if name in given and given[name][1].startswith(f"{file}:"):
+                    warnings.append(f"{name} is set twice, at {given[name][1]} and {file}:{line}; the later one holds")
+                given[name] = (text, f"{file}:{line}")
+        for pair in sets:
+            name, equals, text = pair.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError(f"--set {pair} is not name=value")
+            given[name.strip()] = (text.strip(), "--set")
+        return cls(given, warnings)
+
+    def __getitem__(self, name: str) -> Any:
+        """The value: bool, int, float, str, tuple of str for lists, None for what is not set. KeyError if unknown."""
+        return self._values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def where(self, name: str) -> str:
+        """Where the value was set: file:line, --set, or the default."""
+        held = self._given.get(name)
+        return held.where if held else "default"
+
+    def is_set(self, name: str) -> bool:
+        """Somebody gave the setting a value; it may be the default's."""
+        return name in self._given
+
+    @property
+    def listener(self) -> Endpoint:
+        """Where to listen."""
+        return Endpoint.parse(self["listeners"])
+
+    @property
+    def advertised(self) -> Endpoint | None:
+        """What clients are told to connect to; None for the address listened at."""
+        text = self["advertised.listeners"]
+        return None if text is None else Endpoint.parse(text)
+
+    @property
+    def log_dirs(self) -> list[str]:
+        """The directories that hold data, as they were written, at least one."""
+        text = self["log.dir"] if self["log.dirs"] is None else self["log.dirs"]
+        return [part.strip() for part in text.split(",")]
+
+    def entries(self) -> list[Entry]:
+        """Every setting as DescribeConfigs answers it for this broker."""
+        return [self._entry(setting) for setting in BROKER.values()]
+
+    def synonyms(self, name: str) -> list[Synonym]:
+        """The places that have a value for a setting, those that were set first, the one that holds in front."""
+        names = next((group for group in ALTERNATIVES if name in group), (name,))
+        given = [Synonym(n, as_text(self[n]), Source.STATIC_BROKER) for n in names if n in self._given]
+        defaults = [(n, as_text(default_of(BROKER[n]))) for n in names]
+        return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
+
+    def _entry(self, setting: Setting) -> Entry:
+        source = Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT
+        return Entry(
+            setting.name,
+            None if setting.sensitive else as_text(self[setting.name]),
+            source,
+            not setting.dynamic,
+            setting.sensitive,
+            setting.type,
+            setting.doc,
+            tuple(self.synonyms(setting.name)),
+        )
+
+    def _check(self) -> None:
+        """What no single setting can know."""
+        low, high = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+        if self[low] > self[high]:
+            raise self._refuse(low, f"at most {high}, which is {self[high]} ({self.where(high)})")
+        pool, request = "queued.max.request.bytes", "socket.request.max.bytes"
+        if 0 < self[pool] < self[request]:
+            raise self._refuse(pool, f"-1 or at least {request}, which is {self[request]} ({self.where(request)})")
+        held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)
+        if not all(self.log_dirs) or len(set(self.log_dirs)) < len(self.log_dirs):
+            raise self._refuse(held, "directories separated by commas, none of them empty or named twice")
+
+    def _refuse(self, name: str, allowed: str) -> ConfigError:
+        return ConfigError(f"{name} = {as_text(self[name])!r} ({self.where(name)}) is not allowed: it takes {allowed}")
+
+
+def default_of(setting: Setting) -> Value:
+    """The typed default; None for "not set"."""
+    return None if setting.default is None else setting.parse(setting.default, "default")
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _read_properties(file: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (name, text, line) from a .properties file. ConfigError if it cannot be read."""
+    import javaproperties  # costs as much start-up time as asyncio, and most brokers start without a file
+
+    try:
+        with open(file, "rb") as lines:
+            content = lines.read()
+        line = 1
+        for element in javaproperties.parse(content.replace(b"\r\n", b"\n")):
+            if isinstance(element, javaproperties.KeyValue):
+                yield element.key, element.value, line
+            line += element.source.count("\n")
+    except OSError as error:
+        raise ConfigError(f"the config file {file} cannot be read: {error.strerror}") from None
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(f"the config file {file} is not a .properties file, see line {line}: {error}") from None

@@ -1,0 +1,103 @@
+"""A topic's configuration: its own settings over what the broker says for topics that say nothing."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from .broker import BrokerConfig, default_of
+from .settings import LONG_MAX, ConfigError, Entry, Setting, Source, Synonym, Value, as_text, shown
+from .topic_settings import DURABILITY, RECORDS, RETENTION, SEGMENTS, TIERS
+
+CHAPTERS: dict[str, dict[str, Setting]] = {
+    "Records": RECORDS,
+    "Segments": SEGMENTS,
+    "Retention and compaction": RETENTION,
+    "Durability": DURABILITY,
+    "Tiered storage": TIERS,
+}
+TOPIC: dict[str, Setting] = {name: setting for chapter in CHAPTERS.values() for name, setting in chapter.items()}
+
+CORE_NAMES = (
+    "segment.bytes",
+    "segment.ms",
+    "segment.jitter.ms",
+    "segment.index.bytes",
+    "index.interval.bytes",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "file.delete.delay.ms",
+)
+"""What core takes as it is."""
+CLEANUP_BITS = {"delete": 1, "compact": 2}
+
+
+class TopicConfig:
+    """A topic's settings, typed: `config["retention.ms"]`. `overrides` are the topic's own, as given."""
+
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str | None]) -> None:
+        """ConfigError in one sentence if a name is unknown or a value not allowed."""
+        self.overrides: dict[str, str] = {}
+        self._broker = broker
+        self._values: dict[str, Value] = {}
+        for name, text in overrides.items():
+            if name not in TOPIC:
+                near = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.8)
+                raise ConfigError(
+                    f"{shown(name)} is no setting of a topic{f'; did you mean {near[0]}?' if near else ''}"
+                )
+            if text is None:
+                raise ConfigError(f"{name} has no value; it takes {TOPIC[name].allowed}")
+            self.overrides[name] = text
+        for name, setting in TOPIC.items():
+            own = self.overrides.get(name)
+            self._values[name] = self._default(setting) if own is None else setting.parse(own, "the topic's own")
+        low, high = self["min.compaction.lag.ms"], self["max.compaction.lag.ms"]
+        if low > high:
+            raise ConfigError(f"min.compaction.lag.ms = {low} is above max.compaction.lag.ms = {high}")
+
+    def __getitem__(self, name: str) -> Any:
+        """The value: bool, int, float, str or, for lists, a tuple of str. KeyError if unknown."""
+        return self._values[name]
+
+    def core(self) -> dict[str, int]:
+        """The settings that core.Broker.open and Partition.configure take, as integers."""
+        numbers: dict[str, int] = {name: self[name] for name in CORE_NAMES}
+        numbers["message.timestamp.type"] = int(self["message.timestamp.type"] == "LogAppendTime")
+        numbers["cleanup.policy"] = sum(CLEANUP_BITS[word] for word in set(self["cleanup.policy"]))
+        numbers["producer.id.expiration.ms"] = self._broker["producer.id.expiration.ms"]
+        return numbers
+
+    def timestamp_limits_ms(self) -> tuple[int, int]:
+        """How far a producer's timestamp may lie (before, after) the broker's clock; 2^63-1 for no limit (KIP-937)."""
+        older: int = self["message.timestamp.difference.max.ms"]
+        before: int = self["message.timestamp.before.max.ms"]
+        after: int = self["message.timestamp.after.max.ms"]
+        return older if before == LONG_MAX else before, older if after == LONG_MAX else after
+
+    def entries(self) -> list[Entry]:
+        """Every setting as DescribeConfigs answers it for this topic."""
+        return [self._entry(setting) for setting in TOPIC.values()]
+
+    def _default(self, setting: Setting) -> Value:
+        for name, factor in setting.synonyms:
+            value = self._broker[name]
+            if value is not None:
+                return -1 if value == -1 else value * factor if factor != 1 else value
+        return default_of(setting)
+
+    def _entry(self, setting: Setting) -> Entry:
+        value = as_text(self[setting.name])
+        synonyms = self._broker.synonyms(setting.synonyms[0][0]) if setting.synonyms else []
+        if setting.name in self.overrides:
+            synonyms.insert(0, Synonym(setting.name, value, Source.DYNAMIC_TOPIC))
+        return Entry(
+            setting.name,
+            value,
+            synonyms[0].source if synonyms else Source.DEFAULT,
+            False,
+            setting.sensitive,
+            setting.type,
+            setting.doc,
+            tuple(synonyms),
+        )

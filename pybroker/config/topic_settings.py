@@ -1,0 +1,269 @@
+"""The table of topic settings: every name that Kafka 3.9 takes for a topic, and what each does here.
+
+Kafka's names are all accepted, so that a program written for Kafka can create its topics; a setting that changes
+nothing here says so in its text. `synonyms` names the broker settings that give the default, the first one set wins.
+"""
+
+from .broker_settings import BOOLEAN, CODECS, DOUBLE, INT, LIST, LONG, NEVER, STRING
+from .settings import Choice, Range, Setting, table
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+def _of(name: str) -> tuple[tuple[str, int], ...]:
+    return ((name, 1),)
+
+
+SEGMENTS = table(
+    Setting(
+        "segment.bytes",
+        INT,
+        "1073741824",
+        "The size at which a partition begins a new segment file.",
+        Range(14),
+        synonyms=_of("log.segment.bytes"),
+    ),
+    Setting(
+        "segment.ms",
+        LONG,
+        "604800000",
+        "The age at which a partition begins a new segment file.",
+        Range(1),
+        synonyms=(("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
+    ),
+    Setting(
+        "segment.jitter.ms",
+        LONG,
+        "0",
+        "Up to this much, at random, is taken off segment.ms, so that not all partitions roll at once.",
+        Range(0),
+        synonyms=(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
+    ),
+    Setting(
+        "segment.index.bytes",
+        INT,
+        "10485760",
+        "The largest offset index of a segment; a full one begins a new segment.",
+        Range(4),
+        synonyms=_of("log.index.size.max.bytes"),
+    ),
+    Setting(
+        "index.interval.bytes",
+        INT,
+        "4096",
+        "Bytes of records between two entries of a segment's indexes.",
+        Range(0),
+        synonyms=_of("log.index.interval.bytes"),
+    ),
+    Setting(
+        "file.delete.delay.ms",
+        LONG,
+        "60000",
+        "How long a deleted file keeps its bytes, under a name that ends in .deleted, before it is unlinked.",
+        Range(0),
+        synonyms=_of("log.segment.delete.delay.ms"),
+    ),
+    Setting(
+        "preallocate", BOOLEAN, "false", "Without effect: space is always reserved ahead, and a file's size never lies."
+    ),
+)
+
+RETENTION = table(
+    Setting(
+        "cleanup.policy",
+        LIST,
+        "delete",
+        "What happens to old segments: delete drops them by age and size, compact keeps the last record of each key.",
+        Choice(("compact", "delete")),
+        synonyms=_of("log.cleanup.policy"),
+    ),
+    Setting(
+        "retention.ms",
+        LONG,
+        "604800000",
+        "How long records are kept; -1 for ever.",
+        Range(-1),
+        synonyms=(("log.retention.ms", 1), ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
+    ),
+    Setting(
+        "retention.bytes",
+        LONG,
+        "-1",
+        "The size above which a partition drops its oldest segments; -1 for no limit.",
+        synonyms=_of("log.retention.bytes"),
+    ),
+    Setting(
+        "delete.retention.ms",
+        LONG,
+        "86400000",
+        "How long compaction keeps a tombstone, so that a slow reader still sees the deletion.",
+        Range(0),
+        synonyms=_of("log.cleaner.delete.retention.ms"),
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        DOUBLE,
+        "0.5",
+        "The share of not yet compacted bytes in a partition from which on it is compacted.",
+        Range(0, 1),
+        synonyms=_of("log.cleaner.min.cleanable.ratio"),
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        LONG,
+        "0",
+        "The age below which no record is compacted.",
+        Range(0),
+        synonyms=_of("log.cleaner.min.compaction.lag.ms"),
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        LONG,
+        NEVER,
+        "The age at which a record must become eligible for compaction, whatever the dirty ratio.",
+        Range(1),
+        synonyms=_of("log.cleaner.max.compaction.lag.ms"),
+    ),
+)
+
+RECORDS = table(
+    Setting(
+        "max.message.bytes",
+        INT,
+        "1048588",
+        "The largest batch accepted, as it arrives, compressed.",
+        Range(0),
+        synonyms=_of("message.max.bytes"),
+    ),
+    Setting(
+        "compression.type",
+        STRING,
+        "producer",
+        "The codec that batches are stored with; producer keeps each as it arrives, any other codec costs a rewrite.",
+        CODECS,
+        synonyms=_of("compression.type"),
+    ),
+    Setting(
+        "compression.gzip.level",
+        INT,
+        "-1",
+        "The level when the broker itself compresses with gzip; -1 is the library's default.",
+        Range(1, 9, also=-1),
+        synonyms=_of("compression.gzip.level"),
+    ),
+    Setting(
+        "compression.lz4.level",
+        INT,
+        "9",
+        "The level when the broker itself compresses with lz4.",
+        Range(1, 17),
+        synonyms=_of("compression.lz4.level"),
+    ),
+    Setting(
+        "compression.zstd.level",
+        INT,
+        "3",
+        "The level when the broker itself compresses with zstd; negative ones are faster.",
+        Range(-131072, 22),
+        synonyms=_of("compression.zstd.level"),
+    ),
+    Setting(
+        "message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "Whether a record's timestamp is the producer's (CreateTime) or that of the append (LogAppendTime).",
+        Choice(("CreateTime", "LogAppendTime")),
+        synonyms=_of("log.message.timestamp.type"),
+    ),
+    Setting(
+        "message.timestamp.before.max.ms",
+        LONG,
+        NEVER,
+        "How far a producer's timestamp may lie before the broker's clock; farther ones fail with INVALID_TIMESTAMP.",
+        Range(0),
+        synonyms=_of("log.message.timestamp.before.max.ms"),
+    ),
+    Setting(
+        "message.timestamp.after.max.ms",
+        LONG,
+        NEVER,
+        "How far a producer's timestamp may lie after the broker's clock; farther ones fail with INVALID_TIMESTAMP.",
+        Range(0),
+        synonyms=_of("log.message.timestamp.after.max.ms"),
+    ),
+    Setting(
+        "message.timestamp.difference.max.ms",
+        LONG,
+        NEVER,
+        "The older name for both limits above; each holds only where that limit itself is left at its default.",
+        Range(0),
+    ),
+    Setting(
+        "message.format.version", STRING, "3.0-IV1", "Without effect: the format on disk is record batch v2, always."
+    ),
+    Setting(
+        "message.downconversion.enable",
+        BOOLEAN,
+        "true",
+        "Without effect: no client that needs an older format on the wire is served.",
+    ),
+)
+
+DURABILITY = table(
+    Setting(
+        "flush.messages",
+        LONG,
+        NEVER,
+        "Records appended to a partition after which it is flushed to disk (fdatasync).",
+        Range(1),
+        synonyms=_of("log.flush.interval.messages"),
+    ),
+    Setting(
+        "flush.ms",
+        LONG,
+        NEVER,
+        "The longest time that a record waits to be flushed.",
+        Range(0),
+        synonyms=(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+    ),
+    Setting(
+        "min.insync.replicas",
+        INT,
+        "1",
+        "Replicas that must be in sync for a produce with acks=all; with fewer it fails with NOT_ENOUGH_REPLICAS.",
+        Range(1),
+        synonyms=_of("min.insync.replicas"),
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        "false",
+        "Without effect on a partition with one replica, which has nobody else to elect.",
+    ),
+    Setting(
+        "leader.replication.throttled.replicas",
+        LIST,
+        "",
+        "Without effect: no replication is throttled.",
+    ),
+    Setting(
+        "follower.replication.throttled.replicas",
+        LIST,
+        "",
+        "Without effect: no replication is throttled.",
+    ),
+)
+
+TIERS = table(
+    Setting(
+        "remote.storage.enable",
+        BOOLEAN,
+        "false",
+        "Without effect: there is no tiered storage, and true is refused.",
+        Choice(("false",)),
+    ),
+    Setting("remote.log.copy.disable", BOOLEAN, "false", "Without effect: there is no tiered storage."),
+    Setting("remote.log.delete.on.disable", BOOLEAN, "false", "Without effect: there is no tiered storage."),
+    Setting("local.retention.ms", LONG, "-2", "Without effect: there is no tiered storage.", Range(-2)),
+    Setting("local.retention.bytes", LONG, "-2", "Without effect: there is no tiered storage.", Range(-2)),
+)

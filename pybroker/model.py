@@ -1,0 +1,39 @@
+"""Small values that several rooms share."""
+
+import re
+from typing import NamedTuple
+
+_ENDPOINT = re.compile(
+    r"(?P<listener>[A-Z][A-Z0-9_]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
+)
+PORT_MAX = 65535
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Endpoint(NamedTuple):
+    """Where a listener is: name, host (no brackets around an IPv6 address, empty for every interface), port."""
+
+    listener: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Endpoint":
+        """The endpoint of a text like PLAINTEXT://host:9092; ValueError if it is none."""
+        found = _ENDPOINT.fullmatch(text)
+        if not found or int(found["port"]) > PORT_MAX:
+            raise ValueError(f"{text!r} is not NAME://HOST:PORT with a port of at most {PORT_MAX}")
+        return cls(found["listener"], found["host"].strip("[]"), int(found["port"]))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
