@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests import harness
-from tests.harness import BrokerProcess, free_port
+from tests.harness import BrokerProcess, Server, free_port
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show what the brokers said beside a failure."""
+    """Show what the test's brokers said beside a failure."""
     report = (yield).get_result()
+    used = list(getattr(item, "funcargs", {}).values())
     if report.failed:
         for server in harness.LIVE:
-            report.sections.append((f"output of {server.name} on port {server.port}", server.output()))
+            if server in used or call.when != "call":
+                report.sections.append((f"output of {server.name} on port {server.port}", server.output()))
 
 
 @pytest.fixture
@@ -63,3 +65,26 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     with broker:
         yield broker
         broker.stop()  # whatever the session did to it, SIGTERM ends it cleanly
+
+
+def _peer(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from tests.java import peers
+
+    try:
+        peers.jars(peers.PEERS[name].version)
+    except peers.MissingJava as e:
+        pytest.skip(str(e))
+    with peers.PEERS[name](tmp_path_factory.mktemp(name)) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def kafka391(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Apache Kafka 3.9.1 in ZooKeeper mode."""
+    yield from _peer("kafka391", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kafka411(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Apache Kafka 4.1.1 in KRaft mode."""
+    yield from _peer("kafka411", tmp_path_factory)

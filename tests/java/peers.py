@@ -1,0 +1,210 @@
+"""Apache Kafka itself, from its published jars: the peer that a Kafka-compatible broker is compared with.
+
+3.9.1 runs in ZooKeeper mode (its ZooKeeper is a process beside it that outlives the broker's restarts), 4.1.1 in KRaft
+mode with the controller in the same process. Maven fetches the jars once into build/peers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from tests.harness import HOST, ROOT, Process, Server, free_port, until
+from tests.wire import Wire
+
+CACHE = ROOT / "build" / "peers"
+VERSIONS = ("3.9.1", "4.1.1")
+MAVEN_S_MAX = 300
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+SIMPLE_LOGGER = "-Dorg.slf4j.simpleLogger."
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>pybroker.tests</groupId><artifactId>peer</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+</dependencies></project>
+"""
+
+
+class MissingJava(Exception):
+    """Java, its compiler, Maven or the jars are not to be had; the sentence is the reason that a skip prints."""
+
+
+@functools.cache
+def jars(version: str) -> Path:
+    """The directory with Apache Kafka's jars, fetched if it is not there; MissingJava says why it cannot be."""
+    for tool in ("java", "javac", "mvn"):
+        if not shutil.which(tool):
+            raise MissingJava(f"no {tool} on PATH")
+    libs = CACHE / f"kafka-{version}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers come at once
+        if not libs.exists():
+            _fetch(version, libs)
+    return libs
+
+
+def _fetch(version: str, libs: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        (Path(scratch) / "pom.xml").write_text(POM.format(version=version))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+        try:
+            done = subprocess.run(
+                command, cwd=scratch, capture_output=True, text=True, timeout=MAVEN_S_MAX, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            raise MissingJava(f"Maven did not fetch Kafka {version} within {MAVEN_S_MAX} s") from None
+        if done.returncode:
+            said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise MissingJava(f"Maven could not fetch Kafka {version}: {said[0] if said else 'no word'}")
+        os.replace(Path(scratch) / "libs", libs)
+
+
+def java(
+    version: str, main: str, *arguments: str, classpath: Iterable[Path] = (), info: Iterable[str] = ()
+) -> list[str]:
+    """The command that runs a main class beside Kafka's jars; `info` names the loggers that speak at INFO."""
+    loggers = [f"{SIMPLE_LOGGER}defaultLogLevel=warn", *(f"{SIMPLE_LOGGER}log.{name}=info" for name in info)]
+    path = ":".join([*map(str, classpath), f"{jars(version)}/*"])
+    return ["java", "-Xmx256m", *QUICK_START, *loggers, "-cp", path, main, *arguments]
+
+
+class ApacheKafka(Server):
+    """One broker of Apache Kafka on `data_dir`, with broker id 1; `sets` are lines of its server.properties."""
+
+    stop_codes = (0, 143)  # the JVM ends with 128 + SIGTERM after its shutdown hooks
+    version = ""
+    common: Mapping[str, object] = {
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "log.cleaner.dedupe.buffer.size": 8 << 20,
+        "controlled.shutdown.enable": "false",
+        "num.network.threads": 2,
+        "num.io.threads": 2,
+    }
+
+    def __init__(self, data_dir: Path, sets: Mapping[str, object] | None = None) -> None:
+        super().__init__(data_dir, free_port())
+        self.name = f"Apache Kafka {self.version}"
+        self.sets = dict(sets or {})
+        self.properties = data_dir / "server.properties"
+        self.log_dir = data_dir / "log"
+        data_dir.mkdir(parents=True, exist_ok=True)
+
+    def write_properties(self, mode: Mapping[str, object]) -> None:
+        lines = {"log.dirs": self.log_dir, **self.common, **mode, **self.sets}
+        self.properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def start(self) -> Server:
+        super().start()
+        until("the broker's metadata knows the broker", self._in_metadata)
+        return self
+
+    def _in_metadata(self) -> bool:
+        """Kafka says that it has started a little before; librdkafka's first admin request then waits in vain."""
+        with Wire(self.port) as wire:
+            return wire.broker_ids() == [1]
+
+    def command(self) -> list[str]:
+        ready = ("kafka.server.KafkaServer", "kafka.server.KafkaRaftServer")
+        return java(self.version, "kafka.Kafka", str(self.properties), info=ready)
+
+
+class Kafka391(ApacheKafka):
+    version = "3.9.1"
+    ready_line = r"\[KafkaServer id=1\] started"
+    tick_ms = 200
+    session_ms = 2000
+
+    def __init__(self, data_dir: Path, sets: Mapping[str, object] | None = None) -> None:
+        super().__init__(data_dir, sets)
+        self.zookeeper: Process | None = None
+        self.zookeeper_port = free_port()
+
+    def start(self) -> Server:
+        if self.zookeeper is None:
+            self._start_zookeeper()
+            self.write_properties(
+                {
+                    "broker.id": 1,
+                    "listeners": f"PLAINTEXT://{HOST}:{self.port}",
+                    "zookeeper.connect": f"{HOST}:{self.zookeeper_port}",
+                    "zookeeper.session.timeout.ms": self.session_ms,
+                }
+            )
+        else:
+            self._wait_for_the_dead_session()
+        return super().start()
+
+    restart = start
+
+    def _start_zookeeper(self) -> None:
+        config = self.data_dir / "zookeeper.properties"
+        config.write_text(
+            f"dataDir={self.data_dir / 'zookeeper'}\nclientPort={self.zookeeper_port}\nclientPortAddress={HOST}\n"
+            f"tickTime={self.tick_ms}\nadmin.enableServer=false\n"
+        )
+        main, ready = (
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            "org.apache.zookeeper.server.NIOServerCnxnFactory",
+        )
+        self.zookeeper = Process(java(self.version, main, str(config), info=[ready]))
+        self.zookeeper.wait_line("binding to port", 20)
+
+    def _wait_for_the_dead_session(self) -> None:
+        """Kafka refuses to start while the node of its killed self is there."""
+        client = KazooClient(f"{HOST}:{self.zookeeper_port}")
+        client.start()
+        try:
+            until("the killed broker's session is gone", lambda: not client.exists("/brokers/ids/1"))
+        finally:
+            client.stop()
+            client.close()
+
+    def close(self) -> None:
+        super().close()
+        if self.zookeeper is not None:
+            self.zookeeper.kill()
+
+
+class Kafka411(ApacheKafka):
+    version = "4.1.1"
+    ready_line = r"Kafka Server started"
+    cluster_id = "pybroker-tests-cluster"
+
+    def start(self) -> Server:
+        if not self.properties.exists():
+            controller = free_port()
+            self.write_properties(
+                {
+                    "process.roles": "broker,controller",
+                    "node.id": 1,
+                    "controller.quorum.voters": f"1@{HOST}:{controller}",
+                    "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
+                    "controller.listener.names": "CONTROLLER",
+                    "inter.broker.listener.name": "PLAINTEXT",
+                    "broker.session.timeout.ms": 1500,  # how long a restart waits for its killed self to be gone
+                    "broker.heartbeat.interval.ms": 500,
+                }
+            )
+            config = ["-t", self.cluster_id, "-c", str(self.properties)]
+            done = Process(java(self.version, "kafka.tools.StorageTool", "format", *config))
+            assert done.wait(60) == 0, done.output()
+        return super().start()
+
+    restart = start
+
+
+PEERS: dict[str, type[ApacheKafka]] = {"kafka391": Kafka391, "kafka411": Kafka411}
