@@ -81,7 +81,8 @@ cdef struct batch_t:
 # -- reading ----------------------------------------------------------------------------------------------------------
 # Answers are OK, SHORT (the bytes end before the batch does: a torn tail, or more to come) or a Kafka code.
 
-# Length, magic and counts. `out.size` is right after OK and after SHORT of at least MAGIC_END bytes.
+# Length, magic and counts. No more than HEADER_BYTES are read: n may count bytes that are known to be elsewhere.
+# `out.size` is right after OK, and after SHORT of at least MAGIC_END bytes.
 # OK, SHORT, CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT, INVALID_RECORD.
 cdef int batch_parse(const uint8_t* p, size_t n, batch_t* out) noexcept nogil
 
