@@ -314,19 +314,14 @@ def test_a_refusal_fits_into_an_answer_whatever_a_client_sent() -> None:
 def test_a_brokers_entry_says_where_its_value_comes_from() -> None:
     entries = {entry.name: entry for entry in config("log.retention.minutes=10").entries()}
     assert list(entries) == list(BROKER)
-    minutes, hours, least = (
-        entries[n] for n in ("log.retention.minutes", "log.retention.hours", "min.insync.replicas")
-    )
+    names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours", "min.insync.replicas")
+    ms, minutes, hours, least = (entries[name] for name in names)
     assert (minutes.value, minutes.source, minutes.type) == ("10", Source.STATIC_BROKER, Type.INT)
     assert (hours.value, hours.source) == ("168", Source.DEFAULT)
-    assert (
-        minutes.synonyms
-        == hours.synonyms
-        == (
-            Synonym("log.retention.minutes", "10", Source.STATIC_BROKER),
-            Synonym("log.retention.hours", "168", Source.DEFAULT),
-        )
-    )
+    assert (ms.value, ms.source, ms.synonyms) == (None, Source.DEFAULT, ())
+    by_default = Synonym("log.retention.hours", "168", Source.DEFAULT)
+    assert minutes.synonyms == (Synonym("log.retention.minutes", "10", Source.STATIC_BROKER), by_default)
+    assert hours.synonyms == (by_default,)
     assert (minutes.read_only, least.read_only) == (True, False)
     assert not any(entry.sensitive for entry in entries.values())
 

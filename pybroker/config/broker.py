@@ -26,9 +26,8 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    ("log.dirs", "log.dir"),
 )
-"""Settings for one thing: the first that is set holds, and the last has the default."""
+"""Settings for one thing in several units: the first that is set holds, and the last has the default."""
 
 
 class _Given(NamedTuple):
@@ -115,23 +114,26 @@ class BrokerConfig:
         return [self._entry(setting) for setting in BROKER.values()]
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """The places that have a value for a setting, those that were set first, the one that holds in front."""
-        names = next((group for group in ALTERNATIVES if name in group), (name,))
+        """The places that have a value for a setting or, if it is not set, for a coarser one that then holds.
+
+        What was set comes before defaults, so the one that holds is in front."""
+        names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), (name,))
         given = [Synonym(n, as_text(self[n]), Source.STATIC_BROKER) for n in names if n in self._given]
         defaults = [(n, as_text(default_of(BROKER[n]))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 
     def _entry(self, setting: Setting) -> Entry:
+        value = self[setting.name]
         source = Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT
         return Entry(
             setting.name,
-            None if setting.sensitive else as_text(self[setting.name]),
+            None if setting.sensitive else as_text(value),
             source,
             not setting.dynamic,
             setting.sensitive,
             setting.type,
             setting.doc,
-            tuple(self.synonyms(setting.name)),
+            () if value is None else tuple(self.synonyms(setting.name)),
         )
 
     def _check(self) -> None:

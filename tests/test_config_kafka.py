@@ -1,0 +1,82 @@
+"""The settings beside Apache Kafka 3.9's own answers to DescribeConfigs: names, types, defaults, sources, synonyms."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pybroker.config import BrokerConfig, Entry, Source, TopicConfig
+from tests.harness import HOST, Server
+
+pytestmark = pytest.mark.java
+
+OWN_DEFAULTS = {"log.dir", "offsets.topic.replication.factor"}
+"""Defaults that are ours: a directory that outlives a reboot; what one broker can give."""
+HIDDEN = {"producer.id.expiration.check.interval.ms"}
+"""Kafka has it, but keeps it out of its answers."""
+SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}
+SOURCES["DEFAULT_CONFIG"] = Source.DEFAULT
+
+
+@pytest.fixture
+def described(kafka391: Server, topic: str) -> Iterator[Any]:
+    """`described(kind, name)`: what Kafka says of a resource, setting by setting."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
+        kafka: Any = importlib.import_module("kafka.admin")
+    client = kafka.KafkaAdminClient(bootstrap_servers=f"{HOST}:{kafka391.port}")
+    client.create_topics([kafka.NewTopic(topic, 1, 1, topic_configs={"retention.ms": "7"})])
+
+    def describe(kind: str, name: str) -> Any:
+        resource = kafka.ConfigResource(kind, name, None)
+        return client.describe_configs([resource], include_synonyms=True, config_filter="all")[kind.lower()][name]
+
+    yield describe
+    client.close()
+
+
+def as_kafka(entry: Entry) -> dict[str, Any]:
+    return {
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": entry.sensitive,
+        "config_type": entry.type.name,
+        "synonyms": [tuple(s) for s in entry.synonyms],
+    }
+
+
+def plain(answer: dict[str, Any]) -> dict[str, Any]:
+    synonyms = [(s["name"], s["value"], SOURCES[s["source"]]) for s in answer["synonyms"]]
+    source = SOURCES[answer["config_source"]]
+    return {name: answer[name] for name in ("value", "read_only", "is_sensitive", "config_type")} | {
+        "config_source": source,
+        "synonyms": synonyms,
+    }
+
+
+def test_a_topics_settings_are_kafkas_every_one(described: Any, topic: str) -> None:
+    """The same names and answers; but where several broker settings say one thing, ours names the one that holds."""
+    theirs = {name: plain(answer) for name, answer in described("TOPIC", topic).items()}
+    ours = {e.name: as_kafka(e) for e in TopicConfig(BrokerConfig.load(), {"retention.ms": "7"}).entries()}
+    assert set(ours) == set(theirs)
+    for name, entry in ours.items():
+        if not entry["synonyms"]:
+            theirs[name]["synonyms"] = []  # Kafka names a broker setting that does nothing here
+        if any(synonym.endswith((".hours", ".scheduler.interval.ms")) for synonym, _, _ in entry["synonyms"]):
+            theirs[name]["synonyms"] = entry["synonyms"]
+        assert entry == theirs[name], name
+
+
+def test_a_brokers_settings_are_kafkas_as_far_as_there_are_any(described: Any) -> None:
+    """Every setting of ours is one of Kafka's, of its type, with its default; what can change later can there, too."""
+    theirs = described("BROKER", "1")
+    for entry in [e for e in BrokerConfig.load().entries() if e.name not in HIDDEN]:
+        answer = plain(theirs[entry.name])
+        assert (entry.type.name, entry.sensitive) == (answer["config_type"], answer["is_sensitive"]), entry.name
+        assert entry.read_only or not answer["read_only"], entry.name
+        if entry.name not in OWN_DEFAULTS and entry.value is not None:
+            default = {(name, value) for name, value, source in answer["synonyms"] if source is Source.DEFAULT}
+            assert (entry.name, entry.value) in default, entry.name
