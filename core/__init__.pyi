@@ -83,17 +83,11 @@ def check_records(payload: Bytes, header: BatchHeader, *, need_keys: bool, times
 
 # -- vfs: file calls with named failpoints ---------------------------------------------------------------------------
 
-def write_atomic(path: str, data: bytes, point: str) -> None:
-    """Write path.tmp, fsync, rename over path, fsync the directory; `point` names the failpoints passed on the way."""
+def write_atomic(path: str, data: bytes) -> None:
+    """Write path.tmp, fsync, rename over path, fsync the directory; OSError, and path as it was, on failure."""
 
 FAILPOINTS: Final[tuple[str, ...]]
-"""The names that `arm` takes."""
-
-def arm(point: str, action: Literal["errno", "short", "kill", "sleep"], value: int = 0, *, after: int = 0, times: int = 1) -> None:
-    """Make the `after`-th next pass of a failpoint fail with errno `value`, write only `value` bytes and then fail with
-    EIO (short), kill the process with SIGKILL once `value` bytes are written (kill), or sleep `value` ms."""
-
-def disarm() -> None: ...
+"""The names that `Broker.arm` takes."""
 
 # -- the broker context and its partitions ---------------------------------------------------------------------------
 
@@ -141,6 +135,7 @@ class Partition:
     segment_count: int
     highest_producer_id: int  # -1 if none was ever seen
     offline: bool
+    recovery: str  # one line on what start-up repaired; empty if nothing was amiss
 
     def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
         """Check, stamp and append exactly one batch from a client; the high watermark follows (one replica).
@@ -171,6 +166,7 @@ class Partition:
     def producers(self) -> list[tuple[int, int, int, int, int]]:
         """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
     def epochs(self) -> list[tuple[int, int]]: ...
+    def epoch_at(self, offset: int) -> int: ...
     def segments(self) -> list[tuple[int, int, int]]:
         """(base offset, bytes, largest timestamp) of each segment, oldest first."""
     def roll(self) -> None: ...
@@ -195,8 +191,11 @@ class Broker:
         log_start_offset: int = 0,
         high_watermark: int = -1,
         clean: bool = False,
+        epoch_max: int = -1,
     ) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless `clean`.
+
+        epoch_max: no batch can carry a larger leader epoch (-1: unknown); one that does is cut off with its tail.
 
         config: Kafka topic config names to integers (segment.bytes, segment.ms, segment.jitter.ms, segment.index.bytes,
         index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
@@ -206,6 +205,20 @@ class Broker:
     def partitions(self) -> list[Partition]: ...
     def delete(self, partition: Partition) -> None:
         """Unpublish, wait for readers to leave, rename the directory to -delete, unlink it in the background."""
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Like the function, passing the failpoints checkpoint.write, checkpoint.sync and checkpoint.rename."""
+    def arm(
+        self,
+        point: str,
+        action: Literal["errno", "short", "kill", "sleep"],
+        value: int = 0,
+        *,
+        after: int = 0,
+        times: int = 1,
+    ) -> None:
+        """Make a failpoint fire at its next pass but `after`, `times` times: fail with errno `value`, write `value`
+        bytes and then fail with EIO (short), write `value` bytes and die by SIGKILL (kill), or sleep `value` ms."""
+    def disarm(self) -> None: ...
     def close(self, *, clean: bool = True) -> None:
         """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
 

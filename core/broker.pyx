@@ -1,0 +1,279 @@
+"""The broker's context as Python sees it: opens and deletes partitions, owns the flusher's thread.
+
+    partition.metadata   text: "version: 0", "topic_id: <22 characters>"; written before the first record is
+
+No state is shared between two brokers: ten of them live in one process.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport strcpy
+
+from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
+from pybroker.core.epochs cimport epochs_init, epochs_load
+from pybroker.core.flusher cimport flusher_run, log_close
+from pybroker.core.handles cimport Partition, read_settings
+from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
+from pybroker.core.log cimport log_drop, log_hold, log_t, log_wake_flusher
+from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
+from pybroker.core.sequence cimport sequence_init
+from pybroker.core.status cimport raise_status
+from pybroker.core.vfs cimport (
+    ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
+    P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace, vfs_sync_dir,
+)
+
+import base64
+import os
+import threading
+import uuid
+
+from pybroker.core.status import LogError
+from pybroker.core.vfs import FAILPOINTS
+
+cdef enum:
+    DIRECTORY_BYTES_MAX = 2000   # what log_t.directory holds, with room for the names of files
+
+ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": ACT_SLEEP}
+LEFTOVERS = (".deleted", ".cleaned", ".tmp")
+
+
+cdef log_t* new_log(context_t* context, bytes directory) except NULL:
+    """An empty log; its only reference is the caller's."""
+    cdef log_t* l
+    if len(directory) > DIRECTORY_BYTES_MAX:
+        raise ValueError(f"the directory name has {len(directory)} bytes, at most {DIRECTORY_BYTES_MAX} are supported")
+    l = <log_t*>calloc(1, sizeof(log_t))
+    if l == NULL:
+        raise MemoryError()
+    l.context = context
+    l.work.owner = l
+    l.refs = 1
+    strcpy(l.directory, directory)
+    pthread_mutex_init(&l.append_mutex, NULL)
+    pthread_mutex_init(&l.flush_mutex, NULL)
+    sequence_init(&l.producers)
+    epochs_init(&l.epochs)
+    return l
+
+
+def list_segments(str directory) -> list:
+    """The base offsets of the segments in a partition's directory, ascending; what a crash left half done is removed."""
+    bases = []
+    for name in os.listdir(directory):
+        stem, suffix = os.path.splitext(name)
+        if suffix in LEFTOVERS:
+            os.unlink(os.path.join(directory, name))
+        elif suffix == ".log" and len(stem) == 20 and stem.isdigit():
+            bases.append(int(stem))
+    return sorted(bases)
+
+
+def read_metadata(str directory) -> bytes:
+    """The topic id in partition.metadata; empty if the file is missing or says none."""
+    try:
+        with open(os.path.join(directory, "partition.metadata")) as f:
+            for line in f:
+                key, _, value = line.partition(":")
+                if key.strip() == "topic_id":
+                    return base64.urlsafe_b64decode(value.strip() + "==")
+    except (FileNotFoundError, ValueError):
+        pass
+    return b""
+
+
+cdef class Broker:
+    """One broker's context: its partitions and its background flusher."""
+
+    cdef context_t* context
+    cdef dict table              # (topic, partition) -> Partition
+    cdef object thread
+    cdef object lock
+
+    def __cinit__(self, *, int64_t write_behind_bytes=1 << 20, int64_t flush_idle_ms=200):
+        self.context = context_new(write_behind_bytes, flush_idle_ms)
+        if self.context == NULL:
+            raise MemoryError()
+        self.table = {}
+        self.lock = threading.Lock()
+        self.thread = threading.Thread(target=self._run_flusher, name="pybroker-flusher", daemon=True)
+        self.thread.start()
+
+    def _run_flusher(self) -> None:
+        with nogil:
+            flusher_run(self.context)
+
+    def close(self, *, bint clean=True) -> None:
+        """Stop the flusher; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
+        cdef Partition p
+        cdef int status
+        failed = None
+        if self.thread is None:
+            return
+        for p in list(self.table.values()):
+            if clean and not p.offline:
+                with nogil:
+                    status = log_close(p.state.log)
+                if status != 0 and failed is None:
+                    failed = (status, p)
+        context_stop(self.context)
+        self.thread.join()
+        self.thread = None
+        self.table.clear()
+        if failed is not None:
+            (<Partition>failed[1]).check(failed[0], "close")
+
+    def __dealloc__(self):
+        # Every handle holds the broker, so that the last log is gone before the context goes.
+        if self.context != NULL and self.thread is None:
+            context_free(self.context)
+
+    def partitions(self) -> list:
+        """A handle to every partition."""
+        return list(self.table.values())
+
+    def get(self, str topic, int partition):
+        """The handle of a partition, or None."""
+        return self.table.get((topic, partition))
+
+    def write_atomic(self, str path, bytes data) -> None:
+        """Replace a checkpoint file whole; passes the failpoints checkpoint.write, .sync and .rename."""
+        cdef bytes name = os.fsencode(path)
+        cdef const char* c_path = name
+        cdef const char* c_data = data
+        cdef size_t n = len(data)
+        cdef int status
+        with nogil:
+            status = vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n)
+        raise_status(status, path)
+
+    def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1) -> None:
+        """Make a failpoint of FAILPOINTS fire: errno, short, kill or sleep; see the wall."""
+        if point not in FAILPOINTS or action not in ACTIONS:
+            raise ValueError(f"no failpoint {point!r} with action {action!r}: points are {', '.join(FAILPOINTS[1:])}")
+        vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times)
+
+    def disarm(self) -> None:
+        """No failpoint fires any more."""
+        vfs_disarm(self.context.fs)
+
+    def open(self, str log_dir, str topic, int partition, *, bytes topic_id, config, int64_t recovery_point=0,
+             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1) -> Partition:
+        """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless clean."""
+        cdef Partition p = Partition()
+        cdef recovery_t r
+        directory = os.path.join(log_dir, f"{topic}-{partition}")
+        with self.lock:
+            if (topic, partition) in self.table:
+                raise LogError(KAFKA_STORAGE_ERROR, f"{topic}-{partition} is open already")
+            self.table[topic, partition] = None  # taken, until it is open or failed
+        try:
+            p.topic = topic
+            p.partition = partition
+            p.directory = directory
+            p.topic_id = self._claim(log_dir, directory, topic_id)
+            p.state.log = new_log(self.context, os.fsencode(directory))
+            p.state.leader_epoch = -1
+            p.state.lease_deadline_ms = (<int64_t>1) << 62
+            p.owner = self
+            p.recovery = ""
+            read_settings(p.state.log, config)
+            r.recovery_point = recovery_point
+            r.log_start = log_start_offset
+            r.high_watermark = high_watermark
+            r.epoch_max = epoch_max
+            r.clean = clean
+            self._recover(p, &r)
+            self.table[topic, partition] = p
+        except BaseException:
+            del self.table[topic, partition]
+            raise
+        return p
+
+    cdef _claim(self, str log_dir, str directory, bytes topic_id):
+        """Make the directory and its metadata, or check that an existing one belongs to this topic id."""
+        cdef bytes name = os.fsencode(directory)
+        cdef bytes parent = os.fsencode(log_dir)
+        cdef const char* c_name = name
+        cdef const char* c_parent = parent
+        cdef const char* c_path
+        cdef const char* c_text
+        cdef size_t n
+        cdef int status = 0
+        if not os.path.isdir(directory):
+            with nogil:
+                status = vfs_mkdir(self.context.fs, P_PARTITION_CREATE, c_name)
+                if status == 0:
+                    status = vfs_sync_dir(c_parent)
+            raise_status(status, directory)
+        known = read_metadata(directory)
+        if known and topic_id != bytes(16) and known != topic_id:
+            raise LogError(INCONSISTENT_TOPIC_ID, f"{directory} belongs to topic id {known.hex()}, not to {topic_id.hex()}")
+        if not known:
+            encoded = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
+            text = b"version: 0\ntopic_id: " + encoded
+            path = os.fsencode(os.path.join(directory, "partition.metadata"))
+            c_path = path
+            c_text = text
+            n = len(text)
+            with nogil:
+                status = vfs_replace(self.context.fs, P_METADATA_WRITE, c_path, c_text, n)
+            raise_status(status, directory)
+        return known or topic_id
+
+    cdef _recover(self, Partition p, recovery_t* r):
+        cdef log_t* l = p.state.log
+        cdef int64_t* c_bases
+        cdef int64_t n
+        cdef int status
+        cdef bytes epochs = os.fsencode(os.path.join(p.directory, "leader-epoch-checkpoint"))
+        cdef const char* c_epochs = epochs
+        bases = list_segments(p.directory)
+        n = len(bases)
+        r.scanned_bytes = r.cut_bytes = 0
+        r.rebuilt = r.fault = 0
+        c_bases = <int64_t*>malloc(sizeof(int64_t) * (n + 1))
+        if c_bases == NULL:
+            raise MemoryError()
+        for i in range(n):
+            c_bases[i] = bases[i]
+        with nogil:
+            status = epochs_load(&l.epochs, self.context.fs, c_epochs)  # a bad file is rebuilt from the batches scanned
+            status = log_recover(l, c_bases, n, r)
+        free(c_bases)
+        if r.fault:
+            what = "a segment is missing" if r.fault == FAULT_GAP else "two segments overlap"
+            raise LogError(KAFKA_STORAGE_ERROR, f"{p.directory}: {what}: one ends at offset {r.fault_end}, the next "
+                           f"begins at {r.fault_base}; the partition stays offline")
+        p.check(status, "open")
+        if l.epochs.count:
+            p.state.leader_epoch = l.epochs.items[l.epochs.count - 1].epoch
+        if r.cut_bytes or r.rebuilt:
+            p.recovery = f"cut {r.cut_bytes} bytes of a torn tail, rebuilt {r.rebuilt} indexes"
+        log_wake_flusher(l)
+
+    def delete(self, Partition p) -> None:
+        """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then too."""
+        cdef log_t* l = p.state.log
+        cdef const char* c_path
+        cdef const char* c_to
+        cdef int64_t delay = l.settings.file_delete_delay_ms
+        cdef int status
+        with self.lock:
+            self.table.pop((p.topic, p.partition), None)
+        suffix = f"-{p.partition}.{uuid.uuid4().hex}-delete"
+        to = os.fsencode(os.path.join(os.path.dirname(p.directory), p.topic[: 255 - len(suffix)] + suffix))
+        path = os.fsencode(p.directory)
+        c_path = path
+        c_to = to
+        with nogil:
+            pthread_mutex_lock(&l.flush_mutex)
+            pthread_mutex_lock(&l.append_mutex)
+            l.deleted = 1
+            status = vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to)
+            pthread_mutex_unlock(&l.append_mutex)
+            pthread_mutex_unlock(&l.flush_mutex)
+            if status == 0:
+                context_discard(self.context, c_to, True, delay)
+        raise_status(status, p.directory)

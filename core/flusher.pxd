@@ -1,0 +1,11 @@
+# Work behind the appends: write-behind, sealing, flushing, snapshots, index repair.
+from libc.stdint cimport int64_t
+
+from pybroker.core.context cimport context_t
+from pybroker.core.log cimport log_t
+
+cdef int log_flush(log_t* l) noexcept nogil
+cdef int log_write_epochs(log_t* l) noexcept nogil
+cdef int log_close(log_t* l) noexcept nogil
+cdef void flusher_run(context_t* c) noexcept nogil
+cdef void flusher_work(log_t* l) noexcept nogil

@@ -1,0 +1,237 @@
+"""The flusher: one thread a broker that does what no append should wait for.
+
+It asks the kernel to begin writing what appends left in the page cache (write-behind), writes index entries behind the
+active segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes
+that a look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
+mutex over a file call.
+"""
+
+from libc.errno cimport EIO
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free
+
+from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32, store_i64, store_ptr
+from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
+from pybroker.core.epochs cimport epochs_encode
+from pybroker.core.index cimport index_write
+from pybroker.core.log cimport log_active, log_drop, log_t, log_view, pending_t, segments_floor, segments_t, view_t
+from pybroker.core.producers cimport producers_prune, producers_write
+from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.recovery cimport segment_rebuild
+from pybroker.core.segment cimport (
+    PATH_BYTES, files_drop, files_t, segment_flush, segment_path, segment_seal, segment_t,
+)
+from pybroker.core.sequence cimport sequence_save
+from pybroker.core.vfs cimport P_EPOCH_WRITE, vfs_replace, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
+
+cdef enum:
+    INDEX_ENTRIES_BEHIND = 512   # of the active segment before its index file is brought up to date
+
+
+cdef int write_snapshots(log_t* l) noexcept nogil:
+    """Write what rolls left to write. Under the flush mutex."""
+    cdef pending_t* p
+    cdef pending_t* after
+    cdef int64_t newest = -1
+    cdef int status = 0
+    pthread_mutex_lock(&l.append_mutex)
+    p = l.pending
+    l.pending = NULL
+    pthread_mutex_unlock(&l.append_mutex)
+    while p != NULL:
+        after = p.next
+        if status == 0:
+            status = producers_write(l, p)
+            newest = max(newest, p.offset)
+        free(p.data)
+        free(p)
+        p = after
+    if status == 0 and newest >= 0:
+        producers_prune(l, newest)
+    return status
+
+
+cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
+    cdef int64_t i = load_i64(&list.count) - 1
+    while i > 0 and not load_i32(&list.items[i - 1].segment.sealed):
+        i -= 1
+    return i
+
+
+cdef int seal_rolled(log_t* l) noexcept nogil:
+    """Seal and flush the segments that rolls left behind the active one. Under the flush mutex, pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = first_unsealed(list), n = load_i64(&list.count)
+    cdef segment_t* s
+    cdef int status = 0
+    while status == 0 and i + 1 < n:
+        s = list.items[i].segment
+        status = segment_seal(s, &l.context.quiesce)
+        if status == 0:
+            status = segment_flush(s, s.size)
+        if status == 0:
+            status = vfs_sync_dir(l.directory)
+        if status == 0 and load_i64(&l.recovery_point) >= list.items[i].base_offset:
+            store_i64(&l.recovery_point, list.items[i + 1].base_offset)
+        i += 1
+    return status
+
+
+cdef void write_behind(log_t* l) noexcept nogil:
+    """Let the kernel begin on the active segment's new bytes. Under the flush mutex, pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef segment_t* s = list.items[load_i64(&list.count) - 1].segment
+    cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
+    cdef int64_t size = load_i64(&s.size), behind = load_i64(&s.behind)
+    cdef char path[PATH_BYTES]
+    if f == NULL or load_i32(&s.sealed):
+        return
+    if size - behind >= l.context.write_behind_bytes:
+        vfs_write_behind(f.fd, behind, size - behind)
+        store_i64(&s.behind, size)
+    if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
+        segment_path(s, ".index", path)
+        index_write(&f.offsets, s.fs, path, False)
+        segment_path(s, ".timeindex", path)
+        index_write(&f.times, s.fs, path, False)
+
+
+cdef void repair_indexes(log_t* l) noexcept nogil:
+    """Write the indexes anew that look-ups found bad; readers then open the new files. Under the flush mutex, pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef segment_t* s
+    cdef void* f
+    cdef int64_t i
+    for i in range(load_i64(&list.count)):
+        s = list.items[i].segment
+        if not load_i32(&s.index_bad) or not load_i32(&s.sealed):
+            continue
+        if segment_rebuild(s, l.settings.index_interval_bytes) == 0:
+            store_i32(&s.index_bad, 0)
+            f = load_ptr(<void**>&s.files)
+            store_ptr(<void**>&s.files, NULL)
+            retire(&l.context.quiesce, f, files_drop)
+
+
+cdef void flusher_work(log_t* l) noexcept nogil:
+    """One round for one log. What fails is tried again at the next round; the data itself is in the log already."""
+    cdef int slot
+    pthread_mutex_lock(&l.flush_mutex)
+    if not load_i32(&l.deleted):
+        slot = pin(&l.context.quiesce)
+        if write_snapshots(l) == 0:
+            seal_rolled(l)
+        write_behind(l)
+        repair_indexes(l)
+        unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.flush_mutex)
+
+
+cdef int flush_segments(log_t* l, const view_t* v) noexcept nogil:
+    """Flush every segment from the recovery point to the log's end. Under the flush mutex, pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef segment_t* s
+    cdef int64_t i = max(<int64_t>0, segments_floor(list, load_i64(&l.recovery_point)))
+    cdef int status = 0
+    while status == 0 and i < load_i64(&list.count):
+        s = list.items[i].segment
+        status = segment_flush(s, load_i64(&s.size))
+        i += 1
+    if status == 0:
+        status = vfs_sync_dir(l.directory)
+    return status
+
+
+cdef int log_flush(log_t* l) noexcept nogil:
+    """Make all of the log durable and move the recovery point to what was its end."""
+    cdef view_t v
+    cdef int slot, status = 0
+    pthread_mutex_lock(&l.flush_mutex)
+    slot = pin(&l.context.quiesce)
+    log_view(l, &v)
+    if load_i32(&l.deleted) or v.log_end <= load_i64(&l.recovery_point):
+        status = 0
+    else:
+        status = write_snapshots(l)
+        if status == 0:
+            status = seal_rolled(l)
+        if status == 0:
+            status = flush_segments(l, &v)
+        if status == 0:
+            status = log_write_epochs(l)
+        if status == 0:
+            store_i64(&l.recovery_point, v.log_end)
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.flush_mutex)
+    return status
+
+
+cdef int log_write_epochs(log_t* l) noexcept nogil:
+    """Replace leader-epoch-checkpoint if it lacks the last change."""
+    cdef char path[PATH_BYTES]
+    cdef char* text = NULL
+    cdef size_t n = 0
+    cdef int status = 0
+    pthread_mutex_lock(&l.append_mutex)
+    if l.epochs.dirty:
+        status = epochs_encode(&l.epochs, &text, &n)
+        l.epochs.dirty = False
+    pthread_mutex_unlock(&l.append_mutex)
+    if text == NULL:
+        return status
+    snprintf(path, PATH_BYTES, "%s/leader-epoch-checkpoint", l.directory)
+    status = vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n)
+    free(text)
+    if status < 0:
+        l.epochs.dirty = True
+    return status
+
+
+cdef int close_active(log_t* l) noexcept nogil:
+    """Write the final index entries and a snapshot at the log's end. Under both mutexes."""
+    cdef pending_t p
+    cdef segment_t* s = log_active(l)
+    cdef int status = 0
+    if l.producers.count:
+        p.offset = l.view.log_end
+        status = sequence_save(&l.producers, &p.data, &p.length)
+        if status == 0:
+            status = producers_write(l, &p)
+            free(p.data)
+    if status == 0 and s.reserved > s.size:
+        status = vfs_truncate(l.context.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size)
+        s.reserved = s.size
+    return status
+
+
+cdef int log_close(log_t* l) noexcept nogil:
+    """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here on."""
+    cdef int status = log_flush(l)
+    if status == 0:
+        status = log_write_epochs(l)
+    pthread_mutex_lock(&l.flush_mutex)
+    pthread_mutex_lock(&l.append_mutex)
+    if status == 0 and not load_i32(&l.deleted) and not load_i32(&l.offline):
+        status = close_active(l)
+    store_i32(&l.offline, 1)
+    pthread_mutex_unlock(&l.append_mutex)
+    pthread_mutex_unlock(&l.flush_mutex)
+    return status
+
+
+cdef void flusher_run(context_t* c) noexcept nogil:
+    """The flusher's thread: work until the context stops and nothing is left."""
+    cdef work_t* w
+    cdef int64_t now, looked = 0
+    while True:
+        w = context_next(c)
+        if w != NULL:
+            flusher_work(<log_t*>w.owner)
+            log_drop(<log_t*>w.owner)
+        elif load_i32(&c.stopping):
+            return
+        now = monotonic_ms()
+        if now - looked >= c.idle_ms:
+            context_empty_trash(c, now)
+            looked = now

@@ -1,0 +1,261 @@
+"""The sparse indexes of a segment.
+
+    <base>.index      {relative offset i32, position i32}   ascending; position is where a batch starts, the offset is
+                      the last one of that batch (so that Kafka's dump tool finds what it expects there)
+    <base>.timeindex  {timestamp i64, relative offset i32}  ascending; the largest timestamp so far and the last offset
+                      of the batch that first reached it
+
+All integers are big-endian. One entry is added per `index.interval.bytes`; relative offsets count from the segment's base.
+Kafka preallocates the files with zeros and trims them on a clean close; we never preallocate. The active segment's index
+lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log it points into, and
+recovery writes it anew. A sealed segment's index stays in its file and is searched by pread.
+"""
+
+import os
+
+from libc.errno cimport EIO, ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+
+from pybroker.core.atomic cimport load_i64, store_i64
+from pybroker.core.cursor cimport load_be32, load_be64, store_be32, store_be64
+from pybroker.core.vfs cimport (
+    P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_size,
+    vfs_sync, vfs_t, vfs_truncate,
+)
+
+cdef enum:
+    FIRST_CHUNK = 64
+    WRITE_ENTRIES = 512  # entries encoded at a time, on the stack
+
+cdef extern from *:
+    """
+    static inline int chunk_of(int64_t i) { return 63 - __builtin_clzll((unsigned long long)((i >> 6) + 1)); }
+    """
+    int chunk_of(int64_t i) nogil
+
+
+cdef void index_init(index_t* ix, int width) noexcept nogil:
+    cdef int k
+    ix.width = width
+    ix.fd = -1
+    ix.count = 0
+    ix.written = 0
+    for k in range(INDEX_CHUNKS):
+        ix.chunks[k] = NULL
+
+
+cdef void index_free(index_t* ix) noexcept nogil:
+    cdef int k
+    for k in range(INDEX_CHUNKS):
+        free(ix.chunks[k])
+        ix.chunks[k] = NULL
+    vfs_close(ix.fd)
+    ix.fd = -1
+
+
+cdef inline entry_t* place(const index_t* ix, int64_t i) noexcept nogil:
+    """Where entry i lives on the heap; its chunk exists."""
+    cdef int k = chunk_of(i)
+    return &ix.chunks[k][i - FIRST_CHUNK * ((<int64_t>1 << k) - 1)]
+
+
+cdef int index_add(index_t* ix, int64_t key, int64_t value) noexcept nogil:
+    """Append an entry to a heap index. One thread adds; readers see it once the count is released."""
+    cdef int64_t i = ix.count
+    cdef int k = chunk_of(i)
+    cdef entry_t* e
+    if k >= INDEX_CHUNKS:
+        return -ENOMEM
+    if ix.chunks[k] == NULL:
+        ix.chunks[k] = <entry_t*>malloc(sizeof(entry_t) * (<size_t>FIRST_CHUNK << k))
+        if ix.chunks[k] == NULL:
+            return -ENOMEM
+    e = place(ix, i)
+    e.key = key
+    e.value = value
+    store_i64(&ix.count, i + 1)
+    return 0
+
+
+cdef void decode(int width, const uint8_t* p, entry_t* out) noexcept nogil:
+    if width == OFFSET_ENTRY:
+        out.key = load_be32(p)
+        out.value = load_be32(p + 4)
+    else:
+        out.key = load_be64(p)
+        out.value = load_be32(p + 8)
+
+
+cdef void encode(int width, const entry_t* e, uint8_t* p) noexcept nogil:
+    if width == OFFSET_ENTRY:
+        store_be32(p, <int32_t>e.key)
+        store_be32(p + 4, <int32_t>e.value)
+    else:
+        store_be64(p, e.key)
+        store_be32(p + 8, <int32_t>e.value)
+
+
+cdef int index_get(const index_t* ix, int64_t i, entry_t* out) noexcept nogil:
+    cdef uint8_t raw[TIME_ENTRY]
+    cdef size_t got
+    cdef int status
+    if ix.fd < 0:
+        out[0] = place(ix, i)[0]
+        return 0
+    status = vfs_pread(NULL, P_NONE, ix.fd, raw, ix.width, i * ix.width, &got)
+    if status < 0:
+        return status
+    if got < <size_t>ix.width:
+        return -EIO
+    decode(ix.width, raw, out)
+    return 0
+
+
+cdef int64_t index_floor(const index_t* ix, int64_t key, entry_t* out) noexcept nogil:
+    """The last entry whose key is <= key: its number, -1 if there is none, or an error below -1 (as -1 - errno)."""
+    return search(ix, key, False, out)
+
+
+cdef int64_t index_floor_value(const index_t* ix, int64_t value, entry_t* out) noexcept nogil:
+    """The last entry whose value is <= value, likewise; values ascend as keys do."""
+    return search(ix, value, True, out)
+
+
+cdef int64_t search(const index_t* ix, int64_t wanted, bint by_value, entry_t* out) noexcept nogil:
+    cdef int64_t low = 0, high = load_i64(&ix.count), middle
+    cdef int status
+    cdef entry_t e
+    while low < high:
+        middle = (low + high) >> 1
+        status = index_get(ix, middle, &e)
+        if status < 0:
+            return -1 + status
+        if (e.value if by_value else e.key) <= wanted:
+            low = middle + 1
+            out[0] = e
+        else:
+            high = middle
+    return low - 1
+
+
+cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil:
+    """Read a sealed segment's index in place, entry by entry. -errno if it is missing, -EIO if its size is no multiple."""
+    cdef int64_t size
+    index_init(ix, width)
+    ix.fd = vfs_open(fs, P_SEGMENT_READ, path, O_RDONLY)
+    if ix.fd < 0:
+        return ix.fd
+    size = vfs_size(ix.fd)
+    if size < 0 or size % width:
+        vfs_close(ix.fd)
+        ix.fd = -1
+        return <int>size if size < 0 else -EIO
+    ix.count = size // width
+    return 0
+
+
+cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max) noexcept nogil:
+    """Read a whole index file onto the heap, checking that it ascends and that no value passes value_max.
+
+    -EIO if it does not: then the index alone is rebuilt from the log."""
+    cdef index_t file
+    cdef uint8_t raw[WRITE_ENTRIES * TIME_ENTRY]
+    cdef entry_t e, last
+    cdef int64_t i = 0, k, n
+    cdef size_t got
+    cdef int width = ix.width, status = index_open(&file, fs, path, width)
+    last.key = -1
+    last.value = -1
+    while status == 0 and i < file.count:
+        n = min(<int64_t>WRITE_ENTRIES, file.count - i)
+        status = vfs_pread(fs, P_SEGMENT_READ, file.fd, raw, n * width, i * width, &got)
+        if status == 0 and got < <size_t>(n * width):
+            status = -EIO
+        k = 0
+        while status == 0 and k < n:
+            decode(width, raw + k * width, &e)
+            if (i + k > 0 and (e.key <= last.key or e.value < last.value)) or e.key < 0 or e.value < 0 or e.value > value_max:
+                status = -EIO
+            else:
+                status = index_add(ix, e.key, e.value)
+            last = e
+            k += 1
+        i += n
+    ix.written = ix.count
+    index_free(&file)
+    return status
+
+
+cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noexcept nogil:
+    """Write the heap entries that the file lacks; whatever stood there beyond them is cut off first."""
+    cdef uint8_t raw[WRITE_ENTRIES * TIME_ENTRY]
+    cdef int64_t count = load_i64(&ix.count), i, n
+    cdef int status = 0, fd
+    if ix.fd >= 0 or (ix.written == count and not durable):
+        return 0
+    fd = vfs_open(fs, P_INDEX_WRITE, path, O_RDWR | O_CREAT)
+    if fd < 0:
+        return fd
+    if vfs_size(fd) != ix.written * ix.width:
+        status = vfs_truncate(fs, P_INDEX_WRITE, fd, ix.written * ix.width)
+    while status == 0 and ix.written < count:
+        n = min(<int64_t>WRITE_ENTRIES, count - ix.written)
+        for i in range(n):
+            encode(ix.width, place(ix, ix.written + i), raw + i * ix.width)
+        status = vfs_pwrite(fs, P_INDEX_WRITE, fd, raw, n * ix.width, ix.written * ix.width)
+        if status == 0:
+            ix.written += n
+    if status == 0 and durable:
+        status = vfs_sync(fs, P_INDEX_SYNC, fd)
+    vfs_close(fd)
+    return status
+
+
+cdef void index_cut(index_t* ix, int64_t value_below, int64_t key_below) noexcept nogil:
+    """Drop the entries of a heap index from the first whose value or key reaches the limits (truncation)."""
+    cdef int64_t i = ix.count
+    cdef entry_t* e
+    while i > 0:
+        e = place(ix, i - 1)
+        if e.value < value_below and e.key < key_below:
+            break
+        i -= 1
+    store_i64(&ix.count, i)
+    if ix.written > i:
+        ix.written = i
+
+
+def read_index(str path) -> list:
+    """(absolute offset, position) of each entry of an .index file; the base offset comes from its name."""
+    return _read(path, OFFSET_ENTRY)
+
+
+def read_timeindex(str path) -> list:
+    """(timestamp_ms, absolute offset) of each entry of a .timeindex file; the base offset comes from its name."""
+    return _read(path, TIME_ENTRY)
+
+
+def _read(str path, int width) -> list:
+    """Decode an index file; trailing zeros of one that Kafka has open are left out. ValueError for another size or name."""
+    cdef bytes data
+    cdef const uint8_t* p
+    cdef entry_t e
+    cdef Py_ssize_t i
+    name = os.path.basename(path).partition(".")[0]
+    if not name.isdigit():
+        raise ValueError(f"{path}: the name of an index file begins with its base offset")
+    base = int(name)
+    with open(path, "rb") as f:
+        data = f.read()
+    if len(data) % width:
+        raise ValueError(f"{path}: {len(data)} bytes are no multiple of {width}, the size of an entry")
+    p = data
+    out = []
+    for i in range(len(data) // width):
+        decode(width, p + i * width, &e)
+        if i and e.key == 0 and e.value == 0:
+            break
+        out.append((base + e.key, e.value) if width == OFFSET_ENTRY else (e.key, base + e.value))
+    return out

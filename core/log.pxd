@@ -1,0 +1,98 @@
+# The ordered segments of a partition, with the watermarks that readers see.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pybroker.core.batch cimport batch_t
+from pybroker.core.context cimport context_t, work_t
+from pybroker.core.epochs cimport epochs_t
+from pybroker.core.quiesce cimport pthread_mutex_t
+from pybroker.core.segment cimport files_t, segment_t
+from pybroker.core.sequence cimport sequence_t
+from pybroker.core.vfs cimport iovec
+
+# Topic configs, under Kafka's names with dots as underscores; times in ms, sizes in bytes, -1 no limit.
+cdef struct settings_t:
+    int64_t segment_bytes
+    int64_t segment_ms
+    int64_t segment_jitter_ms
+    int64_t segment_index_bytes
+    int64_t index_interval_bytes
+    int64_t retention_ms
+    int64_t retention_bytes
+    int64_t max_message_bytes
+    int64_t message_timestamp_type   # 0 CreateTime, 1 LogAppendTime
+    int64_t file_delete_delay_ms
+    int64_t producer_id_expiration_ms
+    int64_t cleanup_policy           # CLEANUP_DELETE | CLEANUP_COMPACT
+
+cdef enum:
+    CLEANUP_DELETE = 1
+    CLEANUP_COMPACT = 2
+
+cdef struct listed_t:
+    int64_t base_offset
+    segment_t* segment
+
+# Immutable but for its end: a roll adds in place while there is room, everything else publishes a new list.
+cdef struct segments_t:
+    int64_t count
+    int64_t capacity
+    listed_t* items
+
+# log_start <= last_stable <= high_watermark <= log_end; see log_view and assert_watermarks
+cdef struct view_t:
+    int64_t log_start
+    int64_t last_stable
+    int64_t high_watermark
+    int64_t log_end
+    int64_t active_base      # of the segment that log_end lies in
+    int64_t active_size      # its bytes up to log_end
+
+cdef struct pending_t:       # a snapshot that the flusher is to write
+    pending_t* next
+    int64_t offset
+    size_t length
+    uint8_t* data
+
+cdef struct log_t:
+    context_t* context
+    work_t work              # in the flusher's queue
+    int32_t refs
+    int32_t offline          # a write could not be undone: no more appends
+    int32_t deleted          # unpublished: nothing may be opened by name any more
+    uint32_t sequence_lock   # the seqlock over `view`
+    view_t view
+    pthread_mutex_t append_mutex     # one writer
+    pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are
+    char directory[<int>2048]
+    segments_t* segments
+    int64_t generation       # grows with each truncation: slices of an older one are void
+    int64_t recovery_point   # everything below is on disk
+    int64_t roll_jitter_ms   # of the active segment
+    settings_t settings
+    sequence_t producers
+    epochs_t epochs
+    pending_t* pending       # under append_mutex
+
+cdef struct found_t:         # what a read found: a held range of a file
+    files_t* files           # NULL: nothing to read
+    int64_t position
+    int64_t length
+
+cdef void log_view(log_t* l, view_t* out) noexcept nogil
+cdef void log_publish(log_t* l, const view_t* v) noexcept nogil
+cdef void log_hold(log_t* l) noexcept nogil
+cdef void log_drop(log_t* l) noexcept nogil
+cdef void log_wake_flusher(log_t* l) noexcept nogil
+cdef segments_t* segments_new(int64_t capacity) noexcept nogil
+cdef void segments_free(void* list) noexcept nogil
+cdef segment_t* log_active(log_t* l) noexcept nogil
+cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil
+cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
+cdef int log_roll(log_t* l) noexcept nogil
+cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
+cdef int log_write(log_t* l, iovec* v, int n, const batch_t* b, int64_t max_timestamp, int64_t now_ms) noexcept nogil
+cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
+cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
+cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil
+cdef int segment_learn(segment_t* s) noexcept nogil
+cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil

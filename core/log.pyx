@@ -1,0 +1,402 @@
+"""The ordered segments of a partition: append, roll, read, and look-up by time.
+
+An append is O(1): it touches the active segment alone. A read is one binary search among segments and one in an index.
+Readers take no lock: they are pinned, load the list of segments and the watermarks, and hold the files of what they
+found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
+"""
+
+from libc.errno cimport EIO, ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, rand
+
+from pybroker.core.atomic cimport (
+    add_i32, load_i32, load_i64, load_ptr, peek_i64, poke_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set, store_i32,
+    store_i64, store_ptr,
+)
+from pybroker.core.batch cimport batch_t
+from pybroker.core.context cimport context_queue, context_t
+from pybroker.core.epochs cimport epochs_free
+from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_get
+from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
+from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
+from pybroker.core.segment cimport (
+    UNKNOWN, files_hold, files_t, segment_append, segment_create, segment_files, segment_free, segment_new, segment_t,
+)
+from pybroker.core.sequence cimport sequence_free, sequence_save
+from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
+from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t, walk_to_boundary, walk_to_offset, walk_to_time
+
+cdef enum:
+    SEGMENT_SPAN_MAX = 2147483647    # relative offsets are 32 bits
+
+
+# -- watermarks --------------------------------------------------------------------------------------------------------
+
+cdef void log_view(log_t* l, view_t* out) noexcept nogil:
+    """The watermarks of one moment."""
+    cdef uint32_t s
+    while True:
+        s = seq_read(&l.sequence_lock)
+        out.log_start = seq_get(&l.view.log_start)
+        out.last_stable = seq_get(&l.view.last_stable)
+        out.high_watermark = seq_get(&l.view.high_watermark)
+        out.log_end = seq_get(&l.view.log_end)
+        out.active_base = seq_get(&l.view.active_base)
+        out.active_size = seq_get(&l.view.active_size)
+        if not seq_retry(&l.sequence_lock, s):
+            return
+
+
+cdef void log_publish(log_t* l, const view_t* v) noexcept nogil:
+    """Show readers new watermarks, all at once. The caller holds the append mutex."""
+    seq_begin(&l.sequence_lock)
+    seq_set(&l.view.log_start, v.log_start)
+    seq_set(&l.view.last_stable, v.last_stable)
+    seq_set(&l.view.high_watermark, v.high_watermark)
+    seq_set(&l.view.log_end, v.log_end)
+    seq_set(&l.view.active_base, v.active_base)
+    seq_set(&l.view.active_size, v.active_size)
+    seq_end(&l.sequence_lock)
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef void log_hold(log_t* l) noexcept nogil:
+    add_i32(&l.refs, 1)
+
+
+cdef void log_drop(log_t* l) noexcept nogil:
+    """Let go; the last one out frees the log. Nobody can be pinned in it then: whoever reads it holds it too."""
+    cdef int64_t i
+    cdef pending_t* p
+    if add_i32(&l.refs, -1) > 0:
+        return
+    if l.segments != NULL:
+        for i in range(l.segments.count):
+            segment_free(l.segments.items[i].segment)
+        segments_free(l.segments)
+    while l.pending != NULL:
+        p = l.pending
+        l.pending = p.next
+        free(p.data)
+        free(p)
+    sequence_free(&l.producers)
+    epochs_free(&l.epochs)
+    pthread_mutex_destroy(&l.append_mutex)
+    pthread_mutex_destroy(&l.flush_mutex)
+    free(l)
+
+
+cdef void log_wake_flusher(log_t* l) noexcept nogil:
+    log_hold(l)
+    if not context_queue(l.context, &l.work):
+        log_drop(l)
+
+
+# -- the list of segments ----------------------------------------------------------------------------------------------
+
+cdef segments_t* segments_new(int64_t capacity) noexcept nogil:
+    cdef segments_t* list = <segments_t*>malloc(sizeof(segments_t) + sizeof(listed_t) * capacity)
+    if list != NULL:
+        list.count = 0
+        list.capacity = capacity
+        list.items = <listed_t*>(list + 1)
+    return list
+
+
+cdef void segments_free(void* list) noexcept nogil:
+    free(list)
+
+
+cdef segment_t* log_active(log_t* l) noexcept nogil:
+    """The segment that appends go to. The caller holds the append mutex."""
+    return l.segments.items[l.segments.count - 1].segment
+
+
+cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil:
+    """The number of the last segment whose base is <= offset; -1 if all begin later."""
+    cdef int64_t low = 0, high = load_i64(&list.count), middle
+    while low < high:
+        middle = (low + high) >> 1
+        if list.items[middle].base_offset <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil:
+    """List a segment after all others. The caller holds the append mutex (or is alone)."""
+    cdef segments_t* list = l.segments
+    cdef segments_t* larger
+    cdef int64_t i
+    if list == NULL or list.count == list.capacity:
+        larger = segments_new(list.capacity * 2 if list != NULL else 4)
+        if larger == NULL:
+            return -ENOMEM
+        if list != NULL:
+            for i in range(list.count):
+                larger.items[i] = list.items[i]
+            larger.count = list.count
+        larger.items[larger.count].base_offset = s.base_offset
+        larger.items[larger.count].segment = s
+        larger.count += 1
+        store_ptr(<void**>&l.segments, larger)
+        retire(&l.context.quiesce, list, segments_free)
+        return 0
+    list.items[list.count].base_offset = s.base_offset
+    list.items[list.count].segment = s
+    store_i64(&list.count, list.count + 1)
+    return 0
+
+
+# -- append ------------------------------------------------------------------------------------------------------------
+
+cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
+    """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
+    cdef segment_t* s = log_active(l)
+    cdef int64_t waited
+    if s.size + bytes > l.settings.segment_bytes and s.size > 0:
+        return True
+    if s.size > 0:
+        waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
+        if waited > l.settings.segment_ms - l.roll_jitter_ms:
+            return True
+        if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > l.settings.segment_index_bytes:
+            return True
+    return last_offset - s.base_offset > SEGMENT_SPAN_MAX
+
+
+cdef int keep_snapshot(log_t* l) noexcept nogil:
+    """Leave the state of the producers, at the log's end, to the flusher to write."""
+    cdef pending_t* p
+    cdef int status
+    if l.segments == NULL:
+        return 0
+    p = <pending_t*>calloc(1, sizeof(pending_t))
+    if p == NULL:
+        return -ENOMEM
+    status = sequence_save(&l.producers, &p.data, &p.length)
+    if status < 0:
+        free(p)
+        return status
+    p.offset = l.view.log_end
+    p.next = l.pending
+    l.pending = p
+    return 0
+
+
+cdef int log_roll(log_t* l) noexcept nogil:
+    """Begin a new active segment at the log's end; the flusher seals the old one. The caller holds the append mutex."""
+    cdef segment_t* s
+    cdef view_t v
+    cdef int status = vfs_pass(l.context.fs, P_ROLL_BEFORE)
+    if status < 0:
+        return status
+    s = segment_new(l.context.fs, l.directory, l.view.log_end)
+    if s == NULL:
+        return -ENOMEM
+    status = segment_create(s)
+    if status == 0:
+        status = vfs_pass(l.context.fs, P_ROLL_AFTER)
+    if status == 0:
+        status = keep_snapshot(l)
+    if status == 0:
+        if l.segments != NULL and l.segments.count > 0:
+            log_active(l).end_offset = l.view.log_end
+        status = log_add_segment(l, s)
+    if status < 0:
+        segment_free(s)
+        return status
+    l.roll_jitter_ms = rand() % l.settings.segment_jitter_ms if l.settings.segment_jitter_ms > 0 else 0
+    v = l.view
+    v.active_base = s.base_offset
+    v.active_size = 0
+    log_publish(l, &v)
+    log_wake_flusher(l)
+    return 0
+
+
+cdef int log_write(log_t* l, iovec* v, int n, const batch_t* b, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
+    """Write one stamped batch at the end, rolling first where needed; readers do not see it before log_publish.
+
+    The caller holds the append mutex. A write that could not be undone takes the log offline: the next reader of the
+    file would not know which bytes are ours."""
+    cdef int64_t last_offset = b.base_offset + b.last_offset_delta
+    cdef segment_t* s
+    cdef int status
+    if load_i32(&l.offline):
+        return KAFKA_STORAGE_ERROR
+    if log_must_roll(l, b.size, last_offset, max_timestamp, now_ms):
+        status = log_roll(l)
+        if status < 0:
+            return status
+    s = log_active(l)
+    status = segment_append(s, v, n, b.size, last_offset, max_timestamp, l.settings.index_interval_bytes)
+    if status == -EIO:
+        store_i32(&l.offline, 1)
+    if status == 0 and s.size - s.behind >= l.context.write_behind_bytes:
+        log_wake_flusher(l)
+    return status
+
+
+# -- read --------------------------------------------------------------------------------------------------------------
+
+cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil:
+    """The bytes of a segment that belong to a view: a sealed one's are all below its end."""
+    return v.active_size if s.base_offset == v.active_base else load_i64(&s.size)
+
+
+cdef int bound_position(walk_t* w, int64_t bound) noexcept nogil:
+    """Lower the walk's limit to where the batch with offset `bound` starts."""
+    cdef batch_t b
+    cdef int64_t position
+    cdef int status = walk_to_offset(w, bound, &position, &b)
+    if status == 0:
+        w.limit = position
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int read_segment(
+    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0, end = 0
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, segment_limit(s, v))
+    if bound < v.log_end:
+        status = bound_position(&w, bound)
+        if status != 0:
+            return status
+    status = walk_to_offset(&w, offset, &position, &b)
+    if status != 0:
+        return status
+    status = walk_to_boundary(&w, position, most, &end)
+    if status != 0:
+        return status
+    if end == position and minimum_one:
+        end = position + b.size
+    if end > position:
+        files_hold(f)
+        out.files = f
+        out.position = position
+        out.length = end - position
+    return 0
+
+
+cdef int log_read(
+    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    """Find the batches from `offset` up to `most` bytes that end at or before `bound`. The caller is pinned, took the
+    view inside its pin, and checked the offset against it. One answer never spans two segments."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = segments_floor(list, offset)
+    cdef int status
+    out.files = NULL
+    out.length = 0
+    if offset >= bound:
+        return 0
+    if i < 0:
+        i = 0
+    while i < load_i64(&list.count) and list.items[i].base_offset < bound:
+        status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
+        if status != NOT_FOUND:
+            return status
+        i += 1
+    return 0
+
+
+# -- by time -----------------------------------------------------------------------------------------------------------
+
+cdef int segment_learn(segment_t* s) noexcept nogil:
+    """Find the largest timestamp of a sealed segment that nobody looked at yet: the last entry of its time index (a seal
+    always adds it), or else the headers of the whole segment. The caller is pinned."""
+    cdef walk_t w
+    cdef batch_t b
+    cdef files_t* f
+    cdef entry_t last
+    cdef int64_t position = 0, largest = -1, at_offset = s.base_offset
+    cdef int status
+    if load_i64(&s.largest_timestamp) != UNKNOWN:
+        return 0
+    status = segment_files(s, &f)
+    if status < 0:
+        return status
+    if f.times.count > 0 and index_get(&f.times, f.times.count - 1, &last) == 0:
+        largest = last.key
+        at_offset = s.base_offset + last.value
+    else:
+        walk_init(&w, s, f, load_i64(&s.size))
+        status = walk_header(&w, position, &b)
+        while status == 0:
+            if b.max_timestamp > largest:
+                largest = b.max_timestamp
+                at_offset = b.base_offset + b.last_offset_delta
+            position += b.size
+            status = walk_header(&w, position, &b)
+        if status != NOT_FOUND:
+            return status
+    poke_i64(&s.largest_offset, at_offset)
+    store_i64(&s.largest_timestamp, largest)
+    return 0
+
+
+cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
+    """The first batch below `bound` whose largest timestamp is >= `timestamp`; NOT_FOUND if none is. Pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef segment_t* s
+    cdef files_t* f
+    cdef walk_t w
+    cdef view_t v
+    cdef int64_t i, position = 0
+    cdef int status
+    log_view(l, &v)
+    for i in range(load_i64(&list.count)):
+        s = list.items[i].segment
+        if i + 1 < load_i64(&list.count) and list.items[i + 1].base_offset <= v.log_start:
+            continue
+        status = segment_learn(s)
+        if status != 0:
+            return status
+        if load_i64(&s.largest_timestamp) < timestamp:
+            continue
+        status = segment_files(s, &f)
+        if status < 0:
+            return status
+        walk_init(&w, s, f, segment_limit(s, &v))
+        status = walk_to_time(&w, timestamp, v.log_start, &position, out)
+        if status == 0:
+            return 0 if out.base_offset < bound else NOT_FOUND
+        if status != NOT_FOUND:
+            return status
+    return NOT_FOUND
+
+
+cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil:
+    """The batch with the largest timestamp of all; NOT_FOUND if no record has one. The caller is pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef segment_t* best = NULL
+    cdef segment_t* s
+    cdef files_t* f
+    cdef walk_t w
+    cdef view_t v
+    cdef int64_t i, position = 0
+    cdef int status
+    log_view(l, &v)
+    for i in range(load_i64(&list.count)):
+        s = list.items[i].segment
+        status = segment_learn(s)
+        if status != 0:
+            return status
+        if best == NULL or load_i64(&s.largest_timestamp) > load_i64(&best.largest_timestamp):
+            best = s
+    if best == NULL or load_i64(&best.largest_timestamp) < 0:
+        return NOT_FOUND
+    status = segment_files(best, &f)
+    if status < 0:
+        return status
+    walk_init(&w, best, f, segment_limit(best, &v))
+    return walk_to_offset(&w, peek_i64(&best.largest_offset), &position, out)

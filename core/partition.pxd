@@ -1,0 +1,36 @@
+# A partition: its log, the epochs that fence it, and what an append must pass.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.log cimport found_t, log_t, view_t
+
+cdef enum:
+    FROM_CLIENT = 0
+    INTERNAL = 1             # the broker's own batch: control batches pass
+    BOUND_HIGH_WATERMARK = 0
+    BOUND_LAST_STABLE = 1
+    BOUND_LOG_END = 2        # replicas read to the end
+
+cdef struct partition_t:
+    log_t* log
+    int32_t leader_epoch
+    int32_t partition_epoch
+    int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
+
+cdef struct appended_t:
+    int64_t base_offset
+    int64_t last_offset
+    int64_t log_append_time_ms   # -1 unless LogAppendTime
+    int64_t log_start
+    bint duplicate
+
+cdef struct read_t:
+    found_t found
+    view_t view
+    int64_t generation
+
+cdef int partition_append(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
+cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil
+cdef int partition_read(
+    partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
+cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil

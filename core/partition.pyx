@@ -1,0 +1,201 @@
+"""Partitions: what an append must pass, what a read may see.
+
+One writer at a time: the CRC is checked before the append mutex is taken; under it come the leader's epoch, the producer's
+sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped into a copy of its header, which
+goes out in front of the untouched rest: the caller's bytes are never written to.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+
+from pybroker.core.atomic cimport load_i32, load_i64, store_i32
+from pybroker.core.batch cimport (
+    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
+)
+from pybroker.core.cursor cimport SHORT
+from pybroker.core.epochs cimport epochs_assign
+from pybroker.core.kafka cimport (
+    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
+    RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+)
+from pybroker.core.log cimport log_active, log_publish, log_read, log_t, log_view, log_write, view_t
+from pybroker.core.producers cimport producers_see
+from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.sequence cimport DUPLICATE, seen_t, sequence_check, sequence_first_open
+from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+
+
+cdef int check_epoch(partition_t* p, int32_t leader_epoch) noexcept nogil:
+    if leader_epoch < 0 or leader_epoch == p.leader_epoch:
+        return 0
+    return FENCED_LEADER_EPOCH if leader_epoch < p.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+
+cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
+    """The sequence rules; DUPLICATE with the original's offsets filled in."""
+    cdef seen_t seen
+    cdef int status
+    if b.producer_id < 0:
+        return 0
+    status = sequence_check(&l.producers, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, &seen)
+    if status == DUPLICATE:
+        out.base_offset = seen.last_offset - seen.offset_delta
+        out.last_offset = seen.last_offset
+        out.log_append_time_ms = seen.timestamp if l.settings.message_timestamp_type else -1
+        out.duplicate = True
+    return status
+
+
+cdef int publish_append(log_t* l, const batch_t* b) noexcept nogil:
+    """Account for a batch that is written, and show it. With one replica the high watermark is the log's end."""
+    cdef view_t v = l.view
+    cdef int64_t open_
+    cdef int status = 0
+    if b.producer_id >= 0:
+        status = producers_see(&l.producers, b)
+    if status == 0:
+        status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
+    v.log_end = batch_last_offset(b) + 1
+    v.active_base = log_active(l).base_offset
+    v.active_size = log_active(l).size
+    v.high_watermark = v.log_end
+    v.last_stable = v.log_end
+    if b.attributes & (TRANSACTIONAL | CONTROL) or l.view.last_stable < l.view.high_watermark:
+        open_ = sequence_first_open(&l.producers)
+        v.last_stable = v.log_end if open_ < 0 else open_
+    log_publish(l, &v)
+    return status
+
+
+cdef int append_locked(
+    partition_t* p, batch_t* b, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
+    cdef uint8_t header[HEADER_BYTES]
+    cdef iovec v[2]
+    cdef log_t* l = p.log
+    cdef int status
+    out.log_start = l.view.log_start
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if load_i32(&l.offline):
+        return KAFKA_STORAGE_ERROR
+    status = check_epoch(p, leader_epoch)
+    if status == 0 and source == FROM_CLIENT:
+        status = check_producer(l, b, out)
+    if status != 0:
+        return status
+    if l.settings.message_timestamp_type:
+        batch_stamp_time(b, l.view.log_end, p.leader_epoch, now_ms, header)
+        out.log_append_time_ms = now_ms
+        b.max_timestamp = now_ms
+    else:
+        batch_stamp(b, l.view.log_end, p.leader_epoch, header)
+    b.base_offset = l.view.log_end
+    b.leader_epoch = p.leader_epoch
+    v[0].iov_base, v[0].iov_len = header, HEADER_BYTES
+    v[1].iov_base, v[1].iov_len = <void*>(b.at + HEADER_BYTES), b.size - HEADER_BYTES
+    status = log_write(l, v, 2 if v[1].iov_len else 1, b, b.max_timestamp, now_ms)
+    if status != 0:
+        return status
+    out.base_offset = b.base_offset
+    out.last_offset = batch_last_offset(b)
+    return publish_append(l, b)
+
+
+cdef int partition_append(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
+    """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or -errno."""
+    cdef batch_t b
+    cdef log_t* l = p.log
+    cdef int status = batch_check(data, n, l.settings.max_message_bytes, source == FROM_CLIENT, &b)
+    out.base_offset = -1
+    out.last_offset = -1
+    out.log_append_time_ms = -1
+    out.duplicate = False
+    if status == SHORT:
+        return CORRUPT_MESSAGE
+    if status != 0:
+        return status
+    if b.size > l.settings.segment_bytes:
+        return RECORD_LIST_TOO_LARGE
+    if source == FROM_CLIENT and b.attributes & TRANSACTIONAL:
+        return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
+    status = vfs_pass(l.context.fs, P_APPEND_BEFORE)
+    if status < 0:
+        return status
+    pthread_mutex_lock(&l.append_mutex)
+    status = append_locked(p, &b, leader_epoch, source, now_ms, out)
+    pthread_mutex_unlock(&l.append_mutex)
+    if status == 0:
+        vfs_pass(l.context.fs, P_APPEND_AFTER)
+    return status
+
+
+cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nogil:
+    """Append a batch as its leader stamped it; its offset must be the next."""
+    cdef iovec v
+    cdef int status
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if b.base_offset < l.view.log_end or batch_last_offset(b) < b.base_offset:
+        return INVALID_RECORD
+    v.iov_base = <void*>b.at
+    v.iov_len = b.size
+    status = log_write(l, &v, 1, b, b.max_timestamp, now_ms)
+    return status if status != 0 else publish_append(l, b)
+
+
+cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
+    """Append whole batches that a leader stamped; a partial one at the end is left out."""
+    cdef batch_t b
+    cdef size_t at = 0
+    cdef int status = 0
+    while status == 0 and at < n:
+        status = batch_check(data + at, n - at, 0, False, &b)
+        if status == SHORT:
+            return 0
+        if status == 0:
+            pthread_mutex_lock(&p.log.append_mutex)
+            status = append_stamped(p.log, &b, now_ms)
+            pthread_mutex_unlock(&p.log.append_mutex)
+            at += b.size
+    return status
+
+
+cdef int partition_read(
+    partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil:
+    """Find what a reader at `offset` gets; out.found.files is held for the caller. No lock is taken."""
+    cdef log_t* l = p.log
+    cdef int64_t end
+    cdef int slot, status = 0
+    out.found.files = NULL
+    out.found.length = 0
+    slot = pin(&l.context.quiesce)
+    out.generation = load_i64(&l.generation)
+    log_view(l, &out.view)
+    end = out.view.log_end
+    if bound == BOUND_HIGH_WATERMARK:
+        end = out.view.high_watermark
+    elif bound == BOUND_LAST_STABLE:
+        end = out.view.last_stable
+    if load_i32(&l.deleted):
+        status = UNKNOWN_TOPIC_OR_PARTITION
+    elif offset < out.view.log_start or offset > out.view.log_end:
+        status = OFFSET_OUT_OF_RANGE
+    else:
+        status = log_read(l, offset, most, end, minimum_one, &out.view, &out.found)
+    unpin(&l.context.quiesce, slot)
+    return status
+
+
+cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused."""
+    cdef log_t* l = p.log
+    cdef int status = 0
+    pthread_mutex_lock(&l.append_mutex)
+    if leader_epoch < p.leader_epoch:
+        status = FENCED_LEADER_EPOCH
+    else:
+        store_i32(&p.leader_epoch, leader_epoch)
+        store_i32(&p.partition_epoch, partition_epoch)
+        status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
+    pthread_mutex_unlock(&l.append_mutex)
+    return status

@@ -1,0 +1,212 @@
+"""Producer snapshots: which one to begin from, how to refill the windows, which ones to keep.
+
+A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end), and
+holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
+five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
+an older one; with none the replay begins at the log's first segment.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc, strtoll
+from libc.string cimport strcmp
+from posix.fcntl cimport O_RDONLY
+
+from pybroker.core.atomic cimport load_i64
+from pybroker.core.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
+from pybroker.core.index cimport entry_t, index_floor_value
+from pybroker.core.log cimport log_t, pending_t, segments_floor, segments_t
+from pybroker.core.segment cimport PATH_BYTES, files_t, segment_files, segment_t
+from pybroker.core.sequence cimport (
+    SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_free, sequence_init, sequence_load, sequence_marker,
+    sequence_merge, sequence_t, sequence_update,
+)
+from pybroker.core.vfs cimport (
+    P_SEGMENT_READ, P_SEGMENT_UNLINK, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
+)
+from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    cdef struct dirent:
+        char d_name[256]
+    DIR* opendir(const char*)
+    dirent* readdir(DIR*)
+    int closedir(DIR*)
+
+cdef enum:
+    SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX
+    NAME_DIGITS = 20
+    SNAPSHOTS_KEPT = 3
+
+
+cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil:
+    """Account for a batch that is in the log already."""
+    if b.producer_id < 0:
+        return 0
+    if b.attributes & CONTROL:
+        return sequence_marker(s, b.producer_id, b.producer_epoch, b.max_timestamp, -1)
+    if b.base_sequence < 0:
+        return 0
+    return sequence_update(
+        s, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, batch_last_offset(b), b.max_timestamp,
+        (b.attributes & TRANSACTIONAL) != 0)
+
+
+cdef void snapshot_path(const log_t* l, int64_t offset, char* out) noexcept nogil:
+    snprintf(out, PATH_BYTES, "%s/%020lld.snapshot", l.directory, <long long>offset)
+
+
+cdef int64_t newest_snapshot(const log_t* l, int64_t at_most) noexcept nogil:
+    """The largest offset <= at_most that a snapshot is named by; -1 if there is none."""
+    cdef char* end = NULL
+    cdef int64_t offset, best = -1
+    cdef dirent* e
+    cdef DIR* d = opendir(l.directory)
+    if d == NULL:
+        return -1
+    e = readdir(d)
+    while e != NULL:
+        offset = strtoll(e.d_name, &end, 10)
+        if end == e.d_name + NAME_DIGITS and strcmp(end, ".snapshot") == 0 and best < offset <= at_most:
+            best = offset
+        e = readdir(d)
+    closedir(d)
+    return best
+
+
+cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int64_t size
+    cdef int fd, status
+    snapshot_path(l, offset, path)
+    fd = vfs_open(l.context.fs, P_SEGMENT_READ, path, O_RDONLY)
+    if fd < 0:
+        return fd
+    size = vfs_size(fd)
+    if size < 0 or size > SNAPSHOT_BYTES_MAX:
+        vfs_close(fd)
+        return -ENOMEM
+    data[0] = <uint8_t*>malloc(size + 1)
+    status = -ENOMEM
+    if data[0] != NULL:
+        status = vfs_pread(l.context.fs, P_SEGMENT_READ, fd, data[0], size, 0, n)
+    vfs_close(fd)
+    return status
+
+
+cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept nogil:
+    """Account for the batches from the one that holds `start` up to offset `end`. Pinned, or alone."""
+    cdef segments_t* list = l.segments
+    cdef segment_t* s
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0, i = max(<int64_t>0, segments_floor(list, start))
+    cdef int status = 0
+    while i < list.count and list.items[i].base_offset < end:
+        s = list.items[i].segment
+        status = segment_files(s, &f)
+        if status < 0:
+            return status
+        walk_init(&w, s, f, load_i64(&s.size))
+        status = walk_to_offset(&w, start, &position, &b)
+        while status == 0 and b.base_offset < end:
+            status = producers_see(into, &b)
+            if status < 0:
+                return status
+            position += b.size
+            status = walk_header(&w, position, &b)
+        if status != 0 and status != NOT_FOUND:
+            return status
+        i += 1
+    return 0
+
+
+cdef int64_t tail_start(log_t* l, int64_t offset) noexcept nogil:
+    """The offset of a batch about TAIL_BYTES before `offset`, by whole index entries or segments."""
+    cdef segments_t* list = l.segments
+    cdef int64_t i = segments_floor(list, offset - 1), bytes = 0
+    cdef segment_t* s
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0, from_
+    while i >= 0:
+        s = list.items[i].segment
+        if segment_files(s, &f) < 0:
+            break
+        walk_init(&w, s, f, load_i64(&s.size))
+        position = load_i64(&s.size)
+        if i == segments_floor(list, offset - 1) and walk_to_offset(&w, offset, &from_, &b) == 0:
+            position = from_
+        if bytes + position >= TAIL_BYTES:
+            return tail_entry(&w, position - (TAIL_BYTES - bytes))
+        bytes += position
+        i -= 1
+    return list.items[0].base_offset if list.count else offset
+
+
+cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
+    """The base offset of a batch at or shortly before a position."""
+    cdef batch_t b
+    cdef entry_t entry
+    if index_floor_value(&w.files.offsets, position, &entry) >= 0 and walk_header(w, entry.value, &b) == 0:
+        return b.base_offset
+    return w.segment.base_offset
+
+
+cdef int producers_load(log_t* l, int64_t offset, int64_t* loaded) noexcept nogil:
+    """Forget all producers and take the newest whole snapshot at or below `offset`; its offset, or -1 if there is none."""
+    cdef int64_t highest = l.producers.highest_id
+    cdef sequence_t tail
+    cdef uint8_t* data = NULL
+    cdef size_t n = 0
+    cdef int status
+    sequence_free(&l.producers)
+    l.producers.highest_id = highest
+    loaded[0] = newest_snapshot(l, offset)
+    while loaded[0] >= 0:
+        data = NULL
+        status = read_whole(l, loaded[0], &data, &n)
+        if status == 0:
+            status = sequence_load(&l.producers, data, n)
+        free(data)
+        if status == 0:
+            break
+        loaded[0] = newest_snapshot(l, loaded[0] - 1)
+    if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
+        return 0
+    sequence_init(&tail)
+    status = replay(l, tail_start(l, loaded[0]), loaded[0], &tail)
+    if status == 0:
+        sequence_merge(&l.producers, &tail)
+    sequence_free(&tail)
+    return status
+
+
+cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
+    """Account for the batches of [start, end)."""
+    return replay(l, start, end, &l.producers)
+
+
+cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    snapshot_path(l, p.offset, path)
+    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length)
+
+
+cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
+    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
+    cdef char path[PATH_BYTES]
+    cdef int64_t offset = newest_snapshot(l, (<int64_t>1) << 62)
+    cdef int kept = 0
+    while offset >= 0:
+        if offset > newest_first or kept >= SNAPSHOTS_KEPT:
+            snapshot_path(l, offset, path)
+            vfs_unlink(l.context.fs, P_SEGMENT_UNLINK, path)
+        else:
+            kept += 1
+        offset = newest_snapshot(l, offset - 1)

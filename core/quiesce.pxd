@@ -1,0 +1,41 @@
+# Publish, pin, quiesce, free: memory that a reader may still hold is freed only after it left.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.types cimport pid_t
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_destroy(pthread_mutex_t*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+
+ctypedef void (*free_fn)(void*) noexcept nogil
+
+cdef enum:
+    PINS = 64            # threads that may read at once; one more waits for a slot
+
+cdef struct pin_t:
+    int64_t turn         # the turn that its reader entered in; 0 free
+    uint8_t padding[56]  # a cache line each
+
+cdef struct retired_t:
+    int64_t turn
+    void* object
+    free_fn free
+    retired_t* next
+
+cdef struct quiesce_t:
+    int64_t turn         # grows with every retirement
+    pin_t pins[<int>PINS]
+    pthread_mutex_t lock # guards the list alone
+    retired_t* retired
+
+cdef void quiesce_init(quiesce_t* q) noexcept nogil
+cdef void quiesce_destroy(quiesce_t* q) noexcept nogil
+cdef int pin(quiesce_t* q) noexcept nogil
+cdef void unpin(quiesce_t* q, int slot) noexcept nogil
+cdef void retire(quiesce_t* q, void* object, free_fn free) noexcept nogil
+cdef int collect(quiesce_t* q) noexcept nogil

@@ -1,0 +1,27 @@
+# Opening the segments of a log, and making sure of what a crash left.
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.log cimport log_t
+from pybroker.core.segment cimport segment_t
+
+cdef enum:
+    FAULT_GAP = 1            # a segment is missing
+    FAULT_ORDER = 2          # two segments overlap
+
+cdef struct recovery_t:      # how to open, and what came out
+    int64_t recovery_point   # everything below is on disk and whole
+    int64_t log_start
+    int64_t high_watermark   # -1: the log's end
+    int32_t epoch_max        # no batch can carry a larger leader epoch; -1 unknown
+    bint clean               # the last stop was clean: nothing is scanned
+    int64_t scanned_bytes
+    int64_t cut_bytes
+    int32_t rebuilt          # indexes written anew
+    int32_t fault
+    int64_t fault_base       # of the segment after the gap
+    int64_t fault_end        # where the one before it ends
+
+cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) noexcept nogil
+cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept nogil
+cdef int segment_retime(segment_t* s) noexcept nogil
+cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil

@@ -1,0 +1,9 @@
+# The log's head and tail: DeleteRecords, retention, truncation.
+from libc.stdint cimport int64_t
+
+from pybroker.core.log cimport log_t
+
+cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil
+cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil
+cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil
+cdef void log_note_stable(log_t* l) noexcept nogil

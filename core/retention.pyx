@@ -1,0 +1,255 @@
+"""The log's head and tail: where it starts, what retention removes, what a truncation cuts.
+
+A segment that leaves is first unpublished (a new list), then renamed to .deleted, and unlinked after
+file.delete.delay.ms; who reads it meanwhile goes on reading the open file. The log start moves before anything is
+removed and never goes back: a crash in between leaves segments below it, which the next start removes.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t
+
+from pybroker.core.atomic cimport add_i64, load_i64, store_i32, store_ptr
+from pybroker.core.batch cimport batch_t
+from pybroker.core.context cimport context_discard
+from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
+from pybroker.core.index cimport index_cut
+from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from pybroker.core.log cimport (
+    CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, segment_learn,
+    segments_floor, segments_free, segments_new, segments_t, view_t,
+)
+from pybroker.core.producers cimport producers_load, producers_prune, producers_replay
+from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.recovery cimport segment_reopen, segment_retime
+from pybroker.core.segment cimport (
+    PATH_BYTES, segment_cut, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
+)
+from pybroker.core.sequence cimport sequence_first_open
+from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_offset
+
+
+cdef void log_note_stable(log_t* l) noexcept nogil:
+    """Recompute the last stable offset from open transactions and the high watermark. Under the append mutex."""
+    cdef view_t v = l.view
+    cdef int64_t first = sequence_first_open(&l.producers)
+    v.last_stable = v.high_watermark if first < 0 or first > v.high_watermark else first
+    log_publish(l, &v)
+
+
+cdef void discard(log_t* l, segment_t* s, int64_t delay_ms) noexcept nogil:
+    """Remove the files of an unlisted segment later, and free it once no reader holds it."""
+    cdef char path[PATH_BYTES]
+    if delay_ms <= 0 or segment_rename(s, "", ".deleted") < 0:
+        segment_unlink(s, "")
+    else:
+        segment_path(s, ".timeindex.deleted", path)
+        context_discard(l.context, path, False, delay_ms)
+        segment_path(s, ".index.deleted", path)
+        context_discard(l.context, path, False, delay_ms)
+        segment_path(s, ".log.deleted", path)
+        context_discard(l.context, path, False, delay_ms)
+    retire(&l.context.quiesce, s, segment_free)
+
+
+cdef int unlist(log_t* l, int64_t first, int64_t count, segments_t** old) noexcept nogil:
+    """Publish a list without `count` segments from number `first`; `old` still names them. Under the append mutex."""
+    cdef segments_t* list = l.segments
+    cdef segments_t* kept = segments_new(list.count - count + 4)
+    cdef int64_t i
+    if kept == NULL:
+        return -ENOMEM
+    for i in range(list.count):
+        if i < first or i >= first + count:
+            kept.items[kept.count] = list.items[i]
+            kept.count += 1
+    old[0] = list
+    store_ptr(<void**>&l.segments, kept)
+    return 0
+
+
+cdef int drop_head(log_t* l, int64_t count) noexcept nogil:
+    """Unlist and discard the first `count` segments. Under the append mutex; the active one is never among them."""
+    cdef segments_t* old = NULL
+    cdef int64_t i
+    cdef int status
+    if count <= 0:
+        return 0
+    status = unlist(l, 0, count, &old)
+    if status < 0:
+        return status
+    for i in range(count):
+        discard(l, old.items[i].segment, l.settings.file_delete_delay_ms)
+    retire(&l.context.quiesce, old, segments_free)
+    return 0
+
+
+cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
+    """Publish a higher log start. Under the append mutex."""
+    cdef view_t v = l.view
+    if offset <= v.log_start:
+        return 0
+    v.log_start = offset
+    if v.last_stable < offset:
+        v.last_stable = offset
+    log_publish(l, &v)
+    epochs_cut_head(&l.epochs, offset)
+    return 0
+
+
+cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil:
+    """DeleteRecords: the log starts at `offset` (-1: the high watermark). Segments wholly below it go with retention."""
+    cdef int status = 0
+    pthread_mutex_lock(&l.append_mutex)
+    if offset == -1:
+        offset = l.view.high_watermark
+    if offset < 0 or offset > l.view.high_watermark:
+        status = OFFSET_OUT_OF_RANGE
+    else:
+        status = raise_start(l, offset)
+    pthread_mutex_unlock(&l.append_mutex)
+    return status
+
+
+cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
+    """How many of the first segments are past retention by start, time or size. Under the append mutex, pinned."""
+    cdef segments_t* list = l.segments
+    cdef segment_t* s
+    cdef int64_t i, total = 0, largest, gone = 0
+    cdef bint by_policy = (l.settings.cleanup_policy & CLEANUP_DELETE) != 0
+    for i in range(list.count):
+        total += load_i64(&list.items[i].segment.size)
+    for i in range(list.count):
+        s = list.items[i].segment
+        # What is not committed stays; the last segment counts only if it could be rolled away, that is, if it has data.
+        if (list.items[i + 1].base_offset if i + 1 < list.count else l.view.log_end) > l.view.high_watermark:
+            break
+        if i + 1 == list.count and s.size == 0:
+            break
+        if i + 1 < list.count and list.items[i + 1].base_offset <= l.view.log_start:
+            gone = i + 1
+            total -= load_i64(&s.size)
+            continue
+        if not by_policy:
+            break
+        if segment_learn(s) != 0:
+            break
+        largest = load_i64(&s.largest_timestamp)
+        if largest < 0:
+            largest = s.modified_ms
+        if l.settings.retention_ms >= 0 and now_ms - largest > l.settings.retention_ms:
+            gone = i + 1
+        elif l.settings.retention_bytes >= 0 and total - load_i64(&s.size) >= l.settings.retention_bytes:
+            gone = i + 1
+        else:
+            break
+        total -= load_i64(&s.size)
+    return gone
+
+
+cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
+    """Delete whole segments past retention; if that is all of them, the active one is rolled first and goes too."""
+    cdef int64_t gone
+    cdef int slot, status = 0
+    deleted[0] = 0
+    pthread_mutex_lock(&l.append_mutex)
+    slot = pin(&l.context.quiesce)
+    gone = expired_head(l, now_ms)
+    if gone == l.segments.count:
+        status = log_roll(l)
+    if status == 0 and gone > 0:
+        raise_start(l, l.segments.items[gone].base_offset)
+        status = drop_head(l, gone)
+        deleted[0] = gone
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.append_mutex)
+    return status
+
+
+cdef int cut_tail(log_t* l, int64_t offset) noexcept nogil:
+    """Remove every batch that reaches `offset` or beyond. Under both mutexes, pinned."""
+    cdef segments_t* old = NULL
+    cdef segment_t* s
+    cdef segment_t* again = NULL
+    cdef walk_t w
+    cdef batch_t b
+    cdef view_t v
+    cdef int64_t i, position = 0, keep = segments_floor(l.segments, offset), gone
+    cdef int status
+    if keep < 0:
+        keep = 0
+    gone = l.segments.count - 1 - keep
+    if gone > 0:
+        # The segment that becomes the last is replaced as well: readers keep the sealed object until they leave.
+        status = segment_reopen(l, l.segments.items[keep].base_offset, &again)
+        if status != 0:
+            return status
+        status = unlist(l, keep, gone + 1, &old)
+        if status == 0:
+            status = log_add_segment(l, again)
+        if status < 0:
+            segment_free(again)
+            return status
+        retire(&l.context.quiesce, old.items[keep].segment, segment_free)
+        for i in range(keep + 1, keep + 1 + gone):
+            discard(l, old.items[i].segment, 0)
+        retire(&l.context.quiesce, old, segments_free)
+    s = log_active(l)
+    walk_init(&w, s, s.files, s.size)
+    status = walk_to_offset(&w, offset, &position, &b)
+    if status == NOT_FOUND:
+        position = s.size
+        status = 0
+    if status == 0:
+        status = segment_cut(s, position)
+    if status != 0:
+        return status
+    index_cut(&s.files.offsets, position, offset - s.base_offset)
+    index_cut(&s.files.times, offset - s.base_offset, (<int64_t>1) << 62)
+    status = segment_retime(s)
+    if status != 0:
+        return status
+    v = l.view
+    v.log_end = offset
+    v.high_watermark = min(v.high_watermark, offset)
+    v.last_stable = min(v.last_stable, offset)
+    v.active_base = s.base_offset
+    v.active_size = s.size
+    log_publish(l, &v)
+    return 0
+
+
+cdef int restore_producers(log_t* l, int64_t end) noexcept nogil:
+    """The producers as they were when the log ended at `end`. Under both mutexes, pinned."""
+    cdef int64_t loaded = -1
+    cdef int status
+    producers_prune(l, end)
+    status = producers_load(l, end, &loaded)
+    if status != 0:
+        return status
+    return producers_replay(l, max(loaded, l.segments.items[0].base_offset), end)
+
+
+cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
+    """Cut the log's end back to `offset`. Slices handed out before are void from here on."""
+    cdef int slot, status = 0
+    pthread_mutex_lock(&l.flush_mutex)
+    pthread_mutex_lock(&l.append_mutex)
+    slot = pin(&l.context.quiesce)
+    if offset < l.view.log_start:
+        status = OFFSET_OUT_OF_RANGE
+    elif offset < l.view.log_end:
+        add_i64(&l.generation, 1)
+        status = cut_tail(l, offset)
+        if status == 0:
+            epochs_cut_tail(&l.epochs, offset)
+            l.recovery_point = min(l.recovery_point, offset)
+            status = restore_producers(l, offset)
+            log_note_stable(l)
+        else:
+            store_i32(&l.offline, 1)
+            status = KAFKA_STORAGE_ERROR
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.append_mutex)
+    pthread_mutex_unlock(&l.flush_mutex)
+    log_wake_flusher(l)
+    return status

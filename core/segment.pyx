@@ -1,0 +1,329 @@
+"""One data file of a log and its two indexes.
+
+    <base offset, 20 digits>.log   record batches back to back, nothing else (index.pyx tells the other two)
+
+Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written end,
+Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment keeps nothing
+open: its files open at the first read and close again when nobody used them for a while. A crash leaves at most a torn
+last batch, which recovery cuts.
+"""
+
+from libc.errno cimport EIO, ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from posix.fcntl cimport O_CREAT, O_RDWR
+from posix.mman cimport munmap
+
+from pybroker.core.atomic cimport add_i32, cas_ptr, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
+from pybroker.core.index cimport (
+    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_open, index_t,
+    index_write,
+)
+from pybroker.core.quiesce cimport quiesce_t, retire
+from pybroker.core.vfs cimport (
+    P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE,
+    P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_open, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size,
+    vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
+)
+
+cdef extern from *:
+    """
+    #include <sys/stat.h>
+    static int64_t modified_ms(int fd) {
+      struct stat s;
+      return fstat(fd, &s) ? 0 : (int64_t)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
+    }
+    """
+    int64_t modified_ms(int fd) nogil
+
+
+cdef void segment_path(const segment_t* s, const char* suffix, char* out) noexcept nogil:
+    snprintf(out, PATH_BYTES, "%s/%020lld%s", s.directory, <long long>s.base_offset, suffix)
+
+
+cdef segment_t* segment_new(vfs_t* fs, const char* directory, int64_t base_offset) noexcept nogil:
+    cdef segment_t* s = <segment_t*>calloc(1, sizeof(segment_t))
+    if s == NULL:
+        return NULL
+    s.fs = fs
+    s.directory = directory
+    s.base_offset = base_offset
+    s.end_offset = base_offset
+    s.largest_timestamp = -1
+    s.largest_offset = base_offset
+    s.first_timestamp = UNKNOWN
+    return s
+
+
+cdef void segment_free(void* segment) noexcept nogil:
+    cdef segment_t* s = <segment_t*>segment
+    if s.files != NULL:
+        files_drop(s.files)
+    free(s)
+
+
+cdef files_t* files_new(int fd) noexcept nogil:
+    cdef files_t* f = <files_t*>calloc(1, sizeof(files_t))
+    if f == NULL:
+        return NULL
+    f.refs = 1
+    f.used = 1
+    f.fd = fd
+    index_init(&f.offsets, OFFSET_ENTRY)
+    index_init(&f.times, TIME_ENTRY)
+    return f
+
+
+cdef void files_hold(files_t* f) noexcept nogil:
+    add_i32(&f.refs, 1)
+
+
+cdef void files_drop(void* files) noexcept nogil:
+    cdef files_t* f = <files_t*>files
+    if add_i32(&f.refs, -1) > 0:
+        return
+    if f.map != NULL:
+        munmap(f.map, f.map_size)
+    index_free(&f.offsets)
+    index_free(&f.times)
+    vfs_close(f.fd)
+    free(f)
+
+
+cdef int segment_create(segment_t* s) noexcept nogil:
+    """Make the file of a new active segment; a leftover of the same name is emptied."""
+    cdef char path[PATH_BYTES]
+    cdef int fd, status
+    segment_path(s, ".log", path)
+    fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT)
+    if fd < 0:
+        return fd
+    status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, fd, 0)
+    if status == 0:
+        s.files = files_new(fd)
+        s.modified_ms = modified_ms(fd)
+    if s.files == NULL:
+        vfs_close(fd)
+        return status if status < 0 else -ENOMEM
+    return 0
+
+
+cdef int segment_open(segment_t* s, bint active) noexcept nogil:
+    """Open an existing data file. Its size is the file's; the indexes are left to the caller where it is active."""
+    cdef char path[PATH_BYTES]
+    cdef int64_t size
+    cdef int fd
+    segment_path(s, ".log", path)
+    fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
+    if fd < 0:
+        return fd
+    size = vfs_size(fd)
+    if size < 0:
+        vfs_close(fd)
+        return <int>size
+    s.size = size
+    s.reserved = size
+    s.behind = size
+    s.modified_ms = modified_ms(fd)
+    if not active:
+        vfs_close(fd)
+        return 0
+    s.files = files_new(fd)
+    if s.files == NULL:
+        vfs_close(fd)
+        return -ENOMEM
+    return 0
+
+
+cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
+    """The open files of a segment, opening them where nobody did. The caller is pinned, or holds the append mutex."""
+    cdef char path[PATH_BYTES]
+    cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
+    cdef int fd
+    if f == NULL:
+        segment_path(s, ".log", path)
+        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
+        if fd < 0:
+            return fd
+        f = files_new(fd)
+        if f == NULL:
+            vfs_close(fd)
+            return -ENOMEM
+        segment_path(s, ".index", path)
+        if index_open(&f.offsets, s.fs, path, OFFSET_ENTRY) < 0:
+            store_i32(&s.index_bad, 1)  # reads walk from the start of the segment until it is written anew
+        segment_path(s, ".timeindex", path)
+        if index_open(&f.times, s.fs, path, TIME_ENTRY) < 0:
+            store_i32(&s.index_bad, 1)
+        if not cas_ptr(<void**>&s.files, NULL, f):
+            files_drop(f)
+            f = <files_t*>load_ptr(<void**>&s.files)
+            if f == NULL:
+                return -EIO
+    f.used = 1
+    out[0] = f
+    return 0
+
+
+cdef int reserve(segment_t* s, int64_t end) noexcept nogil:
+    """See that the disk has room up to `end`: as much again as is written, or just what is needed on a full disk."""
+    cdef int64_t step = s.size
+    cdef int status
+    if end <= s.reserved:
+        return 0
+    step = RESERVE_MIN if step < RESERVE_MIN else RESERVE_MAX if step > RESERVE_MAX else step
+    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, s.files.fd, s.reserved, end + step - s.reserved)
+    if status == 0:
+        s.reserved = end + step
+        return 0
+    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, s.files.fd, s.reserved, end - s.reserved)
+    if status == 0:
+        s.reserved = end
+    return status
+
+
+cdef int segment_append(
+    segment_t* s, iovec* v, int n, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil:
+    """Write one batch at the end. On failure the file ends where it did; if even that fails, -EIO: trust it no more.
+
+    The caller holds the append mutex and publishes `size` together with the watermarks."""
+    cdef int64_t at = s.size
+    cdef int status = reserve(s, at + bytes)
+    if status < 0:
+        return status
+    status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, s.files.fd, v, n, at)
+    if status < 0:
+        return -EIO if vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, at) < 0 else status
+    status = segment_note(s, s.files, at, bytes, last_offset, max_timestamp, interval)
+    if status < 0:
+        return status
+    store_i64(&s.size, at + bytes)
+    return 0
+
+
+cdef int segment_note(
+    segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
+    int64_t interval) noexcept nogil:
+    """Account for a batch at `position`: largest timestamp, and an entry in each index when it is due."""
+    cdef int status = 0
+    if s.first_timestamp == UNKNOWN:
+        s.first_timestamp = max_timestamp
+    if max_timestamp > s.largest_timestamp:
+        poke_i64(&s.largest_offset, last_offset)
+        store_i64(&s.largest_timestamp, max_timestamp)
+    if s.since_entry > interval:
+        status = index_add(&f.offsets, last_offset - s.base_offset, position)
+        if status == 0:
+            status = note_time(s, f)
+        s.since_entry = 0
+    s.since_entry += bytes
+    return status
+
+
+cdef int note_time(segment_t* s, files_t* f) noexcept nogil:
+    """Add (largest timestamp, its offset) to the time index, where that is new."""
+    cdef entry_t last
+    if s.largest_timestamp < 0:
+        return 0
+    if f.times.count > 0:
+        index_get(&f.times, f.times.count - 1, &last)
+        if last.key >= s.largest_timestamp:
+            return 0
+    return index_add(&f.times, s.largest_timestamp, s.largest_offset - s.base_offset)
+
+
+cdef int write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int status
+    segment_path(s, ".index", path)
+    status = index_write(&f.offsets, s.fs, path, durable)
+    if status == 0:
+        segment_path(s, ".timeindex", path)
+        status = index_write(&f.times, s.fs, path, durable)
+    return status
+
+
+cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
+    """No append follows: write the indexes, give back reserved space, let go of the heap. The data is not flushed here."""
+    cdef files_t* f = s.files
+    cdef int status
+    if s.sealed:
+        return 0
+    status = note_time(s, f)
+    if status == 0:
+        status = write_indexes(s, f, False)
+    if status == 0 and s.reserved > s.size:
+        status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, s.size)
+        s.reserved = s.size
+    if status < 0:
+        return status
+    store_i32(&s.sealed, 1)
+    store_ptr(<void**>&s.files, NULL)
+    retire(q, f, files_drop)
+    return 0
+
+
+cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
+    """Make the first `size` bytes and the indexes durable. The caller is pinned and alone in flushing this partition."""
+    cdef files_t* f
+    cdef int status
+    if load_i64(&s.flushed) >= size and size > 0:
+        return 0
+    status = segment_files(s, &f)
+    if status == 0:
+        status = vfs_sync(s.fs, P_SEGMENT_SYNC, f.fd)
+    if status == 0:
+        status = write_indexes(s, f, True)
+    if status == 0:
+        store_i64(&s.flushed, size)
+    return status
+
+
+cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil:
+    """Cut an active segment at `position` (a batch boundary). The caller holds the append mutex and the flush mutex."""
+    cdef files_t* f = s.files
+    cdef int status
+    status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, position)
+    if status < 0:
+        return status
+    store_i64(&s.size, position)
+    s.reserved = position
+    s.behind = min(s.behind, position)
+    s.flushed = min(s.flushed, position)
+    return 0
+
+
+cdef int segment_rename(segment_t* s, const char* suffix_from, const char* suffix_to) noexcept nogil:
+    """Give the data file and its indexes another suffix; the indexes may be missing."""
+    cdef char path[PATH_BYTES]
+    cdef char to[PATH_BYTES]
+    cdef char suffix[32]
+    cdef const char* kinds[3]
+    cdef int k, status
+    kinds[0], kinds[1], kinds[2] = ".log", ".index", ".timeindex"
+    for k in range(3):
+        snprintf(suffix, sizeof(suffix), "%s%s", kinds[k], suffix_from)
+        segment_path(s, suffix, path)
+        snprintf(suffix, sizeof(suffix), "%s%s", kinds[k], suffix_to)
+        segment_path(s, suffix, to)
+        status = vfs_rename(s.fs, P_SEGMENT_RENAME, path, to)
+        if status < 0 and k == 0:
+            return status
+    return 0
+
+
+cdef int segment_unlink(segment_t* s, const char* suffix) noexcept nogil:
+    """Remove the data file and its indexes; the data file goes last, so that a crash leaves a whole segment or none."""
+    cdef char path[PATH_BYTES]
+    cdef char name[32]
+    cdef const char* kinds[3]
+    cdef int k, status
+    kinds[0], kinds[1], kinds[2] = ".timeindex", ".index", ".log"
+    for k in range(3):
+        snprintf(name, sizeof(name), "%s%s", kinds[k], suffix)
+        segment_path(s, name, path)
+        status = vfs_unlink(s.fs, P_SEGMENT_UNLINK, path)
+        if status < 0:
+            return status
+    return 0

@@ -1,0 +1,75 @@
+# Every file call that core makes, each with the failpoint that can make it fail.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.types cimport mode_t, off_t
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+
+# The names stand in vfs.pyx, in this order.
+cdef enum point_t:
+    P_NONE
+    P_APPEND_BEFORE       # a batch is checked, nothing is written yet
+    P_APPEND_AFTER        # a batch is written, nobody was told yet
+    P_SEGMENT_CREATE
+    P_SEGMENT_RESERVE
+    P_SEGMENT_WRITE
+    P_SEGMENT_SYNC
+    P_SEGMENT_READ
+    P_SEGMENT_TRUNCATE
+    P_SEGMENT_RENAME
+    P_SEGMENT_UNLINK
+    P_ROLL_BEFORE         # the old segment is full, the new one does not exist
+    P_ROLL_AFTER          # the new segment exists, the log does not list it
+    P_INDEX_WRITE
+    P_INDEX_SYNC
+    P_INDEX_RENAME
+    P_SNAPSHOT_WRITE
+    P_SNAPSHOT_SYNC
+    P_SNAPSHOT_RENAME
+    P_EPOCH_WRITE
+    P_EPOCH_SYNC
+    P_EPOCH_RENAME
+    P_METADATA_WRITE
+    P_METADATA_SYNC
+    P_METADATA_RENAME
+    P_CHECKPOINT_WRITE
+    P_CHECKPOINT_SYNC
+    P_CHECKPOINT_RENAME
+    P_PARTITION_CREATE
+    P_PARTITION_RENAME
+    POINTS
+
+cdef enum action_t:
+    ACT_NONE, ACT_ERRNO, ACT_SHORT, ACT_KILL, ACT_SLEEP
+
+cdef struct failpoint_t:
+    int32_t action
+    int32_t times        # passes still to be caught once `after` is used up
+    int64_t after        # passes still let through
+    int64_t value
+
+cdef struct vfs_t:
+    int32_t armed        # points that may still fire; 0 costs one load a call
+    failpoint_t points[<int>POINTS]
+
+cdef vfs_t* vfs_new() noexcept nogil
+cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil
+cdef void vfs_disarm(vfs_t* fs) noexcept nogil
+cdef int vfs_pass(vfs_t* fs, int point) noexcept nogil                     # 0, or the -errno to fail with
+cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil       # fd or -errno
+cdef void vfs_close(int fd) noexcept nogil
+cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil
+cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil
+cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil
+cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
+cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
+cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
+cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
+cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil
+cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil
+cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil
+cdef int vfs_sync_dir(const char* path) noexcept nogil
+cdef int64_t vfs_size(int fd) noexcept nogil                               # bytes or -errno
+cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* data, size_t n) noexcept nogil

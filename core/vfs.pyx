@@ -1,0 +1,320 @@
+"""Every file call of core, with named failpoints, so that a test can make any of them fail.
+
+A call answers 0 (or what it counts) and a negative errno; EINTR and short writes are finished here. A failpoint is armed
+with an action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep. What is
+not armed costs one load.
+"""
+
+from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdio cimport rename, snprintf
+from libc.stdlib cimport calloc
+from libc.string cimport strrchr
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, open
+from posix.types cimport mode_t, off_t
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, unlink, usleep
+
+from pybroker.core.atomic cimport add_i32, load_i32, store_i32
+from pybroker.core.status cimport raise_status
+
+cdef extern from "<sys/uio.h>" nogil:
+    ssize_t pwritev(int fd, iovec* v, int n, off_t position)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void* into, size_t n, off_t position)
+    int SEEK_END
+
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, off_t position, off_t n)
+    int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
+    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
+
+cdef extern from "<signal.h>" nogil:
+    int kill(int pid, int signal)
+    int SIGKILL
+
+cdef extern from "<sys/stat.h>" nogil:
+    int mkdir(const char* path, mode_t mode)
+
+cdef enum:
+    WRITE_VECTORS_MAX = 64
+
+FAILPOINTS = (
+    "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
+    "segment.read", "segment.truncate", "segment.rename", "segment.unlink", "roll.before", "roll.after", "index.write",
+    "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename", "epoch.write", "epoch.sync",
+    "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename", "checkpoint.write", "checkpoint.sync",
+    "checkpoint.rename", "partition.create", "partition.rename",
+)  # fmt: skip
+assert len(FAILPOINTS) == POINTS
+
+
+cdef vfs_t* vfs_new() noexcept nogil:
+    return <vfs_t*>calloc(1, sizeof(vfs_t))
+
+
+cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil:
+    cdef failpoint_t* f = &fs.points[point]
+    f.value = value
+    f.after = after
+    f.times = times
+    store_i32(&f.action, action)
+    add_i32(&fs.armed, 1)
+
+
+cdef void vfs_disarm(vfs_t* fs) noexcept nogil:
+    cdef int i
+    store_i32(&fs.armed, 0)
+    for i in range(<int>POINTS):
+        store_i32(&fs.points[i].action, ACT_NONE)
+
+
+cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
+    """The failpoint, if this pass is one that it catches."""
+    cdef failpoint_t* f
+    if fs == NULL or load_i32(&fs.armed) == 0:
+        return NULL
+    f = &fs.points[point]
+    if load_i32(&f.action) == ACT_NONE:
+        return NULL
+    if f.after > 0:
+        f.after -= 1
+        return NULL
+    if f.times <= 0:
+        store_i32(&f.action, ACT_NONE)
+        return NULL
+    f.times -= 1
+    return f
+
+
+cdef int act(failpoint_t* f) noexcept nogil:
+    """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
+    if f == NULL:
+        return 0
+    if f.action == ACT_KILL:
+        kill(getpid(), SIGKILL)
+    if f.action == ACT_SLEEP:
+        usleep(<unsigned int>(f.value * 1000))
+        return 0
+    if f.action == ACT_SHORT:
+        return -EIO
+    return -<int>f.value
+
+
+cdef int vfs_pass(vfs_t* fs, int point) noexcept nogil:
+    return act(fire(fs, point))
+
+
+cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil:
+    cdef int fd, status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    while True:
+        fd = open(path, flags | O_CLOEXEC, <mode_t>0o644)
+        if fd >= 0:
+            return fd
+        if errno != EINTR:
+            return -errno
+
+
+cdef void vfs_close(int fd) noexcept nogil:
+    if fd >= 0:
+        close(fd)
+
+
+cdef int write_all(int fd, iovec* v, int n, int64_t position) noexcept nogil:
+    """Write every vector; a short write goes on where it stopped. The vectors are used up."""
+    cdef ssize_t k
+    cdef int chunk
+    while n > 0:
+        chunk = n if n < WRITE_VECTORS_MAX else WRITE_VECTORS_MAX
+        k = pwritev(fd, v, chunk, position)
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -errno
+        if k == 0 and v.iov_len > 0:
+            return -EIO
+        position += k
+        while n > 0 and <size_t>k >= v.iov_len:
+            k -= v.iov_len
+            v += 1
+            n -= 1
+        if n > 0 and k > 0:
+            v.iov_base = <uint8_t*>v.iov_base + k
+            v.iov_len -= k
+    return 0
+
+
+cdef int write_part(int fd, iovec* v, int n, int64_t position, int64_t most) noexcept nogil:
+    """Write only the first `most` bytes: what a crash or a failing disk leaves behind."""
+    cdef int i
+    cdef int status
+    cdef iovec part
+    for i in range(n):
+        if most <= 0:
+            return 0
+        part.iov_base = v[i].iov_base
+        part.iov_len = v[i].iov_len if <int64_t>v[i].iov_len < most else <size_t>most
+        most -= part.iov_len
+        status = write_all(fd, &part, 1, position)
+        if status < 0:
+            return status
+        position += v[i].iov_len
+    return 0
+
+
+cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil:
+    cdef failpoint_t* f = fire(fs, point)
+    cdef int status
+    if f != NULL:
+        if f.action == ACT_KILL or f.action == ACT_SHORT:
+            write_part(fd, v, n, position, f.value)
+        status = act(f)
+        if status < 0:
+            return status
+    return write_all(fd, v, n, position)
+
+
+cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil:
+    cdef iovec v
+    v.iov_base = <void*>data
+    v.iov_len = n
+    return vfs_pwritev(fs, point, fd, &v, 1, position)
+
+
+cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil:
+    """Read up to n bytes; `got` is less only at the end of the file."""
+    cdef ssize_t k
+    cdef int status = vfs_pass(fs, point)
+    got[0] = 0
+    if status < 0:
+        return status
+    while got[0] < n:
+        k = pread(fd, <uint8_t*>into + got[0], n - got[0], position + <int64_t>got[0])
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -errno
+        if k == 0:
+            break
+        got[0] += k
+    return 0
+
+
+cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
+    """Reserve disk space past the end without moving the end. A file system that cannot is no error."""
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    while fallocate(fd, FALLOC_FL_KEEP_SIZE, position, n) != 0:
+        if errno == EINTR:
+            continue
+        if errno == EOPNOTSUPP or errno == ENOSYS:
+            return 0
+        return -errno
+    return 0
+
+
+cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil:
+    """Cut or, at the present size, give back the space reserved past the end."""
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    while ftruncate(fd, size) != 0:
+        if errno != EINTR:
+            return -errno
+    return 0
+
+
+cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    return 0 if fdatasync(fd) == 0 else -errno
+
+
+cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
+    """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
+    return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+
+
+cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil:
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    return 0 if rename(path, to) == 0 else -errno
+
+
+cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil:
+    """Remove a file; one that is not there is removed already."""
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    return 0 if unlink(path) == 0 or errno == ENOENT else -errno
+
+
+cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
+    cdef int status = vfs_pass(fs, point)
+    if status < 0:
+        return status
+    return 0 if mkdir(path, <mode_t>0o755) == 0 else -errno
+
+
+cdef int vfs_sync_dir(const char* path) noexcept nogil:
+    """Make the names in a directory durable."""
+    cdef int status = 0
+    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd < 0:
+        return -errno
+    if fsync(fd) != 0:
+        status = -errno
+    close(fd)
+    return status
+
+
+cdef int64_t vfs_size(int fd) noexcept nogil:
+    cdef int64_t size = lseek(fd, 0, SEEK_END)
+    return size if size >= 0 else -errno
+
+
+cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* data, size_t n) noexcept nogil:
+    """Put a whole file in place of `path`, or leave it as it was: temporary file, sync, rename, sync of the directory.
+
+    The points after `write_point` in the table are passed for the sync and the rename."""
+    cdef char temporary[4096]
+    cdef char directory[4096]
+    cdef char* slash
+    cdef int fd, status
+    if snprintf(temporary, sizeof(temporary), "%s.tmp", path) >= <int>sizeof(temporary):
+        return -ENOENT
+    fd = vfs_open(fs, P_NONE, temporary, O_WRONLY | O_CREAT | O_TRUNC)
+    if fd < 0:
+        return fd
+    status = vfs_pwrite(fs, write_point, fd, data, n, 0)
+    if status == 0:
+        status = vfs_sync(fs, write_point + 1, fd)
+    close(fd)
+    if status == 0:
+        status = vfs_rename(fs, write_point + 2, temporary, path)
+    if status < 0:
+        unlink(temporary)
+        return status
+    snprintf(directory, sizeof(directory), "%s", path)
+    slash = strrchr(directory, c"/")
+    if slash != NULL:
+        slash[0] = 0
+        return vfs_sync_dir(directory)
+    return 0
+
+
+def write_atomic(str path, bytes data) -> None:
+    """Write path.tmp, fsync, rename over path, fsync the directory; OSError, and path as it was, on failure."""
+    cdef bytes name = path.encode()
+    cdef const char* c_path = name
+    cdef const char* c_data = data
+    cdef size_t n = len(data)
+    cdef int status
+    with nogil:
+        status = vfs_replace(NULL, P_CHECKPOINT_WRITE, c_path, c_data, n)
+    raise_status(status, path)

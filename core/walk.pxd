@@ -1,0 +1,25 @@
+# Finding batches in a segment: by offset, by position, by time.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.batch cimport batch_t
+from pybroker.core.segment cimport files_t, segment_t
+
+cdef enum:
+    WALK_BYTES = 4096
+    BODY_ELSEWHERE = 0x7FFFFFFF  # batch_parse looks at the header alone; how far the body goes is checked here
+    NOT_FOUND = -100001      # a status: there is no such batch below the limit
+
+cdef struct walk_t:
+    const segment_t* segment
+    files_t* files
+    int64_t limit            # bytes of the file that count
+    int64_t buffered         # position of the buffer
+    size_t length            # bytes in it
+    uint8_t buffer[<int>WALK_BYTES]
+
+cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil
+cdef int walk_header(walk_t* w, int64_t position, batch_t* out) noexcept nogil
+cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil
+cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil
+cdef int walk_to_time(walk_t* w, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil
+cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
