@@ -163,11 +163,11 @@ def test_the_lowest_python_floor_needs_only_the_standard_library() -> None:
     import sys
 
     wrong = []
-    for path in [p for m in FLOORS[STANDARD_LIBRARY_FLOOR] for p in files(".py", under=m.replace(".", "/") + ".py")]:
+    for path in [p for p in files(".py", under="pybroker") if room(module_name(p)) in FLOORS[STANDARD_LIBRARY_FLOOR]]:
         for line, name in python_imports(path):
             top = name.split(".")[0]
             known = top == "pybroker" or top in sys.stdlib_module_names
-            if not known and (path.stem, top) != ("config", "javaproperties"):
+            if not known and (room(module_name(path)), top) != ("pybroker.config", "javaproperties"):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {name}")
     assert not wrong, "\n".join(wrong)
 

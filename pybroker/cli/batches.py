@@ -1,0 +1,135 @@
+"""The batches of a log segment as plain facts, for `pybroker dump`: ours or Kafka's, live or damaged.
+
+Nothing is trusted: a length is checked before it is read by. The format is told in protocol.records.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from pybroker.core import crc32c
+from pybroker.errors import KafkaError
+from pybroker.protocol import records
+from pybroker.protocol.compression import CODECS
+
+WINDOW_BYTES: Final = 1 << 20
+LENGTH_BYTES: Final = 12  # base offset and batch length, which the length does not count
+
+Entry = dict[str, Any]
+
+
+class Damage(NamedTuple):
+    """Where a file is damaged, in bytes from its start, and how."""
+
+    position: int
+    reason: str
+
+
+Items = Iterator[Entry | Damage]
+"""What a file holds, in its order, as dicts that go into JSON as they are, and a Damage where it is not as it should
+be."""
+
+
+class _Window:
+    """A file read a piece at a time: as many bytes from a position as are wanted, as far as the file has them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = os.fstat(file.fileno()).st_size
+        self.start = 0
+        self.data = b""
+
+    def at(self, position: int, size: int) -> memoryview:
+        offset = position - self.start
+        if offset < 0 or offset + size > len(self.data):
+            self.start = position
+            self.data = os.pread(self.file.fileno(), max(size, WINDOW_BYTES), position)
+            offset = 0
+        return memoryview(self.data)[offset : offset + size]
+
+
+def read_log(path: Path, with_records: bool) -> Items:
+    """Each batch; after one whose content is damaged the walk goes on, after one whose length is, it cannot."""
+    with path.open("rb") as file:
+        window = _Window(file)
+        position, next_offset = 0, -1
+        while position < window.size:
+            left = window.size - position
+            head = window.at(position, records.HEADER_BYTES)
+            fault = _fault_of_head(head, left)
+            if fault:
+                yield Damage(position, f"{fault}; {left} bytes from here on are no batches")
+                return
+            size = LENGTH_BYTES + int.from_bytes(head[8:12], "big", signed=True)
+            whole = window.at(position, size)
+            try:
+                batch = records.read_batch(whole, check_crc=False)
+            except KafkaError as error:
+                yield Damage(position, error.message)
+                position += size
+                continue
+            yield from _batch(batch, whole, position, with_records)
+            if batch.base_offset < next_offset:
+                yield Damage(position, f"offset {batch.base_offset} comes after offset {next_offset - 1}")
+            next_offset = batch.last_offset + 1
+            position += size
+
+
+def _fault_of_head(head: memoryview, left: int) -> str | None:
+    """Why the bytes where a batch should begin give no length to go by; None if they do."""
+    if len(head) < records.HEADER_BYTES:
+        return f"{left} bytes are left, and a batch has at least {records.HEADER_BYTES}"
+    if not any(head):
+        return "zeros where a batch should begin"
+    size = LENGTH_BYTES + int.from_bytes(head[8:12], "big", signed=True)
+    if head[records.MAGIC_AT] != records.MAGIC:
+        return f"magic {head[records.MAGIC_AT]} where {records.MAGIC} is expected"
+    if not records.HEADER_BYTES <= size <= left:
+        return f"a batch says it has {size} bytes, and {left} are left"
+    return None
+
+
+def _batch(batch: records.Batch, whole: memoryview, position: int, with_records: bool) -> Items:
+    attributes = batch.attributes
+    entry: Entry = {
+        "position": position,
+        "size": batch.size,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "count": batch.count,
+        "codec": CODECS[batch.codec] if batch.codec < len(CODECS) else str(batch.codec),
+        "base_timestamp": batch.base_timestamp,
+        "max_timestamp": batch.max_timestamp,
+        "timestamp_type": "LogAppendTime" if attributes & records.LOG_APPEND_TIME else "CreateTime",
+        "leader_epoch": batch.partition_leader_epoch,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "transactional": bool(attributes & records.TRANSACTIONAL),
+        "control": bool(attributes & records.CONTROL),
+        "delete_horizon": bool(attributes & records.DELETE_HORIZON),
+        "crc": batch.crc,
+    }
+    damages = []
+    counted = crc32c(whole[records.CRC_FROM :])
+    if counted != batch.crc:
+        damages.append(Damage(position, f"CRC {batch.crc:#010x} is written, {counted:#010x} is right"))
+    elif with_records:
+        entry["records"] = []
+        try:
+            for record in batch.records():
+                entry["records"].append(_record(record, batch))
+        except KafkaError as error:
+            damages.append(Damage(position, f"record {len(entry['records'])} of the batch: {error.message}"))
+    yield entry
+    yield from damages
+
+
+def _record(record: records.Record, batch: records.Batch) -> Entry:
+    entry: Entry = {"offset": record.offset, "timestamp": record.timestamp_ms}
+    if batch.attributes & records.CONTROL:
+        type_, epoch = records.read_marker(record)
+        name = records.MARKERS[type_] if 0 <= type_ < len(records.MARKERS) else str(type_)
+        return {**entry, "marker": name, "coordinator_epoch": epoch}
+    return {**entry, "key": record.key, "value": record.value, "headers": [list(h) for h in record.headers]}

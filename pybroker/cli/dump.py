@@ -1,0 +1,119 @@
+"""`pybroker dump`: what a file of a log directory holds, batch by batch and entry by entry, and where it is damaged."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pybroker.cli import files, output
+from pybroker.cli.batches import Damage, Entry
+from pybroker.cli.main import EXIT_FAILED, Misuse
+
+SHOWN_BYTES_MAX: Final = 80
+"""Of a key or value in the form for people; JSON has all of it."""
+
+BATCH_COLUMNS: Final = "{:>12}  {:>12}  {:>12}  {:>7}  {:>9}  {:<7}  {:<24}  {:>5}  {:<20}  {}"
+BATCH_TITLES: Final = ("POSITION", "FIRST", "LAST", "RECORDS", "BYTES", "CODEC", "LATEST", "EPOCH", "PRODUCER", "")
+
+
+@click.command(name="dump")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--records", "with_records", is_flag=True, help="The records of each batch too, decompressed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def command(paths: Sequence[Path], with_records: bool, as_json: bool) -> None:
+    """Show what is in a log segment (.log), an index (.index, .timeindex, .txnindex), a producer snapshot (.snapshot)
+    or a checkpoint (...-checkpoint) of pybroker or Apache Kafka.
+
+    Exit codes: 0 all files are whole; 1 one is damaged (where and how is said on standard error) or cannot be read; 2
+    one is of no kind that can be shown.
+    """
+    kinds = [(path, files.kind_of(path)) for path in paths]
+    for path, kind in kinds:
+        if kind is None:
+            known = ", ".join(files.KINDS)
+            raise Misuse(f"{path}: not a name of a file that can be shown: {known} or ...-checkpoint")
+    damages = 0
+    for path, kind in kinds:
+        assert kind is not None
+        if not as_json and len(kinds) > 1:
+            click.echo(f"{path}:")
+        damages += _dump(path, kind, with_records, as_json)
+    if damages:
+        sys.exit(EXIT_FAILED)
+
+
+def _dump(path: Path, kind: files.Kind, with_records: bool, as_json: bool) -> int:
+    """Show one file; how many damages it has."""
+    damages = 0
+    shown = 0
+    for item in kind.read(path, with_records):
+        if isinstance(item, Damage):
+            damages += 1
+            sys.stdout.flush()
+            click.echo(f"pybroker: {path} is damaged at byte {item.position}: {item.reason}", err=True)
+            if as_json:
+                output.as_json_line({"file": str(path), "damage": item.reason, "position": item.position})
+        elif as_json:
+            output.as_json_line({"file": str(path), "kind": kind.name, **item})
+        elif kind.name == "log":
+            _show_batch(item, first=shown == 0)
+        else:
+            click.echo("  ".join(f"{name} {value}" for name, value in item.items()))
+        shown += not isinstance(item, Damage)
+    if not as_json and shown == 0 and damages == 0:
+        click.echo("(empty)")
+    return damages
+
+
+def _show_batch(batch: Entry, first: bool) -> None:
+    if first:
+        click.echo(BATCH_COLUMNS.format(*BATCH_TITLES).rstrip())
+    producer = "-"
+    if batch["producer_id"] >= 0:
+        producer = f"{batch['producer_id']}/{batch['producer_epoch']}/{batch['base_sequence']}"
+    flags = [name for name in ("transactional", "control", "delete_horizon") if batch[name]]
+    if batch["timestamp_type"] == "LogAppendTime":
+        flags.append("LogAppendTime")
+    numbers = [batch[name] for name in ("position", "base_offset", "last_offset", "count", "size", "codec")]
+    line = BATCH_COLUMNS.format(
+        *numbers, _time(batch["max_timestamp"]), batch["leader_epoch"], producer, " ".join(flags)
+    )
+    click.echo(line.rstrip())
+    for record in batch.get("records", ()):
+        _show_record(record)
+
+
+def _show_record(record: Entry) -> None:
+    head = f"    offset {record['offset']}  {_time(record['timestamp'])}"
+    if "marker" in record:
+        click.echo(f"{head}  {record['marker']} of coordinator epoch {record['coordinator_epoch']}")
+        return
+    headers = "".join(f"  {name}: {_bytes(value)}" for name, value in record["headers"])
+    click.echo(f"{head}  {_bytes(record['key'])} = {_bytes(record['value'])}{headers}")
+
+
+def _time(timestamp_ms: int) -> str:
+    """Milliseconds since the epoch as UTC; the number itself where it is none that a calendar has."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+def _bytes(value: Any) -> str:
+    """Text in quotes, other bytes in hexadecimal, of which only so much as fits a line."""
+    if value is None:
+        return "null"
+    raw = bytes(value)
+    more = f"... ({len(raw)} bytes)" if len(raw) > SHOWN_BYTES_MAX else ""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return (repr(text[:SHOWN_BYTES_MAX]) if text.isprintable() else raw[:SHOWN_BYTES_MAX].hex()) + more

@@ -1,0 +1,103 @@
+"""`pybroker serve`: a broker in this process, from its configuration to its last flushed byte."""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from pybroker.cli.main import Failure, Misuse
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+    from pybroker.server.broker import Broker
+
+HOST_DEFAULT: Final = "127.0.0.1"
+"""Nobody but this machine, unless it is asked for: there is no authentication to keep others out."""
+PORT_DEFAULT: Final = 9092
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command(name="serve")
+@click.option("--data-dir", metavar="DIR", help="Where the data lies; made if it is not there. Sets log.dirs.")
+@click.option("--host", help=f"The address to listen at; {HOST_DEFAULT} if neither it nor listeners is set.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"The port to listen at; {PORT_DEFAULT} if not set, 0: any."
+)
+@click.option("--config", "file", metavar="FILE", help="A .properties file with Kafka's names.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="One setting; may be repeated, wins over FILE."
+)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
+def command(
+    data_dir: str | None, host: str | None, port: int | None, file: str | None, sets: Sequence[str], log_level: str
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C, which end it cleanly.
+
+    As soon as it serves, one line on standard output says so and where: `pybroker ready on HOST:PORT (...)`. Logs go to
+    standard error. The settings are listed in docs/config.md.
+
+    Exit codes: 0 stopped cleanly; 1 it could not start or go on (the port or the data directory is in use, a disk
+    failed); 2 an option or a setting is wrong.
+    """
+    from pybroker.logs import to_stderr
+
+    to_stderr(logging.getLevelName(log_level.upper()))
+    config = _configuration(data_dir, host, port, file, sets)
+    for warning in config.warnings:
+        click.echo(f"pybroker: warning: {warning}", err=True)
+    from pybroker.server.broker import run
+
+    try:
+        run(config, _say_ready)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            listener = config.listener
+            raise Failure(f"could not listen on {listener.host}:{listener.port}: the port is in use") from error
+        raise
+
+
+def _configuration(
+    data_dir: str | None, host: str | None, port: int | None, file: str | None, sets: Sequence[str]
+) -> "BrokerConfig":
+    """The configuration that the options amount to: --set wins over the other options, and they over the file."""
+    from pybroker.config import BrokerConfig, ConfigError
+
+    from_options = []
+    if data_dir is not None:
+        from_options.append(f"log.dirs={data_dir}")
+    if host is not None or port is not None:
+        from_options.append(f"listeners={_listener(host or HOST_DEFAULT, PORT_DEFAULT if port is None else port)}")
+    defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT)}
+    try:
+        config = BrokerConfig.load(file, [*from_options, *sets], defaults)
+    except ConfigError as error:
+        raise Misuse(error.message) from error
+    if not config.is_set("log.dirs") and not config.is_set("log.dir"):
+        raise Misuse("no place for the data is given: say --data-dir DIR, or set log.dirs")
+    return config
+
+
+def _listener(host: str, port: int) -> str:
+    return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
+
+
+def _say_ready(broker: "Broker") -> None:
+    """The line that a person, a script and the tests wait for."""
+    facts = (
+        f"data {','.join(broker.config.log_dirs)}, {broker.topic_count} topics, {broker.partition_count} partitions, "
+        f"cluster {broker.cluster_id}, start {_age_s():.2f} s"
+    )
+    host = f"[{broker.host}]" if ":" in broker.host else broker.host
+    click.echo(f"pybroker ready on {host}:{broker.port} ({facts})")
+
+
+def _age_s() -> float:
+    """Seconds since this process was started, which is before its first line of Python ran (proc(5), field 22)."""
+    with open("/proc/self/stat") as stat:
+        after_name = stat.read().rpartition(")")[2].split()
+    started_s = int(after_name[22 - 3]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
