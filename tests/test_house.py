@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # An import only goes down: to a lower floor, or within its own room (the longest name here that begins the module's).
 FLOORS = {
-    8: ["pybroker.__main__", "pybroker.cli", "pybroker.console", "pybroker.testing"],
+    9: ["pybroker.__main__"],
+    8: ["pybroker.cli", "pybroker.console", "pybroker.testing"],
     7: ["pybroker.server"],
     6: ["pybroker.server.handlers"],
     5: ["pybroker.controller", "pybroker.replication", "pybroker.spark"],
