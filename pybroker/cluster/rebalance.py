@@ -1,0 +1,440 @@
+"""The transitions of a consumer group: join, sync, heartbeat, leave, and the passing of time.
+
+Each function changes the group it is given and answers what the caller is to do (effects) or an error code. The group
+belongs to one caller at a time; tokens are whatever the caller finds its waiting requests by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.group import (
+    NEW_MEMBER_TIMEOUT_MS,
+    Effect,
+    Group,
+    Joined,
+    Limits,
+    Member,
+    Rebalance,
+    Rebalancing,
+    State,
+    Store,
+    Synced,
+    can_expire,
+    check_member,
+    has_room,
+    listing,
+    rebalance_timeout_ms,
+    select_protocol,
+    supports,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Join:
+    """A JoinGroup request. `fresh_id` is the id to give a member that has none yet."""
+
+    token: Any
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    fresh_id: str
+    must_know_id: bool = True  # the client can answer MEMBER_ID_REQUIRED (KIP-394, version 4)
+    can_skip: bool = True  # the client knows skip_assignment (KIP-814, version 9)
+    reason: str = ""
+
+
+# -- join ------------------------------------------------------------------------------------------------------------
+
+
+def join(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effect]:
+    """A member wants in, for the first time or again."""
+    error = _check_join(group, request, limits)
+    if error:
+        return [Joined(request.token, error, request.member_id)]
+    if request.member_id:
+        if request.member_id in group.pending:
+            del group.pending[request.member_id]
+            return _add(group, now_ms, request, request.member_id, limits)
+        return _rejoin(group, now_ms, request, limits)
+    if request.instance_id is not None:
+        if request.instance_id in group.static:
+            return _replace_static(group, now_ms, request, limits)
+        return _add(group, now_ms, request, request.fresh_id, limits)
+    if request.must_know_id:
+        group.pending[request.fresh_id] = now_ms + request.session_timeout_ms
+        return [Joined(request.token, errors.MEMBER_ID_REQUIRED, request.fresh_id)]
+    return _add(group, now_ms, request, request.fresh_id, limits)
+
+
+def _check_join(group: Group, request: Join, limits: Limits) -> int:
+    if group.state is State.DEAD:
+        return errors.COORDINATOR_NOT_AVAILABLE
+    if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+        return errors.INVALID_SESSION_TIMEOUT
+    if not has_room(group, request.member_id, limits):
+        return errors.GROUP_MAX_SIZE_REACHED
+    if not supports(group, request.protocol_type, request.protocols):
+        return errors.INCONSISTENT_GROUP_PROTOCOL
+    if request.member_id and request.member_id not in group.pending:
+        return check_member(group, request.member_id, request.instance_id)
+    return errors.NONE
+
+
+def _add(group: Group, now_ms: int, request: Join, member_id: str, limits: Limits) -> list[Effect]:
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    member = Member(
+        id=member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        joining=request.token,
+        is_new=True,
+        deadline_ms=now_ms + NEW_MEMBER_TIMEOUT_MS,
+    )
+    group.members[member_id] = member
+    if request.instance_id is not None:
+        group.static[request.instance_id] = member_id
+    if group.leader is None:
+        group.leader = member_id
+    if group.rebalance is not None:
+        group.rebalance.member_added = True
+    return _prepare(group, now_ms, _because(f"{member_id} joined", request.reason), limits)
+
+
+def _rejoin(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effect]:
+    member = group.members[request.member_id]
+    same = member.protocols == request.protocols
+    if group.state is State.COMPLETING and same:
+        return [_answer_join(group, member, request.token)]
+    if group.state is State.STABLE and same and group.leader != member.id:
+        return [_answer_join(group, member, request.token)]
+    why = "rejoined as leader" if group.leader == member.id and same else "rejoined with changed metadata"
+    effects = _supersede(member)
+    _update(member, now_ms, request)
+    return effects + _prepare(group, now_ms, _because(f"{member.id} {why}", request.reason), limits)
+
+
+def _update(member: Member, now_ms: int, request: Join) -> None:
+    member.protocols = request.protocols
+    member.session_timeout_ms = request.session_timeout_ms
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.joining = request.token
+    member.deadline_ms = now_ms + request.session_timeout_ms
+
+
+def _supersede(member: Member) -> list[Effect]:
+    """A second JoinGroup of one member takes the place of its first, whose client has given up waiting."""
+    effects: list[Effect] = []
+    if member.joining is not None:
+        effects.append(Joined(member.joining, errors.REBALANCE_IN_PROGRESS, member.id))
+        member.joining = None
+    return effects
+
+
+def _replace_static(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effect]:
+    """A static member came back under a new id: its old one is fenced, its assignment stays (KIP-345)."""
+    assert request.instance_id is not None
+    old = group.members[group.static[request.instance_id]]
+    effects: list[Effect] = []
+    if old.joining is not None:
+        effects.append(Joined(old.joining, errors.FENCED_INSTANCE_ID, old.id))
+    if old.syncing is not None:
+        effects.append(Synced(old.syncing, errors.FENCED_INSTANCE_ID))
+    old_leader = group.leader
+    member = Member(
+        id=request.fresh_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        assignment=old.assignment,
+        deadline_ms=now_ms + request.session_timeout_ms,
+        synced=old.synced,
+    )
+    group.members = {
+        (member.id if k == old.id else k): (member if k == old.id else v) for k, v in group.members.items()
+    }
+    group.static[request.instance_id] = member.id
+    if group.leader == old.id:
+        group.leader = member.id
+    if group.state is State.STABLE and select_protocol(group) == group.protocol:
+        skip = request.can_skip and group.leader == member.id
+        leader = group.leader if request.can_skip else old_leader
+        answer = Joined(
+            request.token, errors.NONE, member.id, group.generation, group.protocol_type, group.protocol, leader or "",
+            listing(group) if skip else (), skip,
+        )  # fmt: skip
+        return [*effects, Store(group.generation), answer]
+    member.joining = request.token
+    cause = _because(f"static member {request.instance_id} came back as {member.id}", request.reason)
+    return effects + _prepare(group, now_ms, cause, limits)
+
+
+def _because(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else what
+
+
+def _answer_join(group: Group, member: Member, token: Any) -> Joined:
+    return Joined(
+        token, errors.NONE, member.id, group.generation, group.protocol_type, group.protocol, group.leader or "",
+        listing(group) if group.leader == member.id else (),
+    )  # fmt: skip
+
+
+# -- the join phase --------------------------------------------------------------------------------------------------
+
+
+def _enter(group: Group, state: State, now_ms: int) -> None:
+    group.state = state
+    group.since_ms = now_ms
+
+
+def _prepare(group: Group, now_ms: int, cause: str, limits: Limits) -> list[Effect]:
+    """Begin a rebalance unless one is in its join phase; complete it where nobody is missing."""
+    effects: list[Effect] = []
+    if group.state is not State.PREPARING:
+        for member in group.members.values():
+            if member.syncing is not None:
+                effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
+                member.syncing = None
+                member.deadline_ms = now_ms + member.session_timeout_ms
+        timeout = rebalance_timeout_ms(group)
+        if group.state is State.EMPTY and limits.initial_delay_ms > 0:
+            group.rebalance = Rebalance(now_ms + limits.initial_delay_ms, max(timeout - limits.initial_delay_ms, 0))
+        else:
+            group.rebalance = Rebalance(now_ms + timeout)
+        group.sync_deadline_ms = None
+        group.storing = False
+        group.cause, group.cause_ms = cause, now_ms
+        _enter(group, State.PREPARING, now_ms)
+        effects.append(Rebalancing(cause))
+    return effects + _complete_if_all_joined(group, now_ms)
+
+
+def _complete_if_all_joined(group: Group, now_ms: int) -> list[Effect]:
+    assert group.rebalance is not None
+    if group.rebalance.initial_left_ms >= 0 or group.pending:
+        return []
+    if any(m.joining is None for m in group.members.values()):
+        return []
+    return _complete(group, now_ms)
+
+
+def _complete(group: Group, now_ms: int) -> list[Effect]:
+    """End the join phase: who did not rejoin is out, unless it is static; the others are told the new generation."""
+    assert group.rebalance is not None
+    for member in [m for m in group.members.values() if m.joining is None and m.instance_id is None]:
+        _forget(group, member)
+    joined = [m for m in group.members.values() if m.joining is not None]
+    if group.members and not joined:
+        group.rebalance = Rebalance(now_ms + rebalance_timeout_ms(group))  # only absent static members: wait for one
+        return []
+    group.rebalance = None
+    group.generation = group.generation + 1 if group.generation < 2_147_483_647 else 1
+    if not group.members:
+        group.protocol = group.leader = None
+        _enter(group, State.EMPTY, now_ms)
+        return [Store(group.generation)]
+    if group.leader not in group.members or group.members[group.leader].joining is None:
+        group.leader = joined[0].id
+    group.protocol = select_protocol(group)
+    _enter(group, State.COMPLETING, now_ms)
+    group.sync_deadline_ms = now_ms + rebalance_timeout_ms(group)
+    effects: list[Effect] = []
+    for member in group.members.values():
+        member.is_new = member.synced = False
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        if member.joining is not None:
+            effects.append(_answer_join(group, member, member.joining))
+            member.joining = None
+    return effects
+
+
+def _forget(group: Group, member: Member) -> None:
+    del group.members[member.id]
+    if member.instance_id is not None and group.static.get(member.instance_id) == member.id:
+        del group.static[member.instance_id]
+    if group.leader == member.id:
+        group.leader = next(iter(group.members), None)
+
+
+# -- sync ------------------------------------------------------------------------------------------------------------
+
+
+def sync(
+    group: Group,
+    now_ms: int,
+    token: Any,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    assignments: Mapping[str, bytes],
+    *,
+    protocol_type: str | None = None,
+    protocol: str | None = None,
+) -> list[Effect]:
+    """A member asks for its assignment; the leader brings all of them."""
+    error = (
+        errors.COORDINATOR_NOT_AVAILABLE if group.state is State.DEAD else check_member(group, member_id, instance_id)
+    )
+    if not error and generation != group.generation:
+        error = errors.ILLEGAL_GENERATION
+    if not error and protocol_type is not None and protocol_type != group.protocol_type:
+        error = errors.INCONSISTENT_GROUP_PROTOCOL
+    if not error and protocol is not None and protocol != group.protocol:
+        error = errors.INCONSISTENT_GROUP_PROTOCOL
+    if not error and group.state is State.PREPARING:
+        error = errors.REBALANCE_IN_PROGRESS
+    if error:
+        return [Synced(token, error)]
+    member = group.members[member_id]
+    member.deadline_ms = now_ms + member.session_timeout_ms
+    member.synced = True
+    if group.state is State.STABLE:
+        return [Synced(token, errors.NONE, member.assignment, group.protocol_type, group.protocol)]
+    effects: list[Effect] = []
+    if member.syncing is not None:
+        effects.append(Synced(member.syncing, errors.REBALANCE_IN_PROGRESS))
+    member.syncing = token
+    if member_id == group.leader and not group.storing:
+        for other in group.members.values():
+            other.assignment = assignments.get(other.id, b"")
+        group.storing = True
+        effects.append(Store(group.generation))
+    return effects
+
+
+def stored(group: Group, now_ms: int, generation: int, error: int, limits: Limits) -> list[Effect]:
+    """The log has the group of this generation, or failed to take it."""
+    if group.state is not State.COMPLETING or generation != group.generation or not group.storing:
+        return []
+    group.storing = False
+    if error:
+        for member in group.members.values():
+            member.assignment = b""
+        return _fail_sync(group, now_ms, error) + _prepare(group, now_ms, f"storing the group failed ({error})", limits)
+    _enter(group, State.STABLE, now_ms)
+    effects: list[Effect] = []
+    for member in group.members.values():
+        if member.syncing is not None:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+            effects.append(Synced(member.syncing, 0, member.assignment, group.protocol_type, group.protocol))
+            member.syncing = None
+    return effects
+
+
+def _fail_sync(group: Group, now_ms: int, error: int) -> list[Effect]:
+    effects: list[Effect] = []
+    for member in group.members.values():
+        if member.syncing is not None:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+            effects.append(Synced(member.syncing, error))
+            member.syncing = None
+    return effects
+
+
+# -- heartbeat, leave, time ------------------------------------------------------------------------------------------
+
+
+def heartbeat(group: Group, now_ms: int, member_id: str, instance_id: str | None, generation: int) -> int:
+    """A sign of life; REBALANCE_IN_PROGRESS tells the member to rejoin."""
+    if group.state is State.DEAD:
+        return errors.COORDINATOR_NOT_AVAILABLE
+    error = check_member(group, member_id, instance_id)
+    if error:
+        return error
+    if generation != group.generation:
+        return errors.ILLEGAL_GENERATION
+    touch(group, now_ms, member_id)
+    return errors.REBALANCE_IN_PROGRESS if group.state is State.PREPARING else errors.NONE
+
+
+def touch(group: Group, now_ms: int, member_id: str) -> None:
+    """Any valid request of a member counts as a sign of life."""
+    member = group.members.get(member_id)
+    if member is not None and not member.is_new:
+        member.deadline_ms = now_ms + member.session_timeout_ms
+
+
+def leave(
+    group: Group, now_ms: int, member_id: str, instance_id: str | None, reason: str, limits: Limits
+) -> tuple[int, list[Effect]]:
+    """A member goes; a static one is named by its instance id, by whoever administers the group."""
+    if group.state is State.DEAD:
+        return errors.COORDINATOR_NOT_AVAILABLE, []
+    if instance_id is not None and not member_id:
+        member_id = group.static.get(instance_id, "")
+    if instance_id is None and member_id in group.pending:
+        del group.pending[member_id]
+        return errors.NONE, _complete_if_all_joined(group, now_ms) if group.state is State.PREPARING else []
+    error = check_member(group, member_id, instance_id)
+    if error:
+        return error, []
+    return errors.NONE, _remove(group, now_ms, group.members[member_id], _because(f"{member_id} left", reason), limits)
+
+
+def _remove(group: Group, now_ms: int, member: Member, cause: str, limits: Limits) -> list[Effect]:
+    effects: list[Effect] = []
+    if member.joining is not None:
+        effects.append(Joined(member.joining, errors.UNKNOWN_MEMBER_ID, member.id))
+    if member.syncing is not None:
+        effects.append(Synced(member.syncing, errors.UNKNOWN_MEMBER_ID))
+    _forget(group, member)
+    if group.state is State.PREPARING:
+        return effects + _complete_if_all_joined(group, now_ms)
+    return effects + _prepare(group, now_ms, cause, limits)
+
+
+def tick(group: Group, now_ms: int, limits: Limits) -> list[Effect]:
+    """Do what has become due: sessions that ran out, join and sync phases that took too long."""
+    effects: list[Effect] = []
+    for member_id in [k for k, deadline in group.pending.items() if deadline <= now_ms]:
+        del group.pending[member_id]
+        if group.state is State.PREPARING:
+            effects += _complete_if_all_joined(group, now_ms)
+    for member in [m for m in group.members.values() if can_expire(m) and m.deadline_ms <= now_ms]:
+        if member.id in group.members:
+            cause = f"{member.id} sent no heartbeat for {member.session_timeout_ms} ms"
+            effects += _remove(group, now_ms, member, cause, limits)
+    if group.rebalance is not None and group.rebalance.deadline_ms <= now_ms:
+        effects += _join_phase_over(group, now_ms, limits)
+    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms:
+        group.sync_deadline_ms = None
+        for member in [m for m in group.members.values() if not m.synced]:
+            if member.id in group.members and group.state in (State.COMPLETING, State.STABLE, State.PREPARING):
+                effects += _remove(group, now_ms, member, f"{member.id} did not sync in time", limits)
+    return effects
+
+
+def _join_phase_over(group: Group, now_ms: int, limits: Limits) -> list[Effect]:
+    """The deadline of a join phase; an empty group's first is drawn out while members keep coming."""
+    first = group.rebalance
+    assert first is not None
+    if first.initial_left_ms > 0 and first.member_added:
+        delay = min(limits.initial_delay_ms, first.initial_left_ms)
+        group.rebalance = Rebalance(now_ms + delay, first.initial_left_ms - delay)
+        return []
+    first.initial_left_ms = -1
+    return _complete(group, now_ms)
+
+
+def force(group: Group, now_ms: int, cause: str, limits: Limits) -> list[Effect]:
+    """Begin a rebalance for a reason from outside (a test, an administrator)."""
+    if group.state not in (State.STABLE, State.COMPLETING):
+        return []
+    return _prepare(group, now_ms, cause, limits)
