@@ -36,7 +36,8 @@ def extensions() -> list[Extension]:
     """Every core/*.pyx, or those that PYBROKER_EXT names; PYBROKER_SANITIZE=address,undefined or thread instruments."""
     wanted = set(filter(None, os.environ.get("PYBROKER_EXT", "").split(",")))
     sanitize = os.environ.get("PYBROKER_SANITIZE", "")
-    compile_args = ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+    optimize = os.environ.get("PYBROKER_OPTIMIZE", "3")  # 0 where only that it builds matters
+    compile_args = [f"-O{optimize}", "-std=gnu11", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
     compile_args += ["-Wno-missing-field-initializers", "-Wno-unused-function", "-Wno-cast-function-type"]
     link_args: list[str] = ["-pthread"]
     if os.environ.get("PYBROKER_WERROR"):

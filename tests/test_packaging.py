@@ -1,0 +1,163 @@
+"""core is pybroker.core whichever way pybroker came: in place, from a wheel, from an sdist, by an editable install."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import ROOT, tracked
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+# How it is built does not matter here, so it is built fast.
+ENVIRONMENT = {**os.environ, "PYBROKER_OPTIMIZE": "0", "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}
+ENVIRONMENT.pop("PYTHONPATH", None)
+PROBE = """
+import pathlib, sys
+import pybroker, pybroker.core as core
+assert core.crc32c(b"123456789") == 0xE3069283
+assert "core" not in sys.modules
+print(pathlib.Path(pybroker.__file__).parent, pathlib.Path(core.__file__).resolve().parent, sep="\\n")
+"""
+
+
+def run(*command: object, cwd: Path) -> str:
+    """The standard output of a command; its whole output, if it fails, is why the test does."""
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def places(python: Path, cwd: Path) -> list[Path]:
+    """Where this Python finds pybroker and its core; it has computed a CRC by then."""
+    return [Path(line) for line in run(python, "-c", PROBE, cwd=cwd).split()]
+
+
+class Environment:
+    """A virtual environment that borrows what is installed beside pybroker here, so that nothing is downloaded."""
+
+    def __init__(self, path: Path) -> None:
+        venv.create(path, with_pip=False)
+        self.python = path / "bin" / "python"
+        self.script = path / "bin" / "pybroker"
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        self.packages = path / "lib" / version / "site-packages"
+        # A path of a .pth file gets no .pth files of its own read: pybroker itself, editable there, is not borrowed.
+        (self.packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+
+    def install(self, *what: object) -> None:
+        options = ("--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed")
+        run(self.python, "-m", "pip", "install", *options, *what, cwd=self.packages)
+
+
+@pytest.fixture(scope="module")
+def names() -> list[str]:
+    """What is tracked or would be, with nothing that a build left, as paths from the root."""
+    return [path.relative_to(ROOT).as_posix() for path in tracked()]
+
+
+@pytest.fixture(scope="module")
+def tree(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout of its own, built in place."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in [*names, "pybroker/core"]:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
+    run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel", "2", cwd=tree)
+    yield tree
+    shutil.rmtree(tree)
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path) -> Path:
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", "dist", cwd=tree)
+    (made,) = (tree / "dist").glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path) -> Path:
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", cwd=tree)
+    (made,) = (tree / "dist").glob("*.whl")
+    return made
+
+
+def packaged(names: list[str]) -> set[str]:
+    """What an installed pybroker consists of, by the tree: every module, what types need, an extension a .pyx."""
+    found = {"pybroker/core/kafka.pxd"}
+    for path in map(Path, names):
+        if path.parts[0] == "pybroker" and (path.suffix == ".py" or path.name == "py.typed"):
+            found.add(str(path))
+        elif path.parts[0] == "core" and path.suffix in (".py", ".pyi", ".pxd", ".h"):
+            found.add(f"pybroker/{path}")
+        elif path.parts[0] == "core" and path.suffix == ".pyx":
+            found.add(f"pybroker/core/{path.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
+    return found
+
+
+def test_every_directory_with_modules_is_a_package(names: list[str]) -> None:
+    """A directory without __init__.py would be left out of what is built, and found only in the checkout."""
+    homes = {Path(name).parent for name in names if name.startswith("pybroker/") and name.endswith(".py")}
+    assert not sorted(str(home) for home in homes if f"{home}/__init__.py" not in names)
+
+
+def test_in_place(tree: Path) -> None:
+    """In a checkout that was built in place, pybroker.core is the folder core/."""
+    assert places(Path(sys.executable), tree) == [tree / "pybroker", tree / "core"]
+
+
+def test_core_has_one_name(tree: Path) -> None:
+    """`import core` from the root of a checkout is refused: it would be a second copy of every module."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import core"], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "import pybroker.core, not core" in done.stderr
+
+
+def test_wheel_holds_everything_and_no_source(wheel: Path, names: list[str]) -> None:
+    """The wheel has every module and nothing that only a build needs."""
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == packaged(names)
+
+
+def test_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Installed from a wheel, core lies inside pybroker, and the command runs."""
+    environment = Environment(tmp_path / "venv")
+    environment.install(wheel)
+    home = environment.packages / "pybroker"
+    assert places(environment.python, tmp_path) == [home, home / "core"]
+    assert run(environment.script, "version", cwd=tmp_path).startswith("pybroker ")
+
+
+def test_sdist_holds_the_tree(sdist: Path, names: list[str]) -> None:
+    """The sdist has all that is tracked, but for what belongs to the checkout, and nothing that a build made."""
+    with tarfile.open(sdist) as archive:
+        held = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    assert {name.split("/")[0] for name in set(names) - held} <= {".ci", ".gitignore"}
+    assert {name.split("/")[0] for name in held - set(names)} <= {"PKG-INFO", "setup.cfg", "pybroker.egg-info"}
+
+
+def test_sdist(sdist: Path, tmp_path: Path) -> None:
+    """Installed from the sdist alone, which builds it anew."""
+    environment = Environment(tmp_path / "venv")
+    environment.install(sdist)
+    home = environment.packages / "pybroker"
+    assert places(environment.python, tmp_path) == [home, home / "core"]
+    assert run(environment.script, "version", cwd=tmp_path).startswith("pybroker ")
+
+
+def test_editable(tree: Path, tmp_path: Path) -> None:
+    """An editable install finds the checkout, from anywhere."""
+    environment = Environment(tmp_path / "venv")
+    environment.install("--editable", tree)
+    assert places(environment.python, tmp_path) == [tree / "pybroker", tree / "core"]
+    assert run(environment.script, "version", cwd=tmp_path).startswith("pybroker ")
