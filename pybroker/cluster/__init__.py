@@ -1,0 +1,1 @@
+"""Decisions: pure functions of what they are told, without I/O, clock or randomness."""

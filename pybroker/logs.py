@@ -1,0 +1,50 @@
+"""One structured line an event: a name, then key=value pairs (logfmt), through the standard library's logging."""
+
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+
+
+def _quote(value: Any) -> str:
+    """The value as one logfmt word: quoted where it holds a space, a quote, an equals sign or nothing."""
+    if isinstance(value, float):
+        value = f"{value:.3f}".rstrip("0").rstrip(".")
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
+    """Log one event; a field that is None is left out, `exc_info` adds the traceback that is being handled."""
+    if not logger.isEnabledFor(level):
+        return
+    exc_info = fields.pop("exc_info", None)
+    words = [name, *(f"{key}={_quote(value)}" for key, value in fields.items() if value is not None)]
+    logger.log(level, "%s", " ".join(words), exc_info=exc_info, stacklevel=2)
+
+
+class Logfmt(logging.Formatter):
+    """`time level logger event key=value ...`, times in UTC with milliseconds; a traceback follows on its own lines."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+def to_stderr(level: int = logging.INFO) -> None:
+    """Send the records of every pybroker logger to standard error; calling it again only sets the level."""
+    root = logging.getLogger("pybroker")
+    root.setLevel(level)
+    if not any(isinstance(handler.formatter, Logfmt) for handler in root.handlers):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(Logfmt())
+        root.addHandler(handler)
+        root.propagate = False

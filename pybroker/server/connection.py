@@ -1,0 +1,343 @@
+"""One socket of the Python path: frames in, executed one after the other, answers out in the same order.
+
+States of a connection; `frames` wait while a request runs or its answer is not sent yet:
+
+    open ──bytes──> frame whole ──> running ──> answering ──> open (next frame)
+      │                                │            │
+      └── paused: too many bytes wait, or the pool is short; resumed when they are executed
+    end of stream: nothing more is read, what was received is executed, then closed
+    error, malformed frame, idle for too long, Disconnect from a handler: closed
+
+A cut frame is held as received: memory never grows by a length that was only declared.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.core import LogError
+from pybroker.logs import event
+from pybroker.server.pool import Pool
+
+log = logging.getLogger(__name__)
+
+SIZE_BYTES = 4
+QUEUED_BYTES_MAX = 1 << 20
+"""Whole requests that a connection may have waiting behind the running one before it is no longer read."""
+SEND_BYTES_PER_TURN = 4 << 20
+REQUESTS_PER_TURN = 32
+"""What one connection may send and execute before the others have their turn."""
+
+
+class Sendable(Protocol):
+    """A range of a log file that sends itself (core.Slice)."""
+
+    def __len__(self) -> int: ...
+    def send(self, fd: int, start: int = 0) -> int: ...
+    def close(self) -> None: ...
+
+
+Part = bytes | bytearray | memoryview | Sendable
+Answer = list[Part] | None
+"""The parts of an answer without its size; None where the request gets no answer (acks=0)."""
+
+
+class Waiting(NamedTuple):
+    """A request that is answered later; `abandon`: nobody needs its effects once the client is gone."""
+
+    answer: Coroutine[Any, Any, Answer]
+    abandon: bool
+
+
+class Responder(Protocol):
+    """What executes a frame. Raises Disconnect where the connection must be closed instead of answered."""
+
+    def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting: ...
+
+
+class Owner(Protocol):
+    """The listener, as its connections see it."""
+
+    loop: asyncio.AbstractEventLoop
+    responder: Responder
+    pool: Pool
+    scratch: memoryview
+    request_bytes_max: int
+    closing: bool
+
+    def forget(self, connection: "Connection") -> None: ...
+
+
+class Connection:
+    """A client's socket and what is under way on it. Everything happens on the event loop's thread."""
+
+    __slots__ = (
+        "_abandon",
+        "_ended",
+        "_fd",
+        "_frames",
+        "_need",
+        "_out",
+        "_owner",
+        "_partial",
+        "_paused",
+        "_queued",
+        "_running",
+        "_sent",
+        "_sock",
+        "_stuck",
+        "_task",
+        "caller",
+        "last_active",
+    )
+
+    def __init__(self, owner: Owner, sock: socket.socket, caller: Caller) -> None:
+        self._owner = owner
+        self._sock = sock
+        self._fd = sock.fileno()
+        self.caller = caller
+        self.last_active = owner.loop.time()
+        self._partial: bytearray | None = None  # the frame that is being received, with its size
+        self._need = SIZE_BYTES  # bytes of _partial until it is whole
+        self._frames: deque[bytes | memoryview] | None = None
+        self._queued = 0  # bytes in _frames
+        self._running = 0  # bytes of the request that runs or is being answered
+        self._task: asyncio.Task[Answer] | None = None
+        self._abandon = False  # whether _task may be cancelled when the client is gone
+        self._out: deque[Part] | None = None
+        self._sent = 0  # bytes of _out[0] that are sent
+        self._stuck = False  # the socket takes no more at the moment
+        self._paused = False
+        self._ended = False
+        owner.loop.add_reader(self._fd, self._readable)
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        owner = self._owner
+        if self._queued >= QUEUED_BYTES_MAX:
+            self._pause()
+            return
+        if owner.pool.short(self):
+            self._pause()
+            owner.pool.wait(self, owner.loop.time())
+            return
+        try:
+            count = self._sock.recv_into(owner.scratch)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self._end_of_stream()
+            return
+        self.last_active = owner.loop.time()
+        if self._feed(owner.scratch[:count]):
+            self._advance()
+
+    def _feed(self, data: memoryview) -> bool:
+        """Cut received bytes into frames and queue them; False if a size is not allowed and the connection closed."""
+        position, end = 0, len(data)
+        while position < end:
+            if self._partial is None:
+                self._partial, self._need = bytearray(), SIZE_BYTES
+            taken = min(self._need - len(self._partial), end - position)
+            self._partial += data[position : position + taken]
+            position += taken
+            self._owner.pool.take(taken)
+            if len(self._partial) < self._need:
+                break
+            if self._need == SIZE_BYTES:
+                size = int.from_bytes(self._partial, "big", signed=True)
+                if not 0 < size <= self._owner.request_bytes_max:
+                    self.close(f"a frame of {size} bytes; allowed are 1 to {self._owner.request_bytes_max}")
+                    return False
+                self._need += size
+            else:
+                self._push(memoryview(self._partial)[SIZE_BYTES:])
+                self._partial = None
+        return True
+
+    def _push(self, frame: memoryview) -> None:
+        if self._frames is None:
+            self._frames = deque()
+        self._frames.append(frame)
+        self._queued += len(frame) + SIZE_BYTES
+        self._owner.pool.complete(self, len(frame) + SIZE_BYTES)
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._owner.loop.remove_reader(self._fd)
+
+    def room(self) -> None:
+        """Read again: requests were executed, or the pool has room."""
+        if self._paused and not self._ended and self._fd >= 0:
+            self._paused = False
+            self._owner.loop.add_reader(self._fd, self._readable)
+
+    def _end_of_stream(self) -> None:
+        """The client sends no more: what it sent whole is executed, a mere wait for news (Fetch) is given up."""
+        self._ended = True
+        self._owner.loop.remove_reader(self._fd)
+        if self._task is not None and self._abandon:
+            self._task.cancel()
+        self._advance()
+
+    # -- execution -------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing is left to send."""
+        return self._task is None and not self._out
+
+    def _advance(self) -> None:
+        """Execute what waits until a request takes its time, an answer is stuck, or the turn is over."""
+        owner, left = self._owner, REQUESTS_PER_TURN
+        while self._frames and self._fd >= 0 and self.idle and not owner.closing:
+            if left == 0:
+                owner.loop.call_soon(self._advance)
+                return
+            left -= 1
+            self._execute(self._frames.popleft())
+        if self._fd < 0:
+            return
+        if self.idle and (owner.closing or (self._ended and not self._frames)):
+            self.close(None)
+        elif self._paused and self._queued < QUEUED_BYTES_MAX:
+            self.room()
+
+    def _execute(self, frame: bytes | memoryview) -> None:
+        self._running = len(frame) + SIZE_BYTES
+        self._queued -= self._running
+        try:
+            answer = self._owner.responder.respond(frame, self.caller)
+        except Disconnect as why:
+            self.close(str(why))
+            return
+        if isinstance(answer, Waiting):
+            self._abandon = answer.abandon
+            self._task = self._owner.loop.create_task(answer.answer)
+            self._task.add_done_callback(self._answered)
+        else:
+            self._answer(answer)
+
+    def _answered(self, task: "asyncio.Task[Answer]") -> None:
+        self._task = None
+        if task.cancelled():
+            self._answer(None)
+        elif (problem := task.exception()) is None:
+            self._answer(task.result())
+        elif isinstance(problem, Disconnect):
+            self.close(str(problem))
+        else:
+            raise problem
+        self._advance()
+
+    def _answer(self, parts: Answer) -> None:
+        """Queue the answer behind its size, small parts joined, and send what the socket takes."""
+        self._release_request()
+        if parts is None or self._fd < 0:
+            _discard(parts)
+            return
+        joined = bytearray(sum(map(len, parts)).to_bytes(SIZE_BYTES, "big"))
+        self._out = deque()
+        for part in parts:
+            if isinstance(part, bytes | bytearray | memoryview):
+                joined += part
+                continue
+            if joined:
+                self._out.append(joined)
+                joined = bytearray()
+            self._out.append(part)
+        if joined:
+            self._out.append(joined)
+        self._flush()
+
+    def _release_request(self) -> None:
+        pool = self._owner.pool
+        pool.give(self._running, self._running, self._owner.loop.time())
+        self._running = 0
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Send until all is sent, the socket takes no more, or the turn is over."""
+        left = SEND_BYTES_PER_TURN
+        try:
+            while self._out and left > 0:
+                count = self._send(self._out[0], len(self._out) > 1)
+                if count == 0 and len(self._out[0]) > self._sent:
+                    break
+                left -= count
+                self._sent += count
+                if self._sent == len(self._out[0]):
+                    _discard([self._out.popleft()])
+                    self._sent = 0
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, LogError) as problem:
+            self.close(f"the answer could not be sent: {problem}", logging.DEBUG)
+            return
+        if left < SEND_BYTES_PER_TURN:
+            self.last_active = self._owner.loop.time()
+        if not self._out:
+            self._out = None
+        if bool(self._out) != self._stuck:
+            self._stuck = not self._stuck
+            if self._stuck:
+                self._owner.loop.add_writer(self._fd, self._writable)
+            else:
+                self._owner.loop.remove_writer(self._fd)
+
+    def _send(self, part: Part, more: bool) -> int:
+        if isinstance(part, bytes | bytearray | memoryview):
+            rest = memoryview(part)[self._sent :]
+            return self._sock.send(rest, socket.MSG_MORE if more else 0)
+        return part.send(self._fd, self._sent)
+
+    def _writable(self) -> None:
+        self._flush()
+        if self._out is None:
+            self._advance()
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The listener closes: end what runs, send its answer, then close."""
+        self._pause()
+        self._advance()
+
+    def close(self, reason: str | None, level: int = logging.WARNING) -> None:
+        """Close the socket and give everything back; a request that runs goes on unless nobody needs its effects."""
+        if self._fd < 0:
+            return
+        owner, fd, self._fd = self._owner, self._fd, -1
+        if reason is not None:
+            event(log, level, "connection closed", client=self.caller.address, reason=reason)
+        owner.loop.remove_reader(fd)
+        owner.loop.remove_writer(fd)
+        self._sock.close()
+        _discard(self._out)
+        partial = len(self._partial) if self._partial is not None else 0
+        running = 0 if self._task is not None else self._running
+        whole = self._queued + running
+        self._out = self._frames = self._partial = None
+        self._running -= running
+        self._queued = 0
+        if self._task is not None and self._abandon:
+            self._task.cancel()
+        owner.pool.leave(self)
+        owner.pool.give(partial + whole, whole, owner.loop.time())
+        owner.forget(self)
+
+
+def _discard(parts: Iterable[Part] | None) -> None:
+    """Unpin the files that unsent parts hold."""
+    for part in parts or ():
+        if not isinstance(part, bytes | bytearray | memoryview):
+            part.close()

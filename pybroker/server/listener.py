@@ -1,0 +1,198 @@
+"""The listening socket of the Python path: accepts within limits, keeps its connections, closes the idle ones."""
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from collections import Counter
+from dataclasses import dataclass
+
+from pybroker.cluster.caller import Caller
+from pybroker.logs import event
+from pybroker.server.connection import Connection, Responder
+from pybroker.server.pool import Pool
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 << 10
+ACCEPTS_PER_TURN = 64
+ACCEPT_PAUSE_SECONDS = 0.5
+HOLDER_PATIENCE_SECONDS = 10.0
+DESCRIPTORS_KEPT = 128
+"""File descriptors that stay for the logs when connections have taken the others."""
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one listener allows; bytes and counts, None for no limit."""
+
+    request_bytes_max: int
+    idle_seconds_max: float | None
+    connections_max: int
+    connections_per_ip_max: int
+    backlog: int
+    send_buffer_bytes: int | None
+    receive_buffer_bytes: int | None
+
+
+class Listener:
+    """One endpoint: its name, its bound address and its live connections."""
+
+    def __init__(self, name: str, responder: Responder, pool: Pool, limits: Limits) -> None:
+        self.name = name
+        self.responder = responder
+        self.pool = pool
+        self.limits = limits
+        self.request_bytes_max = limits.request_bytes_max
+        self.loop = asyncio.get_running_loop()
+        self.scratch = memoryview(bytearray(RECEIVE_BYTES))
+        self.closing = False
+        self.host, self.port = "", 0
+        self._sock: socket.socket | None = None
+        self._connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._accepting = False
+        self._full = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def bind(self, host: str, port: int) -> None:
+        """Bind and listen, without accepting yet; an empty host is every interface. Raises OSError."""
+        family, address = socket.AF_INET, host
+        if host and ":" in host:
+            family = socket.AF_INET6
+        elif not host:
+            family, address = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "")
+        self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not host and family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            if self.limits.receive_buffer_bytes:  # before listen: an accepted socket inherits its window scale
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
+            sock.setblocking(False)
+            sock.bind((address, port))
+            sock.listen(self.limits.backlog)
+        except BaseException:
+            sock.close()
+            raise
+        self.host, self.port = host, sock.getsockname()[1]
+
+    def open(self) -> None:
+        """Begin to accept."""
+        self._resume()
+        self._tend()
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Accept no more, let the running requests end within the time, close every connection."""
+        self.stop_accepting()
+        self.closing = True
+        self._empty = self.loop.create_future()
+        for connection in list(self._connections):
+            connection.finish()
+        if self._connections:
+            await asyncio.wait([self._empty], timeout=timeout_seconds)
+        for connection in list(self._connections):
+            connection.close("the broker stops", logging.INFO)
+
+    def stop_accepting(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._pause()
+        if self._sock:
+            self._sock.close()
+            self._sock = None
+
+    # -- accepting -------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        if self._sock and not self._accepting:
+            self._accepting = True
+            self.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _pause(self) -> None:
+        if self._sock and self._accepting:
+            self._accepting = False
+            self.loop.remove_reader(self._sock.fileno())
+
+    def _accept(self) -> None:
+        """Take what waits; with no descriptor to spare, leave the others in the backlog for a while."""
+        for _ in range(ACCEPTS_PER_TURN):
+            if len(self._connections) >= self.limits.connections_max:
+                self._wait_for_room("max.connections is reached")
+                return
+            assert self._sock is not None
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                if problem.errno not in _NO_DESCRIPTORS:
+                    raise
+                self._wait_for_room(str(problem))
+                return
+            if sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT:
+                sock.close()
+                self._wait_for_room("the other file descriptors are kept for the logs")
+                return
+            self._full = False
+            self._admit(sock, address[0], address[1])
+
+    def _wait_for_room(self, reason: str) -> None:
+        """Stop accepting for a moment; said once until a connection is accepted again."""
+        if not self._full:
+            event(log, logging.WARNING, "accepting paused", reason=reason, connections=len(self._connections))
+        self._full = True
+        self._pause()
+        self.loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
+
+    def _admit(self, sock: socket.socket, host: str, port: int) -> None:
+        if host.startswith("::ffff:"):
+            host = host.removeprefix("::ffff:")
+        if self._per_host[host] >= self.limits.connections_per_ip_max:
+            sock.close()
+            reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
+            event(log, logging.WARNING, "connection refused", client=host, reason=reason)
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self.limits.send_buffer_bytes:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        except OSError:  # it is gone already
+            sock.close()
+            return
+        self._per_host[host] += 1
+        self._connections.add(Connection(self, sock, Caller(host, port, self.name)))
+
+    def forget(self, connection: Connection) -> None:
+        """A connection closed itself."""
+        self._connections.discard(connection)
+        host = connection.caller.host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+        if self._empty and not self._connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    # -- tending ---------------------------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """Close what is idle, and what holds the memory pool's last place without getting on."""
+        now = self.loop.time()
+        idle = self.limits.idle_seconds_max
+        if idle is not None:
+            for connection in [c for c in self._connections if now - c.last_active > idle]:
+                connection.close(f"idle for more than {idle:g} s", logging.DEBUG)
+        stuck = self.pool.overdue(now, HOLDER_PATIENCE_SECONDS)
+        if isinstance(stuck, Connection) and stuck in self._connections:
+            stuck.close("it was too slow with a request while memory is short")
+        self._timer = self.loop.call_later(min(1.0, idle / 4) if idle else 1.0, self._tend)
