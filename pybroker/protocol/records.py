@@ -15,7 +15,7 @@ headers, each a key and a value. All but the attributes are zigzag varints, as a
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct as Layout
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from pybroker.errors import CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError
 from pybroker.protocol.compression import compress as deflate
@@ -113,8 +113,8 @@ def read_batch(data: Buffer, position: int = 0, *, check_crc: bool = True) -> Ba
     (crc,) = _CRC.unpack_from(view, MAGIC_AT + 1)
     if check_crc and crc32c(view[CRC_FROM:end]) != crc:
         raise KafkaError(CORRUPT_MESSAGE, f"the batch at offset {base_offset} does not match its CRC {crc:#010x}")
-    rest = _AFTER_CRC.unpack_from(view, CRC_FROM)
-    batch = Batch(base_offset, length, leader_epoch, magic, crc, *rest, view[HEADER_BYTES:end])
+    rest: tuple[Any, ...] = (*_AFTER_CRC.unpack_from(view, CRC_FROM), view[HEADER_BYTES:end])
+    batch = Batch(base_offset, length, leader_epoch, magic, crc, *rest)
     if not 0 <= batch.count <= batch.last_offset_delta + 1:
         _invalid(f"{batch.count} records in a batch whose last offset delta is {batch.last_offset_delta}")
     return batch
