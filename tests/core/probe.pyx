@@ -1,0 +1,121 @@
+"""What core's nogil functions answer, for tests: Python calls no cursor and checks no client's batch by itself."""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pybroker.core cimport batch as b
+from pybroker.core cimport cursor as c
+
+OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
+
+
+cdef class Reader:
+    """A cursor over a copy of data that ends where its allocation ends, so that AddressSanitizer sees a step too far."""
+
+    cdef c.cursor_t r
+    cdef uint8_t* start
+
+    def __cinit__(self, bytes data):
+        self.start = <uint8_t*>malloc(<size_t>len(data))
+        memcpy(self.start, <const char*>data, <size_t>len(data))
+        c.cursor_init(&self.r, self.start, <size_t>len(data))
+
+    def __dealloc__(self):
+        free(self.start)
+
+    @property
+    def at(self):
+        return self.r.at - self.start
+
+    def read(self, str what):
+        """(status, value); the value is None where the out-parameter was not touched."""
+        cdef int8_t i8 = 0x55
+        cdef int16_t i16 = 0x5555
+        cdef int32_t i32 = 0x55555555
+        cdef int64_t i64 = 0x5555555555555555
+        cdef uint32_t u32 = 0x55555555
+        cdef uint64_t u64 = 0x5555555555555555
+        if what == "i8":
+            return c.read_i8(&self.r, &i8), i8
+        if what == "i16":
+            return c.read_i16(&self.r, &i16), i16
+        if what == "i32":
+            return c.read_i32(&self.r, &i32), i32
+        if what == "i64":
+            return c.read_i64(&self.r, &i64), i64
+        if what == "varint":
+            return c.read_varint(&self.r, &i32), i32
+        if what == "varlong":
+            return c.read_varlong(&self.r, &i64), i64
+        if what == "uvarint":
+            return c.read_uvarint(&self.r, &u32), u32
+        assert what == "uvarlong"
+        return c.read_uvarlong(&self.r, &u64), u64
+
+    def skip(self, int64_t n):
+        return c.skip(&self.r, n)
+
+    def span(self, int64_t n):
+        cdef const uint8_t* p = NULL
+        cdef int status = c.read_span(&self.r, n, &p)
+        return status, None if p == NULL else (<const char*>p)[:n]
+
+
+def write(str what, object value, size_t room):
+    """(status, bytes written) with `room` bytes to write into."""
+    cdef c.writer_t w
+    cdef uint8_t* start = <uint8_t*>malloc(room)
+    cdef int status
+    c.writer_init(&w, start, room)
+    try:
+        if what == "i8":
+            status = c.write_i8(&w, value)
+        elif what == "i16":
+            status = c.write_i16(&w, value)
+        elif what == "i32":
+            status = c.write_i32(&w, value)
+        elif what == "i64":
+            status = c.write_i64(&w, value)
+        elif what == "varlong":
+            status = c.write_varlong(&w, value)
+            assert status != OK or w.at - start == c.varlong_size(value)
+        elif what == "uvarlong":
+            status = c.write_uvarlong(&w, value)
+            assert status != OK or w.at - start == c.uvarlong_size(value)
+        else:
+            assert what == "span"
+            status = c.write_span(&w, <const uint8_t*><const char*>value, <size_t>len(value))
+        return status, (<char*>start)[:w.at - start]
+    finally:
+        free(start)
+
+
+def check(bytes data, *, int64_t size_max=0, bint client=True):
+    """(status, sentence) of batch_check, over a copy that ends where its allocation ends."""
+    cdef b.batch_t batch
+    cdef uint8_t* p = <uint8_t*>malloc(<size_t>len(data))
+    cdef int status
+    memcpy(p, <const char*>data, <size_t>len(data))
+    status = b.batch_check(p, <size_t>len(data), size_max, client, &batch)
+    sentence = b.batch_fault(&batch)
+    free(p)
+    return status, sentence
+
+
+def stamp(bytes data, int64_t base_offset, int32_t leader_epoch, object now_ms=None):
+    """The batch as the log would write it: a stamped header before the records."""
+    cdef b.batch_t batch
+    cdef uint8_t[b.HEADER_BYTES] header
+    assert b.batch_parse(<const uint8_t*><const char*>data, <size_t>len(data), &batch) == OK
+    if now_ms is None:
+        b.batch_stamp(&batch, base_offset, leader_epoch, header)
+    else:
+        b.batch_stamp_time(&batch, base_offset, leader_epoch, now_ms, header)
+    return (<char*>header)[:b.HEADER_BYTES] + data[b.HEADER_BYTES:]
+
+
+def last_sequence(bytes data):
+    cdef b.batch_t batch
+    assert b.batch_parse(<const uint8_t*><const char*>data, <size_t>len(data), &batch) == OK
+    return b.batch_last_sequence(&batch)
