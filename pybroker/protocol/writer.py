@@ -8,6 +8,7 @@ the next piece of output, `v` is the value at hand, `n` its size or count.
 from collections.abc import Callable, Sequence
 from functools import cache
 from struct import Struct as Layout
+from struct import pack
 from typing import Any
 
 from pybroker.protocol.messages import Message
@@ -24,12 +25,15 @@ def compile_writer(kind: type[Message], version: int) -> Writer:
 
 
 @cache
-def _layout(format_: str) -> Layout:
-    return Layout(format_)
+def _packers(count_format: str, format_: str) -> tuple[Callable[..., bytes], ...]:
+    """Of a count and an array of 0 to 15 numbers: replicas, partitions."""
+    return tuple(Layout(f">{count_format}{count}{format_}").pack for count in range(16))
 
 
-def _numbers(format_: str, values: Sequence[Any]) -> bytes:
-    return _layout(f">{len(values)}{format_}").pack(*values)
+def _numbers(compact: bool, format_: str, values: Sequence[Any]) -> bytes:
+    """A count and any number of numbers."""
+    count = put_uvarint(len(values) + 1) if compact else len(values).to_bytes(4, "big")
+    return count + pack(f">{len(values)}{format_}", *values)
 
 
 def _payload(value: Any) -> Any:
@@ -133,12 +137,11 @@ class _Compiler:
         self.emit(f"{self.out}(v)")
 
     def array(self, field: Field, kind: Any, source: str, nullable: bool) -> None:
+        if field.type in FORMATS:
+            self.numbers(FORMATS[field.type], source, nullable)
+            return
         self.size(source, nullable, "()")
         self.put_size("i")
-        if field.type in FORMATS:
-            assert field.type != "uuid", "struct would write one string of n * 16"
-            self.emit(f"if v: {self.out}(numbers('{FORMATS[field.type]}', v))")
-            return
         item = self.name("x")
         self.emit(f"for {item} in v:")
         self.indent += 1
@@ -147,6 +150,20 @@ class _Compiler:
         else:
             self.chunk(field.type, item, False)
         self.indent -= 1
+
+    def numbers(self, format_: str, source: str, nullable: bool) -> None:
+        """An array of numbers; a short one is one struct call together with its count."""
+        assert format_ != "16s", "struct would write one string of n * 16"
+        self.flush()
+        self.emit(f"v = {source}")
+        if nullable:
+            self.emit(f"if v is None: {self.out}({bytes(1) if self.compact else bytes([255]) * 4!r})", "else:")
+            self.indent += 1
+        packers = self.constant("P", _packers("B" if self.compact else "i", format_))
+        short = f"{packers}[n](n{' + 1' if self.compact else ''}, *v)"
+        self.emit("n = len(v)", f"{self.out}({short} if n < 16 else numbers({self.compact}, '{format_}', v))")
+        if nullable:
+            self.indent -= 1
 
     def tags(self, struct: Struct, kind: Any, source: str) -> None:
         """The section of tagged fields that ends a struct: those that are not at their defaults, by ascending tag."""
