@@ -48,6 +48,11 @@ lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(PY) -m mypy pybroker examples tools
 	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
 
+.PHONY: docs
+docs: $(BUILT) ## what code knows, written down: the APIs in README.md, docs/config.md
+	@$(PY) tools/readme.py
+	@$(PY) -m pybroker.config > docs/config.md
+
 .PHONY: bench
 bench: $(BUILT) $(DEV) ## the benchmarks, printed beside the limit of this machine
 	@$(PY) -m pytest bench --benchmark-enable -p no:xdist -p no:cacheprovider -s $(PYTEST_ARGS)

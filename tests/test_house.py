@@ -16,7 +16,7 @@ FLOORS = {
     8: ["pybroker.cli", "pybroker.console", "pybroker.testing"],
     7: ["pybroker.server"],
     6: ["pybroker.server.handlers"],
-    5: ["pybroker.controller", "pybroker.replication", "pybroker.spark"],
+    5: ["pybroker.controller", "pybroker.groups", "pybroker.replication", "pybroker.spark"],
     4: ["pybroker.coordination", "pybroker.client"],
     3: ["pybroker.cluster"],
     2: ["pybroker.protocol"],
@@ -264,3 +264,13 @@ def test_every_module_says_what_it_is() -> None:
             silent.append(path)
     silent += [p for p in files(".pyx", ".pyi", under="core") if not re.match(r'(#.*\n)*\s*r?"""', p.read_text())]
     assert not silent
+
+
+# -- documents that are written by code -------------------------------------------------------------------------------
+
+
+def test_the_readme_has_the_apis_that_are_served() -> None:
+    """The table in README.md is the one that the broker answers by; `make docs` writes it."""
+    from tools import readme
+
+    assert readme.README.read_text() == readme.written(readme.README.read_text())

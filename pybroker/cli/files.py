@@ -149,24 +149,27 @@ def _snapshot(path: Path, _: bool) -> Items:
 def _checkpoint(path: Path, _: bool) -> Items:
     """`epoch start_offset` lines in leader-epoch-checkpoint, `topic partition offset` in the others."""
     names = ("epoch", "start_offset") if path.name.startswith("leader-epoch") else ("topic", "partition", "offset")
-    position, count, lines = 0, 0, 0
-    for number, raw in enumerate(path.read_bytes().splitlines(keepends=True)):
+    position = 0
+    counts: list[int] = []  # the version, the number of lines promised, the number of lines seen
+    for raw in path.read_bytes().splitlines(keepends=True):
         words = raw.decode(errors="replace").split()
-        if number < 2:
-            if len(words) != 1 or not words[0].isdigit() or (number == 0 and words[0] != "0"):
+        if len(counts) < 2:
+            if len(words) != 1 or not words[0].isdigit() or (not counts and words[0] != "0"):
                 yield Damage(
-                    position, f"{' '.join(words)!r} where {('version 0', 'the number of lines')[number]} is expected"
+                    position, f"{' '.join(words)!r} where {('version 0', 'a number of lines')[len(counts)]} belongs"
                 )
                 return
-            count = int(words[0])
+            counts += [int(words[0])] if not counts else [int(words[0]), 0]
         elif len(words) != len(names) or not all(word.lstrip("-").isdigit() for word in words[-2:]):
-            yield Damage(position, f"{' '.join(words)!r} where {' '.join(names)} are expected")
+            yield Damage(position, f"{' '.join(words)!r} where {' '.join(names)} belong")
         else:
             yield {name: word if name == "topic" else int(word) for name, word in zip(names, words, strict=True)}
-            lines += 1
+            counts[2] += 1
         position += len(raw)
-    if lines != count or position == 0:
-        yield Damage(position, f"{lines} lines where {count} are promised" if position else "the file is empty")
+    if len(counts) < 2:
+        yield Damage(position, "it ends before the number of lines")
+    elif counts[1] != counts[2]:
+        yield Damage(position, f"{counts[2]} lines where {counts[1]} are promised")
 
 
 KINDS: Final = {

@@ -1,0 +1,68 @@
+"""The command line as a person meets it, and the brokers that it is tried against: ours, and Apache Kafka's."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pybroker.cli.main import cli
+from tests.harness import ROOT, Server
+
+
+class Done:
+    """What a command that has ended said, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def sentence(self) -> str:
+        """The one line that a command which failed said, and nothing else."""
+        (line,) = self.err.splitlines()
+        assert self.out == "" and line.startswith("pybroker: ") and self.code != 0, (self.code, self.out, self.err)
+        return line.removeprefix("pybroker: ")
+
+
+def run(*arguments: object, stdin: str | None = None) -> Done:
+    """Run `pybroker` in this process; what no command expects comes out as the exception that it is."""
+    done = CliRunner().invoke(cli, [str(a) for a in arguments], input=stdin, prog_name="pybroker")
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Done(done.exit_code, done.stdout, done.stderr)
+
+
+def run_process(*arguments: object) -> Done:
+    """Run `pybroker` as a process of its own."""
+    command = [sys.executable, "-m", "pybroker", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(
+    params=[
+        "pybroker",
+        pytest.param("kafka391", marks=pytest.mark.java),
+        pytest.param("kafka411", marks=pytest.mark.java),
+    ],
+    scope="module",
+)
+def target(request: pytest.FixtureRequest) -> Server:
+    """A broker that other tests use as well."""
+    server: Server = request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)
+    return server
+
+
+@pytest.fixture
+def topics(target: Server) -> Iterator[Callable[..., Done]]:
+    """`pybroker topics ... --bootstrap-server` of the target."""
+    yield lambda *arguments, **how: run("topics", *arguments, "-b", target.bootstrap, **how)

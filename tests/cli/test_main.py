@@ -1,0 +1,132 @@
+"""The command itself: what it knows, how it fails, what it costs to start."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pybroker import __version__
+from pybroker.cli import main, output
+from pybroker.errors import KafkaError
+from tests.cli.conftest import run, run_process
+from tests.harness import ROOT
+
+PROBE = """
+import sys
+from pybroker.cli.main import cli
+try:
+    cli({arguments!r}, prog_name="pybroker")
+except SystemExit:
+    pass
+print(sorted(name for name in {names!r} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def loaded(arguments: list[str], *names: str) -> list[str]:
+    """Which of these modules a command has imported by its end."""
+    code = PROBE.format(arguments=arguments, names=names)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    found: list[str] = json.loads(done.stderr.splitlines()[-1].replace("'", '"'))
+    return found
+
+
+def test_every_command_is_listed_and_helps() -> None:
+    """The list of commands has a line for each, and each tells its exit codes."""
+    listed = run("--help").out
+    for name, command in main.COMMANDS.items():
+        assert f"  {name} " in listed and command.summary in listed
+        helped = run(name, "--help")
+        assert helped.code == 0 and helped.out.startswith(f"Usage: pybroker {name}")
+        assert "Exit codes" in helped.out or name == "version"
+    assert "Exit codes" in listed and "_PYBROKER_COMPLETE" in listed
+
+
+def test_version() -> None:
+    assert run("version").out.startswith(f"pybroker {__version__} (Python ")
+    assert run("version", "--json").json["pybroker"] == __version__
+    assert run("--version").out == f"pybroker {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    """The shell gets a script that asks this command."""
+    environment = {**os.environ, "_PYBROKER_COMPLETE": f"{shell}_source"}
+    done = subprocess.run([sys.executable, "-m", "pybroker"], capture_output=True, text=True, env=environment, cwd=ROOT)
+    if shell == "bash" and "Bash version" in done.stderr:
+        pytest.skip("bash is too old to complete")
+    assert "_pybroker_completion" in done.stdout
+
+
+def test_completion_knows_the_subcommands() -> None:
+    environment = {
+        **os.environ,
+        "_PYBROKER_COMPLETE": "bash_complete",
+        "COMP_WORDS": "pybroker topics de",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run([sys.executable, "-m", "pybroker"], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.stdout.split() == ["plain,delete", "plain,describe"]
+
+
+def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
+    """`pybroker ... | head -1` ends quietly, with 0."""
+    checkpoint = tmp_path / "leader-epoch-checkpoint"
+    checkpoint.write_text("0\n100000\n" + "".join(f"{n} {n}\n" for n in range(100_000)))
+    command = f"{sys.executable} -m pybroker dump {checkpoint} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "epoch 0  start_offset 0\n", "")
+
+
+def test_failures_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's error and the system's become one line; what is our own fault keeps its traceback."""
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    for error, said in (
+        (KafkaError(3, "no such topic"), "no such topic"),
+        (OSError(28, "No space left on device"), "no space left on device"),
+        (FileNotFoundError(2, "No such file or directory", "x"), "x: no such file or directory"),
+    ):
+        monkeypatch.setattr(output.json, "dumps", lambda _, error=error: fail(error))
+        done = run("version", "--json")
+        assert done.code == 1 and done.sentence == said
+    monkeypatch.setattr(output.json, "dumps", lambda _: fail(KeyboardInterrupt()))
+    assert run("version", "--json").code == 130
+    monkeypatch.setattr(output.json, "dumps", lambda _: fail(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        run("version", "--json")
+
+
+def test_a_command_pays_only_for_itself() -> None:
+    """serve needs no tables and no client, version needs neither broker nor core."""
+    heavy = ("rich", "confluent_kafka", "kafka", "numpy", "pybroker.client", "pybroker.cli.topics", "javaproperties")
+    assert loaded(["serve", "--data-dir", "/dev/null/x", "--port", "0"], *heavy) == []
+    assert loaded(["version"], *heavy, "asyncio", "pybroker.core", "pybroker.protocol", "pybroker.server") == []
+    assert loaded(["topics", "list", "-b", "127.0.0.1:1"], "rich", "asyncio", "pybroker.core", "pybroker.server") == []
+
+
+def test_tables_are_aligned_and_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers stand to the right, nothing is cut, None is a dash."""
+    output.table(("name", "count"), [("a" * 200, 5), ("b", None), ("c", 1234)])
+    head, first, second, third = capsys.readouterr().out.splitlines()
+    assert head == "NAME" + " " * 198 + "COUNT" and first == "a" * 200 + "      5"
+    assert second.endswith("    -") and third.endswith(" 1234")
+
+
+def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the table is rich's, and what looks like its markup is shown as it is."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output.table(("name", "count"), [("[bold]x[/bold]", 5)])
+    out = capsys.readouterr().out
+    assert "[bold]x[/bold]" in out and "─" in out
+
+
+def test_a_process_ends_with_the_code() -> None:
+    """The exit code is the process's, with nothing else on standard output."""
+    done = run_process("dump", "/nowhere/1.log")
+    assert done.code == 1 and done.sentence == "/nowhere/1.log: no such file or directory"
+    assert run_process("dump", "x.txt").code == 2

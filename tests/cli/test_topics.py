@@ -1,0 +1,148 @@
+"""`pybroker topics` against any broker: each test is what somebody types, and what they get to see."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.cli.conftest import Done, run, run_process
+from tests.harness import Server
+
+Topics = Callable[..., Done]
+
+
+def test_a_topic_from_its_creation_to_its_end(topics: Topics, topic: str) -> None:
+    """Created, listed, described, grown, deleted: each says in a sentence what it did."""
+    created = topics("create", topic, "--partitions", 3, "--replication-factor", 1, "--config", "retention.ms=3600000")
+    assert created.code == 0 and created.out == f"Created topic {topic}: partitions 3, replicas 1.\n"
+    listed = [line.split() for line in topics("list").out.splitlines()]
+    assert [topic, "3", "1"] in listed
+    described = topics("describe", topic).out
+    assert "retention.ms=3600000 (topic)" in described and f"Topic {topic}  id " in described
+    assert topics("alter", topic, "--partitions", 5).out == f"Topic {topic} has 5 partitions now.\n"
+    assert len(topics("describe", topic, "--json").json[0]["partitions"]) == 5
+    assert topics("delete", topic, "--yes").out == f"Deleted topic {topic}.\n"
+    assert topic not in topics("list").out
+
+
+def test_describe_tells_leaders_offsets_and_configs(topics: Topics, topic: str, target: Server) -> None:
+    """The offsets of each partition are those that were written; only configs that differ are shown."""
+    topics("create", topic, "-p", 2, "-r", 1, "-c", "segment.bytes=1048576", "-c", "cleanup.policy=compact")
+    producer = Producer({"bootstrap.servers": target.bootstrap})
+    for number in range(7):
+        producer.produce(topic, b"value", key=str(number), partition=1)
+    assert producer.flush(20) == 0
+    (described,) = topics("describe", topic, "--json").json
+    assert described["name"] == topic and len(described["topic_id"]) == 22 and described["replication_factor"] == 1
+    first, second = described["partitions"]
+    assert (first["earliest"], first["latest"]) == (0, 0) and (second["earliest"], second["latest"]) == (0, 7)
+    assert first["leader"] == second["leader"] and second["isr"] == second["replicas"] == [first["leader"]]
+    of_topic = {name: config["value"] for name, config in described["configs"].items() if config["source"] == "topic"}
+    assert of_topic == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
+    row = next(line.split() for line in topics("describe", topic).out.splitlines() if line.split()[:1] == ["1"])
+    assert row[-2:] == ["0", "7"]
+
+
+def test_create_says_what_the_broker_chose(topics: Topics, topic: str) -> None:
+    """Without numbers the broker's own defaults hold, and are told."""
+    made = topics("create", topic, "--json").json
+    assert made["name"] == topic and made["created"] is True and made["replication_factor"] == 1
+    assert len(topics("describe", topic, "--json").json[0]["partitions"]) == made["partitions"]
+
+
+def test_a_topic_that_exists(topics: Topics, topic: str) -> None:
+    """A second creation fails, unless --if-not-exists says that this is fine."""
+    topics("create", topic, "-p", 1)
+    again = topics("create", topic, "-p", 1)
+    assert again.code == 1 and topic in again.sentence and "exists" in again.sentence
+    fine = topics("create", topic, "-p", 1, "--if-not-exists")
+    assert fine.code == 0 and fine.out == f"Topic {topic} exists.\n"
+    assert topics("create", topic, "--if-not-exists", "--json").json == {"name": topic, "created": False}
+
+
+def test_a_topic_that_does_not_exist(topics: Topics, topic: str) -> None:
+    """Each command that needs one says so; --if-exists makes a deletion of none a success."""
+    for arguments in (["describe", topic], ["alter", topic, "-p", "9"], ["delete", topic, "--yes"]):
+        done = topics(*arguments)
+        assert done.code == 1 and done.sentence
+    gone = topics("delete", topic, "--yes", "--if-exists")
+    assert gone.code == 0 and gone.out == f"Topic {topic} does not exist.\n"
+    assert topics("delete", topic, "--yes", "--if-exists", "--json").json == {"deleted": [], "missing": [topic]}
+
+
+def test_a_deletion_is_asked_for(topics: Topics, topic: str) -> None:
+    """Without --yes a person is asked, and nothing happens unless the answer is yes."""
+    topics("create", topic)
+    for answer in ("n\n", "", "\n"):
+        refused = topics("delete", topic, stdin=answer)
+        assert refused.code == 1 and "nothing was deleted" in refused.err
+    assert topics("describe", topic).code == 0
+    assert topics("delete", topic, stdin="y\n").code == 0
+    assert topics("describe", topic).code == 1
+
+
+def test_what_a_broker_refuses_is_one_sentence(topics: Topics, topic: str) -> None:
+    """Names, configs and counts that no broker takes: exit code 1, the broker's reason, no traceback."""
+    topics("create", topic, "-p", 3)
+    for arguments in (
+        ["create", "bad/name"],
+        ["create", ".."],
+        ["create", "x" * 250],
+        ["create", "x" * 40_000],
+        ["create", f"{topic}-1", "-c", "no.such.config=1"],
+        ["create", f"{topic}-2", "-c", "retention.ms=soon"],
+        ["create", f"{topic}-3", "-r", "3"],
+        ["alter", topic, "-p", "2"],
+        ["alter", topic, "-p", "3"],
+    ):
+        done = topics(*arguments)
+        assert done.code == 1 and done.sentence, arguments
+
+
+def test_internal_topics_are_hidden(topics: Topics) -> None:
+    """They are listed on demand, and never by default."""
+    shown = {entry["name"] for entry in topics("list", "--json").json}
+    everything = topics("list", "--internal", "--json").json
+    assert shown == {entry["name"] for entry in everything if not entry["internal"]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["create"],
+        ["create", "t", "--partitions", "0"],
+        ["create", "t", "--partitions", str(2**31)],
+        ["create", "t", "--replication-factor", str(2**15)],
+        ["create", "t", "--config", "no-equals-sign"],
+        ["alter", "t"],
+        ["delete"],
+        ["list", "--bootstrap-server", "host:port"],
+        ["list", "--timeout", "0"],
+        ["no-such-command"],
+    ],
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    """What no broker has to be asked about ends with 2 and how to use it."""
+    done = run("topics", *arguments)
+    assert done.code == 2 and done.err.startswith("Usage: pybroker topics") and done.out == ""
+
+
+def test_nobody_is_there() -> None:
+    """As a process: one sentence with the address, and 1."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    done = run_process("topics", "list", "-b", address)
+    assert done.code == 1 and done.sentence == f"could not reach {address}: connection refused"
+
+
+def test_the_timeout_is_the_user_s() -> None:
+    """A port that accepts and says nothing does not hang the command."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = run("topics", "list", "--timeout", "0.2", "-b", f"127.0.0.1:{listener.getsockname()[1]}")
+    assert done.code == 1 and "in 0.2 s" in done.sentence
+
+
+def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYBROKER_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    assert "127.0.0.1:1" in run("topics", "list").sentence

@@ -1,0 +1,205 @@
+"""One connection to a broker that may be none: what each kind of answer, and of silence, becomes for the caller."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pybroker import errors
+from pybroker.client.connection import FRAME_BYTES_MAX, Connection
+from pybroker.client.metadata import Cluster, parse_bootstrap
+from pybroker.errors import KafkaError
+from pybroker.protocol import apis, codec
+from pybroker.protocol import messages as m
+
+Answer = Callable[[codec.RequestHeader, bytes], bytes | None]
+"""What a fake broker does with a request frame: the bytes that it sends, None to close the connection."""
+
+API_VERSIONS, METADATA = 18, 3
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def versions(header: codec.RequestHeader, listed: dict[int, tuple[int, int]]) -> bytes:
+    """The answer to ApiVersions that lists these ranges."""
+    keys = [m.ApiVersionsResponse.ApiKeys(api_key=k, min_version=v[0], max_version=v[1]) for k, v in listed.items()]
+    answer = m.ApiVersionsResponse(api_keys=keys)
+    return frame(codec.encode_response(API_VERSIONS, header.api_version, header.correlation_id, answer))
+
+
+@pytest.fixture
+def fake_broker() -> Iterator[Callable[[Answer], int]]:
+    """Start a server that answers each frame with what a function says; its port."""
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def serve(listener: socket.socket, answer: Answer) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError, struct.error):
+                    while True:
+                        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+                        request = connection.recv(size, socket.MSG_WAITALL)
+                        said = answer(codec.decode_request_header(request), request)
+                        if said is None:
+                            break
+                        connection.sendall(said)
+
+    def start(answer: Answer) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+        threads.append(threading.Thread(target=serve, args=(listener, answer), daemon=True))
+        threads[-1].start()
+        port: int = listener.getsockname()[1]
+        return port
+
+    yield start
+    for listener in listeners:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for thread in threads:
+        thread.join(5)
+
+
+def fails(port: int, timeout_s: float = 2.0) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        Connection("127.0.0.1", port, timeout_s=timeout_s)
+    assert f"127.0.0.1:{port}" in caught.value.message
+    return caught.value
+
+
+def test_the_highest_version_in_common(fake_broker: Callable[[Answer], int]) -> None:
+    """Each request goes out at the highest version that both know, and is refused where they know none together."""
+    asked = []
+
+    def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == API_VERSIONS:
+            return versions(header, {API_VERSIONS: (0, 9), METADATA: (2, 5), 19: (100, 101)})
+        asked.append(header.api_version)
+        response = m.MetadataResponse(cluster_id="c")
+        return frame(codec.encode_response(header.api_key, header.api_version, header.correlation_id, response))
+
+    with Connection("127.0.0.1", fake_broker(answer)) as connection:
+        assert connection.request(m.MetadataRequest(topics=[])).cluster_id == "c"
+        assert asked == [5]
+        with pytest.raises(KafkaError, match="serves CreateTopics 100 to 101, and this client knows 2 to 7") as caught:
+            connection.request(m.CreateTopicsRequest())
+        assert caught.value.code == errors.UNSUPPORTED_VERSION
+        with pytest.raises(KafkaError, match="does not serve DescribeCluster"):
+            connection.request(m.DescribeClusterRequest())
+        assert connection.is_open
+
+
+def test_an_older_broker_tells_its_versions_in_two_steps(fake_broker: Callable[[Answer], int]) -> None:
+    """KIP-511: a version of ApiVersions that a broker lacks is refused with the ones that it has; those are asked."""
+    asked = []
+
+    def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
+        asked.append(header.api_version)
+        if header.api_version > 2:
+            body = struct.pack(">ihi", header.correlation_id, errors.UNSUPPORTED_VERSION, 1)
+            return frame(body + struct.pack(">hhh", API_VERSIONS, 0, 2))
+        return versions(header, {API_VERSIONS: (0, 2), METADATA: (0, 1)})
+
+    with Connection("127.0.0.1", fake_broker(answer)) as connection:
+        assert connection.versions[METADATA] == (0, 1)
+    assert asked == [apis.KNOWN[API_VERSIONS].max_version, 2]
+
+
+def test_nobody_listens() -> None:
+    """The sentence says where, and what the system said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = fails(port)
+    assert error.code == errors.NETWORK_EXCEPTION and "connection refused" in error.message
+
+
+def test_a_name_that_is_not_known() -> None:
+    with pytest.raises(KafkaError, match=r"could not reach no-such-host\.invalid:9092: the name .* is not known"):
+        Connection("no-such-host.invalid", 9092)
+
+
+def test_a_broker_that_closes(fake_broker: Callable[[Answer], int]) -> None:
+    assert "it closed the connection" in fails(fake_broker(lambda header, request: None)).message
+
+
+def test_a_broker_that_is_silent(fake_broker: Callable[[Answer], int]) -> None:
+    """A timeout bounds the whole answer, however slowly it trickles in."""
+    error = fails(fake_broker(lambda header, request: b"\0"), timeout_s=0.2)
+    assert error.code == errors.REQUEST_TIMED_OUT and "in 0.2 s" in error.message
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1, int.from_bytes(b"HTTP", "big")])
+def test_no_broker_answers_with_such_a_length(fake_broker: Callable[[Answer], int], size: int) -> None:
+    """A length that cannot be is refused before anything is read, or allocated, by it."""
+    error = fails(fake_broker(lambda header, request: struct.pack(">i", size) + b"/1.1 400 Bad Request"))
+    assert error.code == errors.NETWORK_EXCEPTION and "does not speak Kafka's protocol" in error.message
+    assert f"an answer of {size} bytes" in error.message
+
+
+def test_the_largest_length_is_read(fake_broker: Callable[[Answer], int]) -> None:
+    """At the limit the answer is waited for; this one is cut off."""
+    sent = iter([struct.pack(">i", FRAME_BYTES_MAX)])
+    error = fails(fake_broker(lambda header, request: next(sent, None)), timeout_s=0.2)
+    assert error.code == errors.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\0\0\0\x09", "does not parse"),
+        (b"\0\0\0\x01\0\0", "does not parse"),
+        (b"\0\0\0\x01" + b"\xff" * 40, "does not parse"),
+        (b"\0\0\0\x09\0\0\x01\0\0\0\0\0", "answer to request 9, where 1 was asked"),
+    ],
+)
+def test_answers_that_make_no_sense(fake_broker: Callable[[Answer], int], body: bytes, why: str) -> None:
+    """Another correlation id, or bytes that are no answer, close the connection with a sentence."""
+    assert why in fails(fake_broker(lambda header, request: frame(body))).message
+
+
+def test_a_request_that_cannot_be_written(fake_broker: Callable[[Answer], int]) -> None:
+    """What a caller got wrong is the caller's error, and the connection stays open."""
+    port = fake_broker(lambda header, request: versions(header, {METADATA: (0, 13)}))
+    with Connection("127.0.0.1", port) as connection:
+        with pytest.raises(KafkaError, match="no such request can be written") as caught:
+            connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="x" * 40_000)]))
+        assert caught.value.code == errors.INVALID_REQUEST and connection.is_open
+
+
+def test_the_next_bootstrap_address_is_tried(fake_broker: Callable[[Answer], int]) -> None:
+    """One dead address of several does no harm; if all are dead, the last one's failure is told."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = listener.getsockname()[1]
+    alive = fake_broker(lambda header, request: versions(header, {}))
+    with Cluster(f"127.0.0.1:{dead},127.0.0.1:{alive}") as cluster:
+        assert cluster.any().port == alive
+    with Cluster(f"127.0.0.1:{dead}") as cluster, pytest.raises(KafkaError, match=f"127.0.0.1:{dead}"):
+        cluster.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", [("a", 1)]),
+        ("a", [("a", 9092)]),
+        (" a:1 , b ,", [("a", 1), ("b", 9092)]),
+        ("[::1]:7", [("::1", 7)]),
+        ("[::1]", [("::1", 9092)]),
+    ],
+)
+def test_bootstrap_addresses(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_bootstrap(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:", ":1", "a:0", "a:65536", "a:b", "a:-1", "::1", "::1:9092"])
+def test_what_is_no_bootstrap_address(text: str) -> None:
+    with pytest.raises(KafkaError, match="host:port is expected"):
+        parse_bootstrap(text)
