@@ -1,0 +1,321 @@
+"""The group coordinator: finds a group, lets `cluster.rebalance` decide, and does what it decided.
+
+Everything runs on the event loop, so that one group is never in two hands; only the reading of a partition at start-up
+is done on threads. A request that waits (join, sync) waits on a future that stands as token in the group's state.
+Sessions count on the monotonic clock, what is stored carries the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.cluster import rebalance
+from pybroker.cluster.group import (
+    Effect,
+    Group,
+    Joined,
+    Limits,
+    Rebalancing,
+    State,
+    Store,
+    Synced,
+    check_commit,
+    next_deadline_ms,
+)
+from pybroker.cluster.offsets import METADATA_BYTES_MAX, Committed, expired
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.groups import records
+from pybroker.groups.shard import Entry, Shard, load, wall_ms
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.replication.replicas import Replica
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+log = logging.getLogger(__name__)
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java: over UTF-16 code units, 32 bits with wrap."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for i in range(0, len(units), 2):
+        value = (value * 31 + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of an internal topic that a group or transactional id lives in (Kafka's Utils.abs, no murmur2)."""
+    value = java_hash(key)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+class Coordinator:
+    """The groups of the partitions that this broker leads."""
+
+    def __init__(self, config: BrokerConfig, workers: Executor) -> None:
+        self._workers = workers
+        self._read_bytes: int = config["offsets.load.buffer.size"]
+        self._retention_ms: int = config["offsets.retention.minutes"] * 60_000
+        self._limits = Limits(
+            session_timeout_min_ms=config["group.min.session.timeout.ms"],
+            session_timeout_max_ms=config["group.max.session.timeout.ms"],
+            initial_delay_ms=config["group.initial.rebalance.delay.ms"],
+            size_max=config["group.max.size"],
+        )
+        self._shards: dict[int, Shard] = {}
+        self._partitions = 0
+        self.rebalances = 0  # begun since the start
+
+    # -- partitions of the offsets topic -----------------------------------------------------------------------------
+
+    async def lead(self, replicas: Sequence[Replica], partitions: int) -> None:
+        """Load the groups of these partitions; each can be used as soon as it is read."""
+        self._partitions = partitions
+        await asyncio.gather(*(self._load(replica) for replica in replicas))
+
+    async def _load(self, replica: Replica) -> None:
+        shard = self._shards[replica.key.partition] = Shard(replica.key.partition, replica)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._workers, load, replica.partition(), self._read_bytes)
+        except (KafkaError, core.LogError, OSError) as problem:
+            shard.failure = str(problem)
+            event(log, logging.ERROR, "groups not loaded", partition=replica.key, reason=problem)
+            return
+        now_ms = self._now_ms()
+        for entry in found.values():
+            for member in entry.group.members.values():
+                member.deadline_ms = now_ms + member.session_timeout_ms
+            self._arm(shard, entry)
+        shard.entries = found
+        shard.loading = False
+
+    def resign(self) -> None:
+        """The broker stops, or the topic is gone: tell everybody who waits to look for another coordinator."""
+        for shard in self._shards.values():
+            for entry in shard.entries.values():
+                if entry.alarm is not None:
+                    entry.alarm.cancel()
+                for member in entry.group.members.values():
+                    for token, kind in ((member.joining, Joined), (member.syncing, Synced)):
+                        if token is not None and not token.done():
+                            token.set_result(kind(token, errors.NOT_COORDINATOR))
+        self._shards.clear()
+
+    def shard_of(self, group_id: str) -> Shard:
+        """The partition that a group lives in. Raises 14, 15, 16, 24."""
+        if not self._partitions:
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} does not exist yet")
+        shard = self._shards.get(partition_of(group_id, self._partitions))
+        if shard is None:
+            raise KafkaError(errors.NOT_COORDINATOR, f"this broker does not coordinate group {group_id!r}")
+        shard.check()
+        return shard
+
+    def find(self, group_id: str) -> Entry | None:
+        """A group that is here, or None. Raises as shard_of."""
+        return self.shard_of(group_id).entries.get(group_id)
+
+    def entries(self) -> Iterable[Entry]:
+        """All groups that are loaded."""
+        for shard in self._shards.values():
+            yield from shard.entries.values()
+
+    def loading(self) -> bool:
+        return any(shard.loading for shard in self._shards.values())
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    async def join(self, group_id: str, fields: Mapping[str, Any]) -> Joined:
+        """A JoinGroup; waits for the end of the join phase. `fields`: of rebalance.Join all but token and fresh_id."""
+        if not group_id:
+            raise KafkaError(errors.INVALID_GROUP_ID, "a group that is joined has a name")
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        if entry is None:
+            if fields["member_id"]:
+                raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+            entry = shard.entries[group_id] = Entry(Group(group_id), since_ms=wall_ms())
+        future: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
+        name = fields["instance_id"] if fields["instance_id"] is not None else fields["client_id"]
+        request = rebalance.Join(token=future, fresh_id=f"{name}-{uuid.uuid4()}", **fields)
+        self._do(shard, entry, rebalance.join(entry.group, self._now_ms(), request, self._limits))
+        return await future
+
+    async def sync(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes],
+        protocol_type: str | None, protocol: str | None,
+    ) -> Synced:  # fmt: skip
+        """A SyncGroup; waits for the leader's assignment."""
+        shard, entry = self._existing(group_id)
+        future: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
+        effects = rebalance.sync(
+            entry.group, self._now_ms(), future, member_id, instance_id, generation, assignments,
+            protocol_type=protocol_type, protocol=protocol,
+        )  # fmt: skip
+        self._do(shard, entry, effects)
+        return await future
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """A sign of life: NONE, or what the member must do."""
+        try:
+            _, entry = self._existing(group_id)
+        except KafkaError as problem:
+            if problem.code == errors.COORDINATOR_LOAD_IN_PROGRESS:
+                return errors.NONE  # the member need not do anything about it
+            return problem.code
+        return rebalance.heartbeat(entry.group, self._now_ms(), member_id, instance_id, generation)
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None, reason: str) -> int:
+        """A member goes."""
+        shard, entry = self._existing(group_id)
+        error, effects = rebalance.leave(entry.group, self._now_ms(), member_id, instance_id, reason, self._limits)
+        self._do(shard, entry, effects)
+        return error
+
+    def force_rebalance(self, group_id: str, cause: str) -> None:
+        """Make the members of a group rejoin."""
+        shard, entry = self._existing(group_id)
+        self._do(shard, entry, rebalance.force(entry.group, self._now_ms(), cause, self._limits))
+
+    def _existing(self, group_id: str) -> tuple[Shard, Entry]:
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        if entry is None:
+            raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+        return shard, entry
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int,
+               offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:  # fmt: skip
+        """Store where a group stands; an error code for each partition. Raises KafkaError for the whole."""
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        if entry is None:
+            if generation >= 0:
+                raise KafkaError(errors.ILLEGAL_GENERATION, f"group {group_id!r} has no generation {generation}")
+            entry = Entry(Group(group_id), since_ms=wall_ms())
+        error = check_commit(entry.group, member_id, instance_id, generation)
+        if error:
+            raise KafkaError(error, f"group {group_id!r} takes no offsets of member {member_id!r}")
+        rebalance.touch(entry.group, self._now_ms(), member_id)
+        answers = dict.fromkeys(offsets, errors.NONE)
+        for key, committed in offsets.items():
+            if len(committed.metadata.encode()) > METADATA_BYTES_MAX:
+                answers[key] = errors.OFFSET_METADATA_TOO_LARGE
+        good = {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
+        if not good:
+            return answers
+        error = shard.write([records.offset_record(group_id, key, committed) for key, committed in good.items()])
+        if error:
+            return answers | dict.fromkeys(good, error)
+        entry.offsets.update(good)
+        shard.entries[group_id] = entry
+        return answers
+
+    def forget(self, group_id: str, keys: Iterable[TopicPartition]) -> int:
+        """Forget committed offsets; NONE or an error code."""
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        known = [key for key in keys if entry is not None and key in entry.offsets]
+        if entry is None or not known:
+            return errors.NONE
+        error = shard.write([records.offset_record(group_id, key, None) for key in known])
+        if not error:
+            for key in known:
+                del entry.offsets[key]
+        return error
+
+    def delete(self, group_id: str) -> int:
+        """Remove a group that has no members, with its offsets."""
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        if entry is None or entry.group.state is State.DEAD:
+            return errors.GROUP_ID_NOT_FOUND
+        if entry.group.state is not State.EMPTY:
+            return errors.NON_EMPTY_GROUP
+        pairs = [records.offset_record(group_id, key, None) for key in entry.offsets]
+        error = shard.write([*pairs, (records.group_key(group_id), None)])
+        if not error:
+            self._remove(shard, entry)
+        return error
+
+    def expire(self, now_ms: int) -> int:
+        """Forget the offsets whose time is over, and the groups that keep none; how many offsets."""
+        gone = 0
+        for shard in self._shards.values():
+            for entry in [] if shard.loading else list(shard.entries.values()):
+                topics = records.subscribed_topics(entry.group)
+                keys = expired(entry.group, entry.offsets, topics, entry.since_ms, now_ms, self._retention_ms)
+                if keys and self.forget(entry.group.id, keys) == errors.NONE:
+                    gone += len(keys)
+                self._drop_if_over(shard, entry)
+        return gone
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: nobody stands anywhere in it."""
+        for shard in self._shards.values():
+            for entry in [] if shard.loading else list(shard.entries.values()):
+                self.forget(entry.group.id, [key for key in entry.offsets if key.topic == topic])
+
+    # -- doing what was decided --------------------------------------------------------------------------------------
+
+    def _do(self, shard: Shard, entry: Entry, effects: Sequence[Effect]) -> None:
+        todo = list(effects)
+        while todo:
+            effect = todo.pop(0)
+            if isinstance(effect, Joined | Synced):
+                if not effect.token.done():  # else the client went away meanwhile
+                    effect.token.set_result(effect)
+            elif isinstance(effect, Store):
+                entry.since_ms = wall_ms()
+                error = shard.write([records.group_record(entry.group, entry.since_ms)])
+                todo += rebalance.stored(entry.group, self._now_ms(), effect.generation, error, self._limits)
+            elif isinstance(effect, Rebalancing):
+                self.rebalances += 1
+                event(log, logging.INFO, "rebalance", group=entry.group.id, generation=entry.group.generation,
+                      members=len(entry.group.members), cause=effect.cause)  # fmt: skip
+        self._arm(shard, entry)
+        if not entry.group.generation:
+            self._drop_if_over(shard, entry)  # its only join was refused
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _arm(self, shard: Shard, entry: Entry) -> None:
+        """Set the group's timer to its next deadline; one that rings early only looks again."""
+        due_ms = next_deadline_ms(entry.group)
+        if due_ms is None or (entry.alarm is not None and entry.alarm_ms <= due_ms):
+            return
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        entry.alarm_ms = due_ms
+        entry.alarm = asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._ring, shard, entry)
+
+    def _ring(self, shard: Shard, entry: Entry) -> None:
+        entry.alarm = None
+        self._do(shard, entry, rebalance.tick(entry.group, self._now_ms(), self._limits))
+
+    def _drop_if_over(self, shard: Shard, entry: Entry) -> None:
+        """A group without members, offsets and pending ids is forgotten, in the log too if it ever stood there."""
+        group = entry.group
+        if group.state is not State.EMPTY or entry.offsets or group.pending or shard.entries.get(group.id) is not entry:
+            return
+        if group.generation and shard.write([(records.group_key(group.id), None)]):
+            return  # it stays until the log takes the tombstone
+        self._remove(shard, entry)
+
+    def _remove(self, shard: Shard, entry: Entry) -> None:
+        entry.group.state = State.DEAD
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        del shard.entries[entry.group.id]

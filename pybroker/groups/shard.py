@@ -1,0 +1,117 @@
+"""One partition of __consumer_offsets: the groups that live in it, loaded from its log and written to it.
+
+    loading --all records read--> active --partition lost--> (dropped, every waiting request told)
+
+While it loads its groups answer COORDINATOR_LOAD_IN_PROGRESS; other partitions are not held up, for the reading is done
+on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.cluster.group import Group
+from pybroker.cluster.offsets import Committed
+from pybroker.errors import KafkaError
+from pybroker.groups import records
+from pybroker.groups.records import GroupRecord, OffsetRecord, Pair
+from pybroker.model import TopicPartition
+from pybroker.replication.replicas import Replica
+from pybroker.replication.search import open_batch
+
+CONTROL = 0x20
+
+
+@dataclass(slots=True)
+class Entry:
+    """One group, its offsets, and what the coordinator keeps beside them."""
+
+    group: Group
+    offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
+    since_ms: int = 0  # wall clock: when the group became what it is, for the expiry of offsets
+    alarm: Any = None  # the timer's handle
+    alarm_ms: int = 0
+
+
+def wall_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def load(log: core.Partition, read_bytes: int) -> dict[str, Entry]:
+    """Read all groups of a partition. On a thread. Raises KafkaError, core.LogError, OSError."""
+    found: dict[str, Entry] = {}
+    offset, end = log.log_start_offset, log.high_watermark
+    while offset < end:
+        piece = log.read(offset, read_bytes).slice
+        if piece is None:
+            break
+        try:
+            data = piece.tobytes()
+        finally:
+            piece.close()
+        for position, header in core.iter_batches(data):
+            offset = header.last_offset + 1
+            if not header.attributes & CONTROL:
+                _replay(found, memoryview(data)[position : position + header.size], header)
+    return {name: entry for name, entry in found.items() if entry.offsets or not entry.group.is_simple()}
+
+
+def _replay(found: dict[str, Entry], batch: memoryview, header: core.BatchHeader) -> None:
+    for _, _, key, value, _ in core.walk_records(open_batch(batch, header), header):
+        record = records.parse(key, value)
+        if isinstance(record, OffsetRecord):
+            entry = found.setdefault(record.group, Entry(Group(record.group)))
+            if record.committed is None:
+                entry.offsets.pop(record.key, None)
+            else:
+                entry.offsets[record.key] = record.committed
+        elif isinstance(record, GroupRecord):
+            entry = found.setdefault(record.id, Entry(Group(record.id)))
+            entry.group = record.group or Group(record.id)
+            entry.since_ms = max(record.since_ms, 0)
+
+
+class Shard:
+    """The groups of one partition."""
+
+    def __init__(self, index: int, replica: Replica) -> None:
+        self.index = index
+        self.replica = replica
+        self.loading = True
+        self.failure: str | None = None
+        self.entries: dict[str, Entry] = {}
+
+    def check(self) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS, or NOT_COORDINATOR where loading failed."""
+        if self.failure is not None:
+            raise KafkaError(errors.NOT_COORDINATOR, f"__consumer_offsets-{self.index}: {self.failure}")
+        if self.loading:
+            raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"__consumer_offsets-{self.index} is being read")
+
+    def write(self, pairs: Sequence[Pair]) -> int:
+        """Append records in one batch; NONE or the error that a group's client is told."""
+        now_ms = wall_ms()
+        batch = core.build_batch([(now_ms, key, value, ()) for key, value in pairs])
+        try:
+            self.replica.append(batch, now_ms)
+        except (KafkaError, core.LogError) as problem:
+            return CLIENT_ERRORS.get(problem.code, problem.code)
+        except OSError:
+            return errors.NOT_COORDINATOR
+        return errors.NONE
+
+
+CLIENT_ERRORS = {
+    errors.UNKNOWN_TOPIC_OR_PARTITION: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_ENOUGH_REPLICAS: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_LEADER_OR_FOLLOWER: errors.NOT_COORDINATOR,
+    errors.KAFKA_STORAGE_ERROR: errors.NOT_COORDINATOR,
+    errors.MESSAGE_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
+    errors.RECORD_LIST_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""What an append to the log of groups failed with, and what that is to a group's client."""
