@@ -4,7 +4,7 @@ Names are imported from `pybroker.core`. Offsets are record offsets, positions a
 milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 Bytes = bytes | bytearray | memoryview
@@ -67,7 +67,7 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     partition_leader_epoch: int = -1,
-    compress: "Callable[[bytes], bytes] | None" = None,
+    compress: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
     """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies."""
 

@@ -7,7 +7,7 @@ No state is shared between two brokers: ten of them live in one process.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport strcpy
+from libc.string cimport memcpy, strcpy
 
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
 from pybroker.core.epochs cimport epochs_init, epochs_load
@@ -15,6 +15,7 @@ from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition, read_settings
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_drop, log_hold, log_t, log_wake_flusher
+from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
 from pybroker.core.sequence cimport sequence_init
@@ -173,9 +174,7 @@ cdef class Broker:
             p.partition = partition
             p.directory = directory
             p.topic_id = self._claim(log_dir, directory, topic_id)
-            p.state.log = new_log(self.context, os.fsencode(directory))
-            p.state.leader_epoch = -1
-            p.state.lease_deadline_ms = (<int64_t>1) << 62
+            p.state = self._new_state(topic, partition, p.topic_id, new_log(self.context, os.fsencode(directory)))
             p.owner = self
             p.recovery = ""
             read_settings(p.state.log, config)
@@ -190,6 +189,23 @@ cdef class Broker:
             del self.table[topic, partition]
             raise
         return p
+
+    cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL:
+        """The partition's state, which takes over the hold on the log."""
+        cdef bytes name = topic.encode()
+        cdef partition_t* state
+        if len(name) > TOPIC_BYTES_MAX or len(topic_id) != 16:
+            log_drop(log)
+            raise ValueError(f"a topic name has at most {TOPIC_BYTES_MAX} bytes and a topic id 16")
+        state = partition_new(log)
+        if state == NULL:
+            log_drop(log)
+            raise MemoryError()
+        strcpy(state.topic, name)
+        state.topic_length = len(name)
+        memcpy(state.topic_id, <const char*>topic_id, 16)
+        state.index = partition
+        return state
 
     cdef _claim(self, str log_dir, str directory, bytes topic_id):
         """Make the directory and its metadata, or check that an existing one belongs to this topic id."""
@@ -274,6 +290,7 @@ cdef class Broker:
             status = vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to)
             pthread_mutex_unlock(&l.append_mutex)
             pthread_mutex_unlock(&l.flush_mutex)
+            partition_tell(p.state)
             if status == 0:
                 context_discard(self.context, c_to, True, delay)
         raise_status(status, p.directory)

@@ -15,7 +15,7 @@ cdef class Slice:
 
 
 cdef class Partition:
-    cdef partition_t state
+    cdef partition_t* state
     cdef object owner               # the Broker: its context outlives every log
     cdef readonly str topic
     cdef readonly int partition

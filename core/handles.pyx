@@ -22,7 +22,7 @@ from pybroker.core.log cimport (
 )
 from pybroker.core.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
-    partition_lead, partition_read, read_t,
+    partition_drop, partition_lead, partition_read, read_t,
 )
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
@@ -149,8 +149,8 @@ cdef class Partition:
     """A handle to one partition's log and watermarks. Every call releases the GIL while it touches files."""
 
     def __dealloc__(self):
-        if self.state.log != NULL:
-            log_drop(self.state.log)
+        if self.state != NULL:
+            partition_drop(self.state)
 
     cdef str name(self):
         return f"{self.topic}-{self.partition}"
@@ -228,7 +228,7 @@ cdef class Partition:
         try:
             with nogil:
                 status = partition_append(
-                    &self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
+                    self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
                     INTERNAL if internal else FROM_CLIENT, now_ms, &done)
             if status != 0 and status != DUPLICATE:
                 self.refuse(status, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, internal)
@@ -267,7 +267,7 @@ cdef class Partition:
         PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
         try:
             with nogil:
-                status = partition_append_replica(&self.state, <const uint8_t*>buffer.buf, buffer.len, now_ms)
+                status = partition_append_replica(self.state, <const uint8_t*>buffer.buf, buffer.len, now_ms)
         finally:
             PyBuffer_Release(&buffer)
         self.check(status, "append to replica")
@@ -281,7 +281,7 @@ cdef class Partition:
         cdef int status
         cdef Slice s
         with nogil:
-            status = partition_read(&self.state, offset, max_bytes, bound, minimum_one, &r)
+            status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(status, f"offset {offset} of {self.name()} is outside {r.view.log_start} .. {r.view.log_end}")
         self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
@@ -352,7 +352,7 @@ cdef class Partition:
         """Lead under this epoch from the log's end on; LogError(74) if ours is newer."""
         cdef int status
         with nogil:
-            status = partition_lead(&self.state, leader_epoch, partition_epoch)
+            status = partition_lead(self.state, leader_epoch, partition_epoch)
         if status == FENCED_LEADER_EPOCH:
             raise LogError(status, f"{self.name()}: leader epoch {leader_epoch} is older than ours, {self.leader_epoch}")
         self.check(status, "lead")

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.log cimport found_t, log_t, view_t
+from pybroker.core.quiesce cimport pthread_mutex_t
 
 cdef enum:
     FROM_CLIENT = 0
@@ -10,11 +11,32 @@ cdef enum:
     BOUND_LAST_STABLE = 1
     BOUND_LOG_END = 2        # replicas read to the end
 
+cdef enum:
+    TOPIC_BYTES_MAX = 249    # Kafka's limit
+
+ctypedef void (*notify_fn)(watch_t* w) noexcept nogil
+
+cdef struct watch_t:         # who is to be told that a partition grew, or went; told once, then watches no more
+    watch_t* next
+    watch_t* previous
+    partition_t* partition   # NULL: watches nothing
+    notify_fn notify         # called with the partition's watch mutex held: it may only leave a note
+    void* owner
+
 cdef struct partition_t:
+    int32_t refs
+    int32_t index
+    int32_t opaque           # its topic's rules ask for no record to be seen: the native plane may append
+    int32_t topic_length
+    char topic[<int>TOPIC_BYTES_MAX + 1]
+    uint8_t topic_id[16]
     log_t* log
     int32_t leader_epoch
     int32_t partition_epoch
     int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
+    pthread_mutex_t watch_mutex
+    watch_t* watches
+    int32_t watched          # how many; 0 costs an append one load
 
 cdef struct appended_t:
     int64_t base_offset
@@ -28,6 +50,12 @@ cdef struct read_t:
     view_t view
     int64_t generation
 
+cdef partition_t* partition_new(log_t* l) noexcept nogil
+cdef void partition_hold(partition_t* p) noexcept nogil
+cdef void partition_drop(void* partition) noexcept nogil
+cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil
+cdef void partition_unwatch(watch_t* w) noexcept nogil
+cdef void partition_tell(partition_t* p) noexcept nogil
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil

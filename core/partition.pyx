@@ -5,9 +5,10 @@ sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is 
 goes out in front of the untouched rest: the caller's bytes are never written to.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
 
-from pybroker.core.atomic cimport load_i32, load_i64, store_i32
+from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i32
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
@@ -17,11 +18,89 @@ from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
     RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.log cimport log_active, log_publish, log_read, log_t, log_view, log_write, view_t
+from pybroker.core.log cimport log_active, log_drop, log_publish, log_read, log_t, log_view, log_write, view_t
 from pybroker.core.producers cimport producers_see
-from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.quiesce cimport (
+    pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
+)
 from pybroker.core.sequence cimport DUPLICATE, seen_t, sequence_check, sequence_first_open
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+
+
+cdef partition_t* partition_new(log_t* l) noexcept nogil:
+    """A partition that owns the caller's hold on a log; its only reference is the caller's."""
+    cdef partition_t* p = <partition_t*>calloc(1, sizeof(partition_t))
+    if p == NULL:
+        return NULL
+    p.refs = 1
+    p.log = l
+    p.leader_epoch = -1
+    p.lease_deadline_ms = (<int64_t>1) << 62
+    pthread_mutex_init(&p.watch_mutex, NULL)
+    return p
+
+
+cdef void partition_hold(partition_t* p) noexcept nogil:
+    add_i32(&p.refs, 1)
+
+
+cdef void partition_drop(void* partition) noexcept nogil:
+    cdef partition_t* p = <partition_t*>partition
+    if add_i32(&p.refs, -1) > 0:
+        return
+    log_drop(p.log)
+    pthread_mutex_destroy(&p.watch_mutex)
+    free(p)
+
+
+cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
+    """Be told of the next append. The watcher looks once more after this call: what came before is not told.
+
+    The watcher keeps the partition alive, and takes its watch back before it goes."""
+    pthread_mutex_lock(&p.watch_mutex)
+    w.partition = p
+    w.previous = NULL
+    w.next = p.watches
+    if p.watches != NULL:
+        p.watches.previous = w
+    p.watches = w
+    add_i32(&p.watched, 1)
+    pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
+    if w.previous != NULL:
+        w.previous.next = w.next
+    else:
+        p.watches = w.next
+    if w.next != NULL:
+        w.next.previous = w.previous
+    w.partition = NULL
+    add_i32(&p.watched, -1)
+
+
+cdef void partition_unwatch(watch_t* w) noexcept nogil:
+    """Take a watch back, whether it was told or not."""
+    cdef partition_t* p = <partition_t*>load_ptr(<void**>&w.partition)
+    if p == NULL:
+        return
+    pthread_mutex_lock(&p.watch_mutex)
+    if w.partition != NULL:
+        unlink_watch(p, w)
+    pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef void partition_tell(partition_t* p) noexcept nogil:
+    """Tell every watcher, once. Called after an append was published, and when the partition goes."""
+    cdef watch_t* w
+    if load_i32(&p.watched) == 0:
+        return
+    pthread_mutex_lock(&p.watch_mutex)
+    while p.watches != NULL:
+        w = p.watches
+        unlink_watch(p, w)
+        w.notify(w)
+    pthread_mutex_unlock(&p.watch_mutex)
 
 
 cdef int check_epoch(partition_t* p, int32_t leader_epoch) noexcept nogil:
@@ -126,6 +205,7 @@ cdef int partition_append(
     pthread_mutex_unlock(&l.append_mutex)
     if status == 0:
         vfs_pass(l.context.fs, P_APPEND_AFTER)
+        partition_tell(p)
     return status
 
 
@@ -157,6 +237,7 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
             status = append_stamped(p.log, &b, now_ms)
             pthread_mutex_unlock(&p.log.append_mutex)
             at += b.size
+    partition_tell(p)
     return status
 
 
