@@ -1,0 +1,131 @@
+"""Builds core under the compiler's sanitizers, each in a tree of its own, and runs core's tests there.
+
+    tools/sanitize.py [address | thread] [pytest arguments]
+
+`address` is AddressSanitizer with UBSan and a look for leaks, Python's own allocator put aside so that every object has
+its guards; `thread` is ThreadSanitizer. Without a name both run. A run counts only if its sanitizer first finds a fault
+that was put there for it; it fails if a test does, or if anything was reported that core has a part in: the reports of
+all processes, children that a test starts too, are collected in files.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TREES = ROOT / "build" / "sanitize"
+JOBS = str(os.cpu_count() or 1)
+
+FLAGS = {"address": "address,undefined", "thread": "thread"}
+RUNTIMES = {"address": "libasan", "thread": "libtsan"}
+CANARIES = {"address": "step_too_far", "thread": "race"}
+# Exit codes say nothing here: a leak of somebody else's would change them, and so the reports are what counts.
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
+    "LSAN_OPTIONS": "exitcode=0",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=1",
+}
+COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests")
+NOT_COPIED = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
+BUILT = {".so", ".c"}
+
+
+def copy(tree: Path) -> None:
+    """Bring the tree up to date; what was built there stays, unless its source is gone."""
+    shutil.rmtree(tree / "tests", ignore_errors=True)
+    shutil.rmtree(tree / "pybroker", ignore_errors=True)
+    for path in (tree / "core").glob("*"):
+        source = ROOT / "core" / path.name
+        gone = not (source.with_name(path.name.split(".")[0] + ".pyx") if path.suffix in BUILT else source).exists()
+        if gone and path.is_file():
+            path.unlink()
+    tree.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        source, target = ROOT / name, tree / name
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=NOT_COPIED, dirs_exist_ok=True)
+        else:
+            shutil.copy2(source, target)
+
+
+def build(tree: Path, kind: str) -> None:
+    env = os.environ | {"PYBROKER_SANITIZE": FLAGS[kind]}
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel", JOBS]
+    built = subprocess.run(command, cwd=tree, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if built.returncode:
+        sys.exit(f"{built.stdout}\nCore did not build with -fsanitize={FLAGS[kind]}: it takes gcc and its sanitizers.")
+
+
+def runtime(tree: Path, kind: str) -> str:
+    """The sanitizer's library, as the modules that were built with it find it; it must be the first one loaded."""
+    module = next((tree / "core").glob("status*.so"))
+    listed = subprocess.run(["ldd", str(module)], capture_output=True, text=True).stdout
+    found = re.search(rf"{RUNTIMES[kind]}\S* => (/\S+)", listed)
+    if found is None:
+        sys.exit(f"{module.name} was not linked with {RUNTIMES[kind]}: make sanitize needs gcc, with CC unset or gcc.")
+    return found[1]
+
+
+def same_addresses() -> list[str]:
+    """Older ThreadSanitizers do not know the address space of kernels that randomize much of it."""
+    command = ["setarch", "-R"]
+    works = shutil.which("setarch") and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+    return command if works else []
+
+
+def run(tree: Path, kind: str, library: str, reports: Path, arguments: list[str]) -> int:
+    """Run Python under the sanitizer; its reports go to files that begin with `reports`."""
+    env = os.environ | {"PYBROKER_SANITIZE": FLAGS[kind], "LD_PRELOAD": library}
+    env |= {name: f"{value}:log_path={reports}" for name, value in OPTIONS.items()}
+    if kind == "address":
+        env["PYTHONMALLOC"] = "malloc"
+    return subprocess.run([*same_addresses(), sys.executable, *arguments], cwd=tree, env=env).returncode
+
+
+def findings(reports: Path) -> list[str]:
+    """What the sanitizers said: all of it, but of leaks only those that a function of core allocated."""
+    found = []
+    for path in sorted(reports.parent.glob(f"{reports.name}.*")):
+        for piece in re.split(r"\n\n+|={10,}\n", path.read_text(errors="replace")):
+            if re.search(r"(Direct|Indirect) leak of", piece):
+                if re.search(r"#1 .*(pybroker/)?core/\w+\.", piece):
+                    found.append(piece)
+            elif re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer|FATAL:", piece):
+                found.append(path.read_text(errors="replace"))
+                break
+    return found
+
+
+def sanitize(kind: str, arguments: list[str]) -> bool:
+    tree = TREES / kind
+    print(f"Building core with -fsanitize={FLAGS[kind]}", flush=True)
+    copy(tree)
+    build(tree, kind)
+    library = runtime(tree, kind)
+    for old in tree.glob("report-*"):
+        old.unlink()
+    canary = f"from tests.core import probes; probes.load().{CANARIES[kind]}()"
+    run(tree, kind, library, tree / "report-canary", ["-c", canary])
+    if not findings(tree / "report-canary"):
+        sys.exit(f"The {kind} sanitizer does not see a fault that is there: its silence would mean nothing.")
+    command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--hypothesis-profile=ci", "-o", "timeout=900"]
+    code = run(tree, kind, library, tree / "report-tests", [*command, *(arguments or ["tests/core"])])
+    found = findings(tree / "report-tests")
+    print("\n".join(found))
+    print(f"{kind}: {len(found)} findings, pytest ended with {code}", flush=True)
+    return code == 0 and not found
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    kinds = [arguments.pop(0)] if arguments and arguments[0] in FLAGS else list(FLAGS)
+    if not all([sanitize(kind, arguments) for kind in kinds]):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
