@@ -1,0 +1,207 @@
+"""A session of the embedded store: what a client submits, hears and holds back, and how it ends."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from .store import (
+    ANY_VERSION,
+    Answer,
+    Create,
+    Delete,
+    Op,
+    Session,
+    SessionExpired,
+    Set,
+    Stat,
+    StoreError,
+    StoreFailed,
+    Watch,
+    WatchEvent,
+    check_multi,
+    check_op,
+    check_path,
+)
+from .tree import Tree
+from .watches import CHILD, DATA, EXIST, Watches
+
+if TYPE_CHECKING:
+    from .embedded import EmbeddedStore
+
+T = TypeVar("T")
+
+RETRY_S = 1.0
+"""Between attempts to end a session whose store fails."""
+TIMER_SLACK_MS = 2
+"""The loop's clock and the session's are cut to whole numbers at different places."""
+
+
+class Job(NamedTuple):
+    """Work for the store's thread, which must raise StoreError before it changes anything; answered on the loop."""
+
+    work: Callable[[Tree, list[WatchEvent]], Any]
+    future: "asyncio.Future[Any]"
+    session: "EmbeddedSession | None" = None
+    watch: Callable[[Any], None] | None = None
+    """Sets the operation's watch, given its answer."""
+
+
+def answer(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
+    """Answer a future, unless its caller was cancelled; what was done stays done."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class EmbeddedSession(Session):
+    """A session of the embedded store. `suspend` and `resume` make it a client that froze or lost its network."""
+
+    def __init__(self, store: "EmbeddedStore", loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
+        self.id = number
+        self.timeout_ms = timeout_ms
+        self.expired = asyncio.Event()
+        self._store = store
+        self._loop = loop
+        self._watches = Watches()
+        self._ended = False
+        self._suspended_ms: int | None = None
+        self._held: list[Callable[[], object]] = []
+        """What a suspended session sends and hears once it is resumed, in order."""
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> "asyncio.Future[tuple[str, Stat]]":
+        return self._write(Create(path, data, ephemeral, sequential))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> "asyncio.Future[Stat]":
+        return self._write(Set(path, data, version))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> "asyncio.Future[None]":
+        return self._write(Delete(path, version))
+
+    def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
+        return self._read(path, Tree.get, watch, lambda answer: DATA)
+
+    def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
+        return self._read(path, Tree.stat, watch, lambda stat: EXIST if stat is None else DATA)
+
+    def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
+        return self._read(path, Tree.children, watch, lambda answer: CHILD)
+
+    def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
+        ops = list(ops)
+        return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
+
+    def _write(self, op: Op) -> "asyncio.Future[Any]":
+        return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
+
+    def _read(
+        self, path: str, read: Callable[[Tree, str], T], watch: Watch | None, kind: Callable[[T], int]
+    ) -> "asyncio.Future[T]":
+        def add(answer: T) -> None:
+            if watch is not None and not self._ended:
+                self._watches.add(kind(answer), path, watch)
+
+        return self._submit(lambda tree, events: read(tree, path), lambda: check_path(path), add)
+
+    def _submit(
+        self,
+        work: Callable[[Tree, list[WatchEvent]], Any],
+        check: Callable[[], object],
+        watch: Callable[[Any], None] | None = None,
+    ) -> "asyncio.Future[Any]":
+        job = Job(work, self._loop.create_future(), self, watch)
+        try:
+            check()
+        except StoreError as error:
+            job.future.set_exception(error)
+            return job.future
+        self._when_there(lambda: self._send(job))
+        return job.future
+
+    def _send(self, job: Job) -> None:
+        if self._ended:
+            answer(job.future, None, SessionExpired())
+        else:
+            self._store.submit(job)
+
+    # -- life and death -----------------------------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Send and hear nothing until `resume`, as a client that froze or was cut off; the timeout runs from now."""
+        if self._suspended_ms is None:
+            self._suspended_ms = self._store.clock_ms()
+            self._loop.call_later((self.timeout_ms + TIMER_SLACK_MS) / 1000, self._store.expire_overdue)
+
+    def resume(self) -> None:
+        """Be there again: what was held back goes out and comes in, in order; so does the news of an expiry."""
+        self._suspended_ms = None
+        held, self._held = self._held, []
+        for what in held:
+            what()
+
+    def overdue(self, now_ms: int) -> bool:
+        return self._suspended_ms is not None and now_ms - self._suspended_ms >= self.timeout_ms
+
+    def expire(self) -> None:
+        """End the session on the store's side; the client hears of it when its ephemeral nodes are gone."""
+        if not self._ended:
+            self._end().add_done_callback(lambda _: self._when_there(self.expired.set))
+
+    def close(self) -> "asyncio.Future[None]":
+        self.resume()
+        if not self._ended:
+            return self._end()
+        done: asyncio.Future[None] = self._loop.create_future()
+        done.set_result(None)
+        return done
+
+    def _end(self) -> "asyncio.Future[None]":
+        """Delete the ephemeral nodes, trying again while the store fails: nobody else would."""
+        self._ended = True
+        self._watches.clear()
+        self._store.forget(self)
+        finished: asyncio.Future[None] = self._loop.create_future()
+
+        def attempt() -> None:
+            job = Job(lambda tree, events: tree.end_session(self.id, events), self._loop.create_future())
+            self._store.submit(job).add_done_callback(settle)
+
+        def settle(tried: "asyncio.Future[None]") -> None:
+            if isinstance(tried.exception(), StoreFailed):
+                self._loop.call_later(RETRY_S, attempt)
+            else:
+                answer(finished, None, None)
+
+        attempt()
+        return finished
+
+    # -- hearing ------------------------------------------------------------------------------------------------------
+
+    def hear(self, event: WatchEvent) -> None:
+        """Fire the watches that wait for the event."""
+        for watch in self._watches.take(event):
+            self._when_there(partial(self._fire, watch, event))
+
+    def answered(self, future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
+        """Hand an operation its answer."""
+        self._when_there(lambda: answer(future, result, error))
+
+    def _when_there(self, what: Callable[[], object]) -> None:
+        if self._suspended_ms is None:
+            what()
+        else:
+            self._held.append(what)
+
+    def _fire(self, watch: Watch, event: WatchEvent) -> None:
+        try:
+            watch(event)
+        except Exception as error:  # one watcher's mistake must not cost the others their events
+            message = f"a watch failed on {event.type.name} of {event.path}"
+            self._loop.call_exception_handler({"message": message, "exception": error})

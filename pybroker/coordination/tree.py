@@ -1,0 +1,266 @@
+"""The tree of nodes in one SQLite file: ZooKeeper's rules, told as SQL. One thread, no sessions' timing, no watches.
+
+The file: `node` has one row a node, found by its parent's path and its own name, so that a node and the children of a
+node are both one search. `creates` counts the children ever created: it numbers sequential ones, and ZooKeeper's
+cversion is 2 * creates - children. `meta` has the last transaction's number. Journal mode WAL with synchronous=FULL:
+a commit is one write and one fsync, and a crash leaves the last commit or the one before. The exclusive lock keeps a
+second process out.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .store import (
+    ANY_VERSION,
+    SEQUENCE_DIGITS,
+    Answer,
+    BadArguments,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    Set,
+    Stat,
+    StoreError,
+    StoreFailed,
+    WatchEvent,
+)
+
+APPLICATION_ID = 0x70796B76  # marks the file as ours
+FORMAT = 1
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE node (
+    parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
+    czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL,
+    version INTEGER NOT NULL, creates INTEGER NOT NULL, owner INTEGER NOT NULL, children INTEGER NOT NULL,
+    pzxid INTEGER NOT NULL, PRIMARY KEY (parent, name)
+) WITHOUT ROWID;
+CREATE INDEX node_of_session ON node (owner) WHERE owner != 0;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO node VALUES ('', '', x'', 0, 0, 0, 0, 0, 0, 0, 0, 0);
+INSERT INTO meta VALUES ('zxid', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+STAT = "czxid, mzxid, ctime_ms, mtime_ms, version, 2 * creates - children, owner, length(data), children, pzxid"
+
+
+def split(path: str) -> tuple[str, str]:
+    """(parent, name) of a path; the root is ("", "") and its children's parent is "/"."""
+    head, _, name = path.rpartition("/")
+    return (head or "/" if name else "", name)
+
+
+class Tree:
+    """The open file. Nothing is durable before `commit`; writes collect the events of what they change."""
+
+    def __init__(self, path: str, wall_ms: Callable[[], int]) -> None:
+        """Open or create the file; nodes of sessions that died with their process go. StoreFailed in one sentence."""
+        self.path = path
+        self._wall_ms = wall_ms
+        if not Path(path).parent.is_dir():
+            raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
+        self._sql = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            self._sql.close()
+            raise StoreFailed(detail=f"the coordination store {path} {_why(error)}") from None
+        except StoreFailed:
+            self._sql.close()
+            raise
+        self.zxid: int = self._one("SELECT value FROM meta WHERE name = 'zxid'")[0]
+        self._durable_zxid = self.zxid
+        for (owner,) in self._sql.execute("SELECT DISTINCT owner FROM node WHERE owner != 0").fetchall():
+            self.end_session(owner)
+        self.commit()
+
+    def _open(self) -> None:
+        self._sql.execute("PRAGMA locking_mode = EXCLUSIVE")
+        if (mark := self._one("PRAGMA application_id")[0]) != APPLICATION_ID:
+            if mark or self._one("SELECT count(*) FROM sqlite_schema")[0]:
+                raise StoreFailed(detail=f"{self.path} is a database of another program, not a coordination store")
+            self._sql.execute("PRAGMA journal_mode = WAL")
+            self._sql.execute("PRAGMA synchronous = FULL")
+            self._sql.executescript(SCHEMA)
+        if (version := self._one("PRAGMA user_version")[0]) != FORMAT:
+            raise StoreFailed(
+                detail=f"the coordination store {self.path} has format {version}; this pybroker reads {FORMAT}"
+            )
+        self._sql.execute("PRAGMA synchronous = FULL")
+        (checked,) = self._one("PRAGMA quick_check(1)")
+        if checked != "ok":
+            raise StoreFailed(detail=f"the coordination store {self.path} is damaged: {' '.join(checked.split())}")
+
+    def _one(self, sql: str) -> tuple[Any, ...]:
+        row: tuple[Any, ...] = self._sql.execute(sql).fetchone()
+        return row
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if not self._sql.in_transaction:
+            self._sql.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make everything since the last commit durable. sqlite3.Error if it cannot be: then `rollback`."""
+        if self._sql.in_transaction:
+            self._sql.execute("UPDATE meta SET value = ? WHERE name = 'zxid'", (self.zxid,))
+            self._sql.execute("COMMIT")
+        self._durable_zxid = self.zxid
+
+    def rollback(self) -> None:
+        """Forget everything since the last commit."""
+        if self._sql.in_transaction:  # SQLite rolls back by itself when the disk is full
+            self._sql.execute("ROLLBACK")
+        self.zxid = self._durable_zxid
+
+    def close(self) -> None:
+        self._sql.close()
+
+    def write(self, op: Op, session: int, events: list[WatchEvent]) -> Answer:
+        """One operation under a number of its own. Raises StoreError, and has changed nothing then."""
+        self._begin()
+        answer = self._apply(op, session, self.zxid + 1, events)
+        self.zxid += 1
+        return answer
+
+    def multi(self, ops: Sequence[Op], session: int, events: list[WatchEvent]) -> list[Answer]:
+        """All of the operations or none, under one number; each sees what those before it did. Raises StoreError."""
+        self._begin()
+        self._sql.execute("SAVEPOINT multi")
+        answers: list[Answer] = []
+        fired = len(events)
+        try:
+            for op in ops:
+                answers.append(self._apply(op, session, self.zxid + 1, events))
+        except StoreError as error:
+            self._sql.execute("ROLLBACK TO multi")
+            self._sql.execute("RELEASE multi")
+            del events[fired:]
+            error.index = len(answers)
+            raise
+        self._sql.execute("RELEASE multi")
+        self.zxid += 1
+        return answers
+
+    def new_session(self) -> int:
+        """A session's id: the number of the transaction that makes it, so no two are alike, restarts included."""
+        self._begin()
+        self.zxid += 1
+        return self.zxid
+
+    def end_session(self, session: int, events: list[WatchEvent] | None = None) -> None:
+        """Delete the session's ephemeral nodes, in one transaction."""
+        rows = self._sql.execute("SELECT parent, name FROM node WHERE owner = ? ORDER BY 1, 2", (session,)).fetchall()
+        deletes = [Delete(f"{'' if parent == '/' else parent}/{name}") for parent, name in rows]
+        self.multi(deletes, session, [] if events is None else events)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def stat(self, path: str) -> Stat | None:
+        row = self._sql.execute(f"SELECT {STAT} FROM node WHERE parent = ? AND name = ?", split(path)).fetchone()
+        return None if row is None else Stat._make(row)
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        sql = f"SELECT data, {STAT} FROM node WHERE parent = ? AND name = ?"
+        row = self._sql.execute(sql, split(path)).fetchone()
+        if row is None:
+            raise NoNode(path)
+        return row[0], Stat._make(row[1:])
+
+    def children(self, path: str) -> tuple[list[str], Stat]:
+        stat = self._expect(path, ANY_VERSION)
+        rows = self._sql.execute("SELECT name FROM node WHERE parent = ? ORDER BY name", (path,))
+        return [name for (name,) in rows], stat
+
+    def _expect(self, path: str, version: int) -> Stat:
+        """The Stat of a node that must be there, at a version. Raises NoNode, BadVersion."""
+        stat = self.stat(path)
+        if stat is None:
+            raise NoNode(path)
+        if version not in (ANY_VERSION, stat.version):
+            raise BadVersion(path, f"the node is at version {stat.version}, not {version}")
+        return stat
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, op: Op, session: int, zxid: int, events: list[WatchEvent]) -> Answer:
+        match op:
+            case Create():
+                return self._create(op, session, zxid, events)
+            case Set():
+                return self._set(op, zxid, events)
+            case Delete():
+                self._delete(op, zxid, events)
+            case Check():
+                self._expect(op.path, op.version)
+        return None
+
+    def _create(self, op: Create, session: int, zxid: int, events: list[WatchEvent]) -> tuple[str, Stat]:
+        head, _, name = op.path.rpartition("/")
+        parent = head or "/"
+        row = self._sql.execute(
+            "SELECT owner, creates FROM node WHERE parent = ? AND name = ?", split(parent)
+        ).fetchone()
+        if row is None:
+            raise NoNode(op.path)
+        owner, creates = row
+        if op.sequential:
+            name = f"{name}{creates:0{SEQUENCE_DIGITS}d}"
+        path = f"{'' if parent == '/' else parent}/{name}"
+        if self.stat(path) is not None:
+            raise NodeExists(path)
+        if owner:
+            raise NoChildrenForEphemerals(path)
+        now, mine = self._wall_ms(), session if op.ephemeral else 0
+        values = (parent, name, op.data, zxid, zxid, now, now, 0, 0, mine, 0, zxid)
+        self._sql.execute("INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self._adopt(parent, zxid, created=1, children=1)
+        events += WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN_CHANGED, parent)
+        return path, Stat(zxid, zxid, now, now, 0, 0, mine, len(op.data), 0, zxid)
+
+    def _set(self, op: Set, zxid: int, events: list[WatchEvent]) -> Stat:
+        stat, now = self._expect(op.path, op.version), self._wall_ms()
+        self._sql.execute(
+            "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 WHERE parent = ? AND name = ?",
+            (op.data, zxid, now, *split(op.path)),
+        )
+        events.append(WatchEvent(EventType.DATA_CHANGED, op.path))
+        return stat._replace(mzxid=zxid, mtime_ms=now, version=stat.version + 1, data_length=len(op.data))
+
+    def _delete(self, op: Delete, zxid: int, events: list[WatchEvent]) -> None:
+        if op.path == "/":
+            raise BadArguments(op.path, "the root cannot be deleted")
+        if self._expect(op.path, op.version).num_children:
+            raise NotEmpty(op.path)
+        parent, name = split(op.path)
+        self._sql.execute("DELETE FROM node WHERE parent = ? AND name = ?", (parent, name))
+        self._adopt(parent, zxid, created=0, children=-1)
+        events += WatchEvent(EventType.DELETED, op.path), WatchEvent(EventType.CHILDREN_CHANGED, parent)
+
+    def _adopt(self, parent: str, zxid: int, *, created: int, children: int) -> None:
+        """Tell a parent that a child came or went."""
+        self._sql.execute(
+            "UPDATE node SET creates = creates + ?, children = children + ?, pzxid = ? WHERE parent = ? AND name = ?",
+            (created, children, zxid, *split(parent)),
+        )
+
+
+def _why(error: sqlite3.Error) -> str:
+    """What went wrong at opening, as the end of a sentence."""
+    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+        return "is in use by another process"
+    if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return f"is damaged, or no database at all: {error}"
+    return f"cannot be opened: {error}"

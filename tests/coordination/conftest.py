@@ -1,0 +1,68 @@
+"""Stores to run the same tests against: the embedded one, and ZooKeeper itself where Java is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.embedded_session import Job
+from pybroker.coordination.store import Session, Store
+from pybroker.coordination.tree import Tree
+
+TIMEOUT_MS = 4000
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, **how: Any) -> AsyncIterator[EmbeddedStore]:
+    """An embedded store in a file, closed at the end."""
+    store = EmbeddedStore(str(path), **how)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def on_the_thread(store: EmbeddedStore, work: Callable[[Tree], object]) -> Any:
+    """Look into the store from the inside."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    return await store.submit(Job(lambda tree, events: work(tree), future))
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
+    async with opened(tmp_path / "coordination.db") as store:
+        yield store
+
+
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.java)])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """Each kind of store in turn, empty and open."""
+    opened: Store
+    if request.param == "embedded":
+        opened = EmbeddedStore(str(tmp_path / "coordination.db"))
+    else:
+        from tests.coordination.kazoo_store import KazooStore
+
+        opened = KazooStore(f"127.0.0.1:{request.getfixturevalue('kafka391').zookeeper_port}")
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def a(store: Store) -> Session:
+    """A client of the store."""
+    return await store.session(TIMEOUT_MS)
+
+
+@pytest.fixture
+async def b(store: Store) -> Session:
+    """Another client of the same store."""
+    return await store.session(TIMEOUT_MS)
