@@ -1,0 +1,152 @@
+"""`pybroker serve`: what it says when it serves, how it ends, and why it does not start."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Done, run, run_process
+from tests.harness import HOST, ROOT, BrokerProcess, Process
+
+READY = re.compile(
+    r"pybroker ready on (?P<host>\S+):(?P<port>\d+) "
+    r"\(data (?P<data>.+), (?P<topics>\d+) topics, (?P<partitions>\d+) partitions, "
+    r"cluster (?P<cluster>[A-Za-z0-9_-]{22}), start (?P<start>\d+\.\d\d) s\)"
+)
+READY_S_MAX = 20.0
+
+
+class Serving:
+    """`pybroker serve` with its two outputs apart, from its start to its end."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "pybroker", "serve", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = READY.fullmatch(line.rstrip("\n"))
+        assert found, (line, self.end(signal.SIGKILL).err)
+        self.ready = found
+
+    def end(self, number: signal.Signals) -> Done:
+        """Send a signal, and wait until the process has ended."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return Done(self.process.returncode, out, err)
+
+
+def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
+    """As soon as it serves: host, the port that was picked, the data, what is in it, and how long it took."""
+    serving = Serving("--data-dir", tmp_path / "data", "--port", 0)
+    port = int(serving.ready["port"])
+    assert serving.ready["host"] == HOST and port > 0
+    assert (serving.ready["data"], serving.ready["topics"]) == (str(tmp_path / "data"), "0")
+    assert 0.0 < float(serving.ready["start"]) < READY_S_MAX
+    socket.create_connection((HOST, port)).close()
+    assert run("topics", "create", "t", "-p", 4, "-b", f"{HOST}:{port}").code == 0
+    assert run("topics", "create", "u", "-p", 2, "-b", f"{HOST}:{port}").code == 0
+    ended = serving.end(signal.SIGTERM)
+    assert (ended.code, ended.out) == (0, "")
+
+    again = Serving("--data-dir", tmp_path / "data", "--port", port)
+    assert (again.ready["port"], again.ready["topics"], again.ready["partitions"]) == (str(port), "2", "6")
+    assert again.ready["cluster"] == serving.ready["cluster"]
+    assert again.end(signal.SIGTERM).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_both_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM and Ctrl-C: code 0, no traceback, and the marker of a clean stop."""
+    serving = Serving("--data-dir", tmp_path, "--port", 0)
+    ended = serving.end(number)
+    assert ended.code == 0 and "Traceback" not in ended.err
+    assert list(tmp_path.rglob(".kafka_cleanshutdown"))
+
+
+def test_settings_come_from_everywhere(tmp_path: Path) -> None:
+    """A file, the options and --set, the later ones winning; a name that is not known warns and is ignored."""
+    file = tmp_path / "broker.properties"
+    file.write_text(f"log.dirs={tmp_path / 'from-file'}\nnum.partitions=3\nnum.partition=9\n")
+    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5")
+    try:
+        assert serving.ready["data"] == str(tmp_path / "from-file")
+        made = run("topics", "create", "t", "--json", "-b", f"{HOST}:{serving.ready['port']}").json
+        assert made["partitions"] == 5
+    finally:
+        ended = serving.end(signal.SIGTERM)
+    assert f"pybroker: warning: num.partition ({file}:3) is not a setting" in ended.err
+    assert "did you mean num.partitions?" in ended.err
+
+
+def test_it_is_quiet(tmp_path: Path) -> None:
+    """Nothing but the ready line on standard output; on standard error one line an event, few at INFO."""
+    serving = Serving("--data-dir", tmp_path, "--port", 0)
+    ended = serving.end(signal.SIGTERM)
+    lines = ended.err.splitlines()
+    assert len(lines) <= 8
+    assert all(
+        re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING) pybroker\S* \S+", line) for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no place for the data is given: say --data-dir DIR, or set log.dirs"),
+        (["--data-dir", "d", "--set", "num.partitions=many"], "num.partitions = 'many' (--set) is not allowed"),
+        (["--data-dir", "d", "--set", "num.partitions"], "--set num.partitions is not name=value"),
+        (["--data-dir", "d", "--config", "no-such-file"], "the config file no-such-file cannot be read"),
+        (["--data-dir", "d", "--host", "not a host"], "listeners = "),
+        (["--data-dir", "a,,b"], "log.dirs = "),
+    ],
+)
+def test_a_wrong_configuration_is_2(arguments: list[str], said: str) -> None:
+    """One sentence that names the setting, the value, what is allowed and where it was set; nothing is started."""
+    done = run("serve", *arguments)
+    assert done.code == 2 and said in done.sentence
+
+
+@pytest.mark.parametrize("arguments", [["--port", "65536"], ["--port", "x"], ["--log-level", "loud"], ["extra"]])
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    done = run("serve", "--data-dir", "d", *arguments)
+    assert done.code == 2 and done.err.startswith("Usage: pybroker serve")
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    """Another process has the port: one sentence with the address, and 1."""
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        done = run_process("serve", "--data-dir", tmp_path, "--port", port)
+    assert done.code == 1 and done.sentence == f"could not listen on {HOST}:{port}: the port is in use"
+
+
+def test_a_data_directory_in_use(start_broker: Callable[..., BrokerProcess]) -> None:
+    """A second broker on the same directory refuses to start and says why; the first does not notice."""
+    broker = start_broker()
+    done = run_process("serve", "--data-dir", broker.data_dir, "--port", 0)
+    assert done.code == 1 and str(broker.data_dir) in done.sentence
+    assert run("topics", "list", "-b", broker.bootstrap).code == 0
+
+
+def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
+    """A file where the data should lie."""
+    (tmp_path / "file").touch()
+    done = run_process("serve", "--data-dir", tmp_path / "file" / "data", "--port", 0)
+    assert done.code == 1 and str(tmp_path / "file") in done.sentence
+
+
+def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
+    """`pybroker serve | head -1`: the line is all that standard output gets; the broker goes on without a reader."""
+    serve = f"{sys.executable} -m pybroker serve --data-dir {tmp_path} --port 0"
+    process = Process(["bash", "-c", f"exec {serve} > >(head -1)"])
+    port = int(process.wait_line(READY.pattern, READY_S_MAX)["port"])
+    time.sleep(0.2)
+    assert run("topics", "list", "-b", f"{HOST}:{port}").code == 0
+    process.signal(signal.SIGTERM)
+    assert process.wait(20) == 0
