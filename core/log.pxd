@@ -73,6 +73,11 @@ cdef struct log_t:
     epochs_t epochs
     pending_t* pending       # under append_mutex
 
+cdef struct placed_t:        # what the accounting needs of a batch that was written
+    int64_t bytes
+    int64_t last_offset
+    int64_t max_timestamp
+
 cdef struct found_t:         # what a read found: a held range of a file
     files_t* files           # NULL: nothing to read
     int64_t position
@@ -90,7 +95,7 @@ cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nog
 cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
 cdef int log_roll(log_t* l) noexcept nogil
 cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
-cdef int log_write(log_t* l, iovec* v, int n, const batch_t* b, int64_t max_timestamp, int64_t now_ms) noexcept nogil
+cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
 cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
 cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
 cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil

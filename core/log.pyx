@@ -17,10 +17,10 @@ from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_queue, context_t
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_get
-from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
 from pybroker.core.segment cimport (
-    UNKNOWN, files_hold, files_t, segment_append, segment_create, segment_files, segment_free, segment_new, segment_t,
+    UNKNOWN, files_hold, files_t, segment_create, segment_files, segment_free, segment_new, segment_note, segment_t,
+    segment_write,
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
 from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
@@ -217,27 +217,29 @@ cdef int log_roll(log_t* l) noexcept nogil:
     return 0
 
 
-cdef int log_write(log_t* l, iovec* v, int n, const batch_t* b, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
-    """Write one stamped batch at the end, rolling first where needed; readers do not see it before log_publish.
+cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
+    """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
-    The caller holds the append mutex. A write that could not be undone takes the log offline: the next reader of the
-    file would not know which bytes are ours."""
-    cdef int64_t last_offset = b.base_offset + b.last_offset_delta
-    cdef segment_t* s
-    cdef int status
-    if load_i32(&l.offline):
-        return KAFKA_STORAGE_ERROR
-    if log_must_roll(l, b.size, last_offset, max_timestamp, now_ms):
-        status = log_roll(l)
-        if status < 0:
-            return status
-    s = log_active(l)
-    status = segment_append(s, v, n, b.size, last_offset, max_timestamp, l.settings.index_interval_bytes)
+    The caller holds the append mutex and rolled where that was due. A write that could not be undone takes the log
+    offline: the next reader of the file would not know which bytes are ours."""
+    cdef segment_t* s = log_active(l)
+    cdef int64_t position = s.size
+    cdef int i, status = segment_write(s, v, n, bytes)
     if status == -EIO:
         store_i32(&l.offline, 1)
-    if status == 0 and s.size - s.behind >= l.context.write_behind_bytes:
+    if status < 0:
+        return status
+    for i in range(count):
+        status = segment_note(
+            s, s.files, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
+            l.settings.index_interval_bytes)
+        if status < 0:
+            return status
+        position += batches[i].bytes
+    store_i64(&s.size, position)
+    if position - s.behind >= l.context.write_behind_bytes:
         log_wake_flusher(l)
-    return status
+    return 0
 
 
 # -- read --------------------------------------------------------------------------------------------------------------

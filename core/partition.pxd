@@ -1,6 +1,7 @@
 # A partition: its log, the epochs that fence it, and what an append must pass.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.batch cimport HEADER_BYTES, batch_t
 from pybroker.core.log cimport found_t, log_t, view_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 
@@ -45,6 +46,15 @@ cdef struct appended_t:
     int64_t log_start
     bint duplicate
 
+cdef struct ready_t:         # a checked batch on its way into a log, alone or with others of the same turn
+    ready_t* next
+    batch_t batch            # borrows the bytes it came in
+    int32_t leader_epoch     # that the client knows; -1 none
+    int32_t source
+    int32_t status           # 0, DUPLICATE, a Kafka code or -errno
+    appended_t out
+    uint8_t header[<int>HEADER_BYTES]
+
 cdef struct read_t:
     found_t found
     view_t view
@@ -56,6 +66,9 @@ cdef void partition_drop(void* partition) noexcept nogil
 cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil
 cdef void partition_unwatch(watch_t* w) noexcept nogil
 cdef void partition_tell(partition_t* p) noexcept nogil
+cdef int partition_check(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil
+cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil

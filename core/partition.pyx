@@ -13,18 +13,24 @@ from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
 from pybroker.core.cursor cimport SHORT
-from pybroker.core.epochs cimport epochs_assign
+from pybroker.core.epochs cimport epochs_assign, epochs_cut_tail
 from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
     RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.log cimport log_active, log_drop, log_publish, log_read, log_t, log_view, log_write, view_t
+from pybroker.core.log cimport log_active, log_drop, log_must_roll, log_publish, log_read, log_roll, log_t, log_view, log_write, placed_t, view_t
 from pybroker.core.producers cimport producers_see
 from pybroker.core.quiesce cimport (
     pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
-from pybroker.core.sequence cimport DUPLICATE, seen_t, sequence_check, sequence_first_open
+from pybroker.core.sequence cimport (
+    DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
+)
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+
+
+cdef enum:
+    GATHER_MAX = 64          # batches in one call; more go out in several
 
 
 cdef partition_t* partition_new(log_t* l) noexcept nogil:
@@ -124,103 +130,208 @@ cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept no
     return status
 
 
-cdef int publish_append(log_t* l, const batch_t* b) noexcept nogil:
-    """Account for a batch that is written, and show it. With one replica the high watermark is the log's end."""
-    cdef view_t v = l.view
-    cdef int64_t open_
+cdef void remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
+    """Keep what a producer was, in case the write of its next batch fails."""
+    cdef const producer_t* p = sequence_find(&l.producers, id) if id >= 0 else NULL
+    if p != NULL:
+        before[0] = p[0]
+    else:
+        before.id = -1
+
+
+cdef int account(log_t* l, const batch_t* b) noexcept nogil:
+    """The producer's window and the leader epoch, for a batch that has its place."""
     cdef int status = 0
     if b.producer_id >= 0:
         status = producers_see(&l.producers, b)
-    if status == 0:
-        status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
-    v.log_end = batch_last_offset(b) + 1
+    return status if status != 0 else epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
+
+
+cdef void publish_end(log_t* l, int64_t end, bint transactions) noexcept nogil:
+    """Show readers what is written. With one replica the high watermark is the log's end."""
+    cdef view_t v = l.view
+    cdef int64_t open_ = -1
+    v.log_end = end
     v.active_base = log_active(l).base_offset
     v.active_size = log_active(l).size
-    v.high_watermark = v.log_end
-    v.last_stable = v.log_end
-    if b.attributes & (TRANSACTIONAL | CONTROL) or l.view.last_stable < l.view.high_watermark:
+    v.high_watermark = end
+    if transactions or l.view.last_stable < l.view.high_watermark:
         open_ = sequence_first_open(&l.producers)
-        v.last_stable = v.log_end if open_ < 0 else open_
+    v.last_stable = end if open_ < 0 else open_
     log_publish(l, &v)
-    return status
 
 
-cdef int append_locked(
-    partition_t* p, batch_t* b, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
-    cdef uint8_t header[HEADER_BYTES]
-    cdef iovec v[2]
+cdef struct gather_t:        # stamped batches that go out in one call
+    iovec v[2 * <int>GATHER_MAX]
+    placed_t placed[<int>GATHER_MAX]
+    ready_t* ready[<int>GATHER_MAX]
+    producer_t before[<int>GATHER_MAX]   # what each batch's producer was before it; id -1: unknown
+    int vectors
+    int count
+    int64_t bytes
+    int64_t start            # offset of the first
+
+
+cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nogil:
+    """Write what is gathered and show it; or fail all of it, and forget that its producers wrote it."""
+    cdef log_t* l = p.log
+    cdef bint transactions = False
+    cdef int i, status
+    if g.count == 0:
+        return
+    status = log_write(l, g.v, g.vectors, g.placed, g.count, g.bytes)
+    for i in range(g.count):
+        g.ready[i].status = status
+        transactions |= (g.ready[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
+    if status == 0:
+        publish_end(l, end[0], transactions)
+    else:
+        end[0] = g.start
+        epochs_cut_tail(&l.epochs, g.start)
+        for i in range(g.count - 1, -1, -1):
+            if g.ready[i].batch.producer_id >= 0:
+                sequence_put_back(&l.producers, g.ready[i].batch.producer_id, &g.before[i] if g.before[i].id >= 0 else NULL)
+    g.count = g.vectors = 0
+    g.bytes = 0
+    g.start = end[0]
+
+
+cdef void gather(gather_t* g, ready_t* r) noexcept nogil:
+    cdef iovec* v = &g.v[g.vectors]
+    v[0].iov_base, v[0].iov_len = r.header, HEADER_BYTES
+    v[1].iov_base, v[1].iov_len = <void*>(r.batch.at + HEADER_BYTES), r.batch.size - HEADER_BYTES
+    g.vectors += 2 if v[1].iov_len else 1
+    g.placed[g.count].bytes = r.batch.size
+    g.placed[g.count].last_offset = r.out.last_offset
+    g.placed[g.count].max_timestamp = r.batch.max_timestamp
+    g.ready[g.count] = r
+    g.count += 1
+    g.bytes += r.batch.size
+
+
+cdef void stamp(partition_t* p, ready_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
+    """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
+    if p.log.settings.message_timestamp_type:
+        batch_stamp_time(&r.batch, offset, p.leader_epoch, now_ms, r.header)
+        r.out.log_append_time_ms = now_ms
+        r.batch.max_timestamp = now_ms
+    else:
+        batch_stamp(&r.batch, offset, p.leader_epoch, r.header)
+    r.batch.base_offset = offset
+    r.batch.leader_epoch = p.leader_epoch
+    r.out.base_offset = offset
+    r.out.last_offset = batch_last_offset(&r.batch)
+
+
+cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
+    """What can only be known under the append mutex: is the log there, is the epoch right, does the sequence follow?"""
     cdef log_t* l = p.log
     cdef int status
-    out.log_start = l.view.log_start
+    r.out.log_start = l.view.log_start
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
     if load_i32(&l.offline):
         return KAFKA_STORAGE_ERROR
-    status = check_epoch(p, leader_epoch)
-    if status == 0 and source == FROM_CLIENT:
-        status = check_producer(l, b, out)
+    status = check_epoch(p, r.leader_epoch)
+    if status == 0 and r.source == FROM_CLIENT:
+        status = check_producer(l, &r.batch, &r.out)
+    return status
+
+
+cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil:
+    """Append checked batches in their order, all that fit one segment in one call; each says how it went."""
+    cdef gather_t g
+    cdef log_t* l = p.log
+    cdef ready_t* r = first
+    cdef int64_t end
+    g.count = g.vectors = 0
+    g.bytes = 0
+    pthread_mutex_lock(&l.append_mutex)
+    end = g.start = l.view.log_end
+    while r != NULL:
+        r.status = admit(p, r)
+        if r.status == 0:
+            stamp(p, r, end, now_ms)
+            if g.count == GATHER_MAX or log_must_roll(
+                    l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
+                write_gathered(p, &g, &end)
+                stamp(p, r, end, now_ms)
+                if log_must_roll(l, r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
+                    r.status = log_roll(l)
+            if r.status == 0:
+                remember(l, r.batch.producer_id, &g.before[g.count])
+                r.status = account(l, &r.batch)
+            if r.status == 0:
+                gather(&g, r)
+                end = r.out.last_offset + 1
+        r = r.next
+    write_gathered(p, &g, &end)
+    pthread_mutex_unlock(&l.append_mutex)
+    if first.status == 0:
+        vfs_pass(l.context.fs, P_APPEND_AFTER)
+    partition_tell(p)
+
+
+cdef int partition_check(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil:
+    """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
+    cdef log_t* l = p.log
+    cdef int status = batch_check(data, n, l.settings.max_message_bytes, source == FROM_CLIENT, &out.batch)
+    out.next = NULL
+    out.leader_epoch = leader_epoch
+    out.source = source
+    out.status = 0
+    out.out.base_offset = -1
+    out.out.last_offset = -1
+    out.out.log_append_time_ms = -1
+    out.out.duplicate = False
+    if status == SHORT:
+        return CORRUPT_MESSAGE
     if status != 0:
         return status
-    if l.settings.message_timestamp_type:
-        batch_stamp_time(b, l.view.log_end, p.leader_epoch, now_ms, header)
-        out.log_append_time_ms = now_ms
-        b.max_timestamp = now_ms
-    else:
-        batch_stamp(b, l.view.log_end, p.leader_epoch, header)
-    b.base_offset = l.view.log_end
-    b.leader_epoch = p.leader_epoch
-    v[0].iov_base, v[0].iov_len = header, HEADER_BYTES
-    v[1].iov_base, v[1].iov_len = <void*>(b.at + HEADER_BYTES), b.size - HEADER_BYTES
-    status = log_write(l, v, 2 if v[1].iov_len else 1, b, b.max_timestamp, now_ms)
-    if status != 0:
-        return status
-    out.base_offset = b.base_offset
-    out.last_offset = batch_last_offset(b)
-    return publish_append(l, b)
+    if out.batch.size > l.settings.segment_bytes:
+        return RECORD_LIST_TOO_LARGE
+    if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
+        return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
+    return vfs_pass(l.context.fs, P_APPEND_BEFORE)
 
 
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
     """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or -errno."""
-    cdef batch_t b
-    cdef log_t* l = p.log
-    cdef int status = batch_check(data, n, l.settings.max_message_bytes, source == FROM_CLIENT, &b)
-    out.base_offset = -1
-    out.last_offset = -1
-    out.log_append_time_ms = -1
-    out.duplicate = False
-    if status == SHORT:
-        return CORRUPT_MESSAGE
-    if status != 0:
-        return status
-    if b.size > l.settings.segment_bytes:
-        return RECORD_LIST_TOO_LARGE
-    if source == FROM_CLIENT and b.attributes & TRANSACTIONAL:
-        return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
-    status = vfs_pass(l.context.fs, P_APPEND_BEFORE)
-    if status < 0:
-        return status
-    pthread_mutex_lock(&l.append_mutex)
-    status = append_locked(p, &b, leader_epoch, source, now_ms, out)
-    pthread_mutex_unlock(&l.append_mutex)
+    cdef ready_t r
+    cdef int status = partition_check(p, data, n, leader_epoch, source, &r)
     if status == 0:
-        vfs_pass(l.context.fs, P_APPEND_AFTER)
-        partition_tell(p)
+        partition_append_ready(p, &r, now_ms)
+        status = r.status
+    out[0] = r.out
     return status
 
 
 cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nogil:
     """Append a batch as its leader stamped it; its offset must be the next."""
     cdef iovec v
+    cdef placed_t placed
     cdef int status
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
-    if b.base_offset < l.view.log_end or batch_last_offset(b) < b.base_offset:
+    if load_i32(&l.offline):
+        return KAFKA_STORAGE_ERROR
+    placed.bytes, placed.last_offset, placed.max_timestamp = b.size, batch_last_offset(b), b.max_timestamp
+    if b.base_offset < l.view.log_end or placed.last_offset < b.base_offset:
         return INVALID_RECORD
+    if log_must_roll(l, b.size, placed.last_offset, b.max_timestamp, now_ms):
+        status = log_roll(l)
+        if status < 0:
+            return status
     v.iov_base = <void*>b.at
     v.iov_len = b.size
-    status = log_write(l, &v, 1, b, b.max_timestamp, now_ms)
-    return status if status != 0 else publish_append(l, b)
+    status = log_write(l, &v, 1, &placed, 1, b.size)
+    if status == 0:
+        status = account(l, b)
+    if status == 0:
+        publish_end(l, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
+    return status
 
 
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:

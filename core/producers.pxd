@@ -11,5 +11,6 @@ cdef enum:
 cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil
 cdef int producers_load(log_t* l, int64_t offset, int64_t* loaded) noexcept nogil
 cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil
+cdef int producers_restore(log_t* l, int64_t end) noexcept nogil
 cdef int producers_write(log_t* l, pending_t* p) noexcept nogil
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil

@@ -192,6 +192,15 @@ cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
     return replay(l, start, end, &l.producers)
 
 
+cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
+    """The producers as the log's batches before `end` left them. Under the append mutex."""
+    cdef int64_t loaded = -1
+    cdef int status = producers_load(l, end, &loaded)
+    if status != 0:
+        return status
+    return producers_replay(l, max(loaded, l.segments.items[0].base_offset), end)
+
+
 cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:
     cdef char path[PATH_BYTES]
     snapshot_path(l, p.offset, path)

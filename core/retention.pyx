@@ -18,7 +18,7 @@ from pybroker.core.log cimport (
     CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, segment_learn,
     segments_floor, segments_free, segments_new, segments_t, view_t,
 )
-from pybroker.core.producers cimport producers_load, producers_prune, producers_replay
+from pybroker.core.producers cimport producers_prune, producers_restore
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_reopen, segment_retime
 from pybroker.core.segment cimport (
@@ -218,17 +218,6 @@ cdef int cut_tail(log_t* l, int64_t offset) noexcept nogil:
     return 0
 
 
-cdef int restore_producers(log_t* l, int64_t end) noexcept nogil:
-    """The producers as they were when the log ended at `end`. Under both mutexes, pinned."""
-    cdef int64_t loaded = -1
-    cdef int status
-    producers_prune(l, end)
-    status = producers_load(l, end, &loaded)
-    if status != 0:
-        return status
-    return producers_replay(l, max(loaded, l.segments.items[0].base_offset), end)
-
-
 cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
     """Cut the log's end back to `offset`. Slices handed out before are void from here on."""
     cdef int slot, status = 0
@@ -243,7 +232,8 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
         if status == 0:
             epochs_cut_tail(&l.epochs, offset)
             l.recovery_point = min(l.recovery_point, offset)
-            status = restore_producers(l, offset)
+            producers_prune(l, offset)
+            status = producers_restore(l, offset)
             log_note_stable(l)
         else:
             store_i32(&l.offline, 1)

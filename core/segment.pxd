@@ -47,8 +47,7 @@ cdef void segment_free(void* segment) noexcept nogil
 cdef int segment_create(segment_t* s) noexcept nogil
 cdef int segment_open(segment_t* s, bint active) noexcept nogil
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil
-cdef int segment_append(
-    segment_t* s, iovec* v, int n, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil
+cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
 cdef int segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil

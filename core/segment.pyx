@@ -183,23 +183,17 @@ cdef int reserve(segment_t* s, int64_t end) noexcept nogil:
     return status
 
 
-cdef int segment_append(
-    segment_t* s, iovec* v, int n, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil:
-    """Write one batch at the end. On failure the file ends where it did; if even that fails, -EIO: trust it no more.
+cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil:
+    """Write at the end, without showing it. On failure the file ends where it did; if even that fails, -EIO.
 
-    The caller holds the append mutex and publishes `size` together with the watermarks."""
-    cdef int64_t at = s.size
-    cdef int status = reserve(s, at + bytes)
+    The caller holds the append mutex, notes the batches, and lets the segment grow."""
+    cdef int status = reserve(s, s.size + bytes)
     if status < 0:
         return status
-    status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, s.files.fd, v, n, at)
-    if status < 0:
-        return -EIO if vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, at) < 0 else status
-    status = segment_note(s, s.files, at, bytes, last_offset, max_timestamp, interval)
-    if status < 0:
-        return status
-    store_i64(&s.size, at + bytes)
-    return 0
+    status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, s.files.fd, v, n, s.size)
+    if status < 0 and vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size) < 0:
+        return -EIO
+    return status
 
 
 cdef int segment_note(

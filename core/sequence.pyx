@@ -182,6 +182,17 @@ cdef int sequence_update(
     return 0
 
 
+cdef void sequence_put_back(sequence_t* s, int64_t id, const producer_t* old) noexcept nogil:
+    """Undo an update: the producer is again what it was before, or unknown (old NULL)."""
+    cdef producer_t* p = sequence_find(s, id)
+    if p == NULL:
+        return
+    if old != NULL:
+        p[0] = old[0]
+    else:
+        remove(s, <int32_t>(p - s.table))
+
+
 cdef int sequence_marker(
     sequence_t* s, int64_t id, int16_t epoch, int64_t timestamp, int32_t coordinator_epoch) noexcept nogil:
     """A transaction of this producer ended; coordinator_epoch -1 leaves what was known."""

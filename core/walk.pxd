@@ -6,7 +6,7 @@ from pybroker.core.segment cimport files_t, segment_t
 
 cdef enum:
     WALK_BYTES = 4096
-    BODY_ELSEWHERE = 0x7FFFFFFF  # batch_parse looks at the header alone; how far the body goes is checked here
+    BODY_ELSEWHERE = 0xFFFFFFFF  # more than any batch: batch_parse looks at the header alone, its user checks the size
     NOT_FOUND = -100001      # a status: there is no such batch below the limit
 
 cdef struct walk_t:
