@@ -1,0 +1,15 @@
+"""The logs of these tests lie in memory where the system has a file system there: thousands of them come and go."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pybroker-", dir=MEMORY if MEMORY.is_dir() else None) as path:
+        yield Path(path)

@@ -1,0 +1,140 @@
+"""A log in plain Python: batches in a list. The slow truth that core's log and its recovery are held against."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from tests.core import slow_batch
+from tests.core.slow_batch import HEADER, Batch, Refused
+
+WINDOW = 5
+SEQUENCES = 2**31
+
+
+class Stored(NamedTuple):
+    """A batch as it lies in the log."""
+
+    header: Batch
+    data: bytes
+
+    @property
+    def base(self) -> int:
+        return self.header.base_offset
+
+    @property
+    def end(self) -> int:
+        return self.header.base_offset + self.header.last_offset_delta + 1
+
+
+@lru_cache(maxsize=10000)
+def parse(data: bytes) -> Stored:
+    """The batch that begins data; Refused if no whole and sound one does."""
+    header = slow_batch.parse(data)
+    return Stored(header, data[: header.batch_length + 12])
+
+
+def stamp(data: bytes, base: int, epoch: int) -> bytes:
+    """Base offset and leader epoch lie outside the CRC."""
+    return base.to_bytes(8, "big") + data[8:12] + epoch.to_bytes(4, "big", signed=True) + data[16:]
+
+
+def stamp_time(data: bytes, now_ms: int) -> bytes:
+    """The batch as one of LogAppendTime."""
+    header = Batch(*HEADER.unpack_from(data))
+    return slow_batch.seal(header._replace(attributes=header.attributes | 8, max_timestamp=now_ms), data[HEADER.size :])
+
+
+def recover(segments: Sequence[tuple[int, bytes]], epoch_max: int) -> list[Stored]:
+    """The batches that a scan of (base offset, bytes of the file) keeps: up to the first that cannot be one of ours."""
+    kept: list[Stored] = []
+    expected, epoch = segments[0][0], -1
+    for base, data in segments:
+        if base != expected:
+            return kept
+        at = 0
+        while at < len(data):
+            try:
+                batch = parse(data[at : at + 12 + max(0, int.from_bytes(data[at + 8 : at + 12], "big", signed=True))])
+            except Refused:
+                return kept
+            if batch.base != expected or not epoch <= batch.header.partition_leader_epoch <= epoch_max:
+                return kept
+            kept.append(batch)
+            expected, epoch, at = batch.end, batch.header.partition_leader_epoch, at + len(batch.data)
+    return kept
+
+
+class SlowLog:
+    """The batches from `start` on, and everything that can be asked about them, by looking at each."""
+
+    def __init__(self, batches: Iterable[Stored] = (), start: int = 0) -> None:
+        self.batches = list(batches)
+        self.start = start
+        self.end = self.batches[-1].end if self.batches else start
+
+    def append(self, data: bytes, epoch: int = 0, append_time_ms: int | None = None) -> int:
+        if append_time_ms is not None:
+            data = stamp_time(data, append_time_ms)
+        self.batches.append(parse(stamp(data, self.end, epoch)))
+        base, self.end = self.end, self.batches[-1].end
+        return base
+
+    def read(self, offset: int, max_bytes: int, rolls: Sequence[int] = (), *, minimum_one: bool = True) -> bytes:
+        """Whole batches from the one that holds offset; an answer ends where a segment does."""
+        out = b""
+        for batch in self.batches:
+            if batch.end <= offset:
+                continue
+            if out and (len(out) + len(batch.data) > max_bytes or batch.base in rolls):
+                break
+            if not out and len(batch.data) > max_bytes and not minimum_one:
+                break
+            out += batch.data
+        return out
+
+    def truncate(self, offset: int) -> None:
+        """No batch that reaches offset stays; the log then ends where the last one does."""
+        gone = [b for b in self.batches if b.end > offset]
+        self.batches = [b for b in self.batches if b.end <= offset]
+        self.end = min([self.end, offset, *(b.base for b in gone)])
+
+    def delete_before(self, offset: int) -> None:
+        self.start = max(self.start, offset)
+
+    def drop_segments_before(self, base: int) -> None:
+        """What retention does: whole segments go, and the log starts no earlier than the first that is left."""
+        self.batches = [b for b in self.batches if b.base >= base]
+        self.delete_before(base)
+
+    def find_time(self, timestamp_ms: int, bound: int) -> int | None:
+        """The base offset of the first visible batch that reaches timestamp_ms."""
+        for batch in self.batches:
+            if batch.end > self.start and batch.header.max_timestamp >= timestamp_ms:
+                return batch.base if batch.base < bound else None
+        return None
+
+    def largest(self) -> tuple[int, int] | None:
+        """(base offset, timestamp) of the first batch with the largest timestamp."""
+        stamped = [b for b in self.batches if b.end > self.start and b.header.max_timestamp >= 0]
+        best = max(stamped, key=lambda b: b.header.max_timestamp, default=None)
+        return best and (best.base, best.header.max_timestamp)
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, first offset) as the batches tell them."""
+        out: list[tuple[int, int]] = []
+        for batch in self.batches:
+            if batch.header.partition_leader_epoch > (out[-1][0] if out else -1):
+                out.append((batch.header.partition_leader_epoch, batch.base))
+        return out
+
+    def windows(self) -> dict[int, list[Stored]]:
+        """The last five batches of each producer, of its newest epoch."""
+        out: dict[int, list[Stored]] = {}
+        for batch in self.batches:
+            if batch.header.producer_id >= 0:
+                window = out.setdefault(batch.header.producer_id, [])
+                if window and window[-1].header.producer_epoch != batch.header.producer_epoch:
+                    window.clear()
+                window.append(batch)
+                del window[:-WINDOW]
+        return out
