@@ -228,23 +228,18 @@ def check_path(path: str, *, sequential: bool = False) -> str:
     return path
 
 
-def check_op(op: Op) -> int:
-    """The bytes of data that an operation brings; BadArguments if its path or its data are not taken."""
+def check_op(op: Op) -> None:
+    """BadArguments if an operation's path or data are not taken."""
     check_path(op.path, sequential=isinstance(op, Create) and op.sequential)
-    data = op.data if isinstance(op, Create | Set) else b""
-    if not isinstance(data, bytes) or len(data) > DATA_BYTES_MAX:
+    if isinstance(op, Create | Set) and not (isinstance(op.data, bytes) and len(op.data) <= DATA_BYTES_MAX):
         raise BadArguments(op.path, f"a node holds bytes, {DATA_BYTES_MAX} of them at most")
-    return len(data)
 
 
 def check_multi(ops: Sequence[Op]) -> None:
-    """BadArguments, with its index, for the first operation that is not taken, or if they bring too much together."""
-    brought = 0
+    """BadArguments, with its index, for the first operation that is not taken."""
     for index, op in enumerate(ops):
         try:
-            brought += check_op(op)
-            if brought > DATA_BYTES_MAX:
-                raise BadArguments(op.path, f"one multi brings {DATA_BYTES_MAX} bytes at most")
+            check_op(op)
         except BadArguments as error:
             error.index = index
             raise
