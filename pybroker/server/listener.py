@@ -40,9 +40,10 @@ class Limits:
 class Listener:
     """One endpoint: its name, its bound address and its live connections."""
 
-    def __init__(self, name: str, responder: Responder, pool: Pool, limits: Limits) -> None:
+    responder: Responder
+
+    def __init__(self, name: str, pool: Pool, limits: Limits) -> None:
         self.name = name
-        self.responder = responder
         self.pool = pool
         self.limits = limits
         self.request_bytes_max = limits.request_bytes_max
@@ -55,6 +56,7 @@ class Listener:
         self._per_host: Counter[str] = Counter()
         self._accepting = False
         self._full = False
+        self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -85,8 +87,9 @@ class Listener:
             raise
         self.host, self.port = host, sock.getsockname()[1]
 
-    def open(self) -> None:
-        """Begin to accept."""
+    def open(self, responder: Responder) -> None:
+        """Begin to accept, and have requests executed by `responder`."""
+        self.responder = responder
         self._resume()
         self._tend()
 
@@ -97,10 +100,16 @@ class Listener:
         self._empty = self.loop.create_future()
         for connection in list(self._connections):
             connection.finish()
-        if self._connections:
+        if self._connections and not self._hurried:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):
             connection.close("the broker stops", logging.INFO)
+
+    def abandon(self) -> None:
+        """Wait for no running request: close() comes to its end at once."""
+        self._hurried = True
+        if self._empty and not self._empty.done():
+            self._empty.set_result(None)
 
     def stop_accepting(self) -> None:
         if self._timer:

@@ -93,9 +93,9 @@ class Bench:
 
     def start(self, pool: Pool | None = None, **limits: object) -> Listener:
         self.pool = pool or self.pool
-        self.listener = Listener("PLAINTEXT", self.script, self.pool, replace(LIMITS, **limits))  # type: ignore[arg-type]
+        self.listener = Listener("PLAINTEXT", self.pool, replace(LIMITS, **limits))  # type: ignore[arg-type]
         self.listener.bind("127.0.0.1", 0)
-        self.listener.open()
+        self.listener.open(self.script)
         return self.listener
 
     async def client(self) -> Client:

@@ -1,0 +1,84 @@
+"""What a topic may be called and look like: the rules of CreateTopics and CreatePartitions, free of I/O.
+
+Each refusal is a KafkaError with the code that Kafka answers and a sentence with the numbers in it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pybroker import errors
+from pybroker.errors import KafkaError
+
+NAME_LENGTH_MAX = 249
+"""So that `<topic>-<partition>` with its suffixes stays a file name."""
+PARTITIONS_MAX = 100_000
+"""Of one topic: more is a slip of the finger, and would take the broker's memory before anyone could say so."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+Assignment = list[list[int]]
+"""The replicas of each partition, in order of preference."""
+
+
+def check_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless a topic may be called so."""
+    if not name:
+        problem = "a topic's name cannot be empty"
+    elif name in (".", ".."):
+        problem = f"a topic cannot be called {name!r}"
+    elif len(name) > NAME_LENGTH_MAX:
+        problem = f"a topic's name has at most {NAME_LENGTH_MAX} characters, this one has {len(name)}"
+    elif not _NAME.fullmatch(name):
+        problem = f"a topic's name has only letters, digits, '.', '_' and '-'; {name!r} has others"
+    else:
+        return
+    raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
+
+
+def collision(name: str, existing: Iterable[str]) -> str | None:
+    """The topic whose metrics would be called the same, as `.` and `_` are one in them; None if there is none."""
+    if "." not in name and "_" not in name:
+        return None
+    key = name.replace(".", "_")
+    return next((other for other in existing if other.replace(".", "_") == key), None)
+
+
+def check_counts(partitions: int, replication_factor: int, brokers: int) -> None:
+    """Raises INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise KafkaError(
+            errors.INVALID_PARTITIONS, f"a topic has from 1 to {PARTITIONS_MAX} partitions, not {partitions}"
+        )
+    if replication_factor < 1:
+        raise KafkaError(errors.INVALID_REPLICATION_FACTOR, f"a replication factor of {replication_factor} is below 1")
+    if replication_factor > brokers:
+        raise KafkaError(
+            errors.INVALID_REPLICATION_FACTOR,
+            f"a replication factor of {replication_factor} needs as many brokers, and {brokers} are there",
+        )
+
+
+def check_assignment(given: Mapping[int, Sequence[int]], brokers: Iterable[int]) -> Assignment:
+    """The replicas of a new topic as the client names them, by partition. Raises INVALID_REPLICA_ASSIGNMENT."""
+    if sorted(given) != list(range(len(given))):
+        raise _bad(f"partitions must be numbered from 0 without gaps, these are {sorted(given)[:10]}")
+    if len(given) > PARTITIONS_MAX:
+        raise KafkaError(errors.INVALID_PARTITIONS, f"a topic has from 1 to {PARTITIONS_MAX} partitions")
+    assignment = [list(given[partition]) for partition in range(len(given))]
+    return check_replicas(assignment, len(assignment[0]), brokers)
+
+
+def check_replicas(assignment: Assignment, replication_factor: int, brokers: Iterable[int]) -> Assignment:
+    """The assignment, if each partition has as many distinct live replicas. Raises INVALID_REPLICA_ASSIGNMENT."""
+    live = set(brokers)
+    for replicas in assignment:
+        if not replicas or len(replicas) != replication_factor:
+            raise _bad(f"every partition needs {max(replication_factor, 1)} replicas, {replicas} is one's")
+        if len(set(replicas)) < len(replicas):
+            raise _bad(f"a broker is named twice in {replicas}")
+        if not live.issuperset(replicas):
+            raise _bad(f"{replicas} names brokers that are not there; there are {sorted(live)}")
+    return assignment
+
+
+def _bad(why: str) -> KafkaError:
+    return KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, why)

@@ -1,0 +1,67 @@
+"""Who controls: one broker at a time, fenced by an epoch that every later write checks.
+
+/controller absent ──multi: create it, set /controller_epoch from e to e+1 by version──> controller of epoch e+1
+/controller there, or another was quicker ──> somebody else's
+"""
+
+import contextlib
+import time
+from typing import NamedTuple
+
+from pybroker import errors
+from pybroker.controller import nodes
+from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.errors import KafkaError
+
+FIRST_EPOCH = 0
+
+
+class Fence(NamedTuple):
+    """The right to write as controller: valid while /controller_epoch is at `version`."""
+
+    epoch: int
+    version: int
+
+    @property
+    def check(self) -> Check:
+        """Goes first in every multi of the controller."""
+        return Check(nodes.CONTROLLER_EPOCH, self.version)
+
+
+async def elect(session: Session, broker_id: int) -> Fence | None:
+    """Become controller; None if another broker is. Raises StoreError."""
+    while True:
+        try:
+            data, stat = await session.get(nodes.CONTROLLER_EPOCH)
+        except NoNode:
+            with contextlib.suppress(NodeExists):
+                await session.create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())
+            continue
+        epoch = int(data) + 1
+        claim = nodes.dump_controller(broker_id, time.time_ns() // 1_000_000)
+        try:
+            await session.multi(
+                [
+                    Create(nodes.CONTROLLER, claim, ephemeral=True),
+                    Set(nodes.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
+                ]
+            )
+        except NodeExists:
+            return None
+        except BadVersion:
+            continue
+        return Fence(epoch, stat.version + 1)
+
+
+async def write(session: Session, fence: Fence, ops: list[Op]) -> list[object]:
+    """All of the operations or none, as this controller; their answers. Raises NodeExists, NoNode, BadVersion,
+    NOT_CONTROLLER once another controller was elected, KAFKA_STORAGE_ERROR where the store cannot write."""
+    try:
+        answers = await session.multi([fence.check, *ops])
+    except StoreError as problem:
+        if isinstance(problem, BadVersion) and problem.index == 0:
+            raise KafkaError(errors.NOT_CONTROLLER, "another broker has become the controller") from None
+        if isinstance(problem, NodeExists | NoNode | BadVersion):
+            raise
+        raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot write: {problem}") from problem
+    return list(answers[1:])

@@ -1,0 +1,54 @@
+"""Who this broker is: its number and its cluster, which the store, the log dirs and the configuration must agree on."""
+
+import uuid
+from typing import NamedTuple
+
+from pybroker import errors
+from pybroker.controller import nodes
+from pybroker.coordination.store import NoNode, Session
+from pybroker.errors import KafkaError
+
+GENERATED_ABOVE = 1000
+"""Ids up to this one are for people to give (Kafka's reserved.broker.max.id)."""
+
+
+class Identity(NamedTuple):
+    cluster_id: str
+    broker_id: int
+
+
+async def cluster_id(session: Session) -> str | None:
+    """The cluster that the store is of; None if it is of none yet."""
+    try:
+        return nodes.load_cluster_id((await session.get(nodes.CLUSTER_ID))[0])
+    except NoNode:
+        return None
+
+
+async def record_cluster_id(session: Session, made: str) -> None:
+    """Say whose the store is. Raises NodeExists."""
+    await session.create(nodes.CLUSTER_ID, nodes.dump_cluster_id(made))
+
+
+async def settle(
+    session: Session, configured: int, known: str | None, recorded_cluster: str | None, recorded_id: int | None
+) -> Identity:
+    """The identity that everything agrees on, new where nothing says any. Raises KafkaError in one sentence.
+
+    `configured` is broker.id, -1 for none; `known` the store's cluster; the rest is what the log dirs record."""
+    if known is not None and recorded_cluster is not None and known != recorded_cluster:
+        raise KafkaError(
+            errors.INCONSISTENT_CLUSTER_ID,
+            f"the log directories are of the cluster {recorded_cluster}, the coordination store is of {known}: "
+            "one of them is in the wrong place",
+        )
+    if configured >= 0 and recorded_id is not None and configured != recorded_id:
+        raise KafkaError(
+            errors.INVALID_CONFIG,
+            f"broker.id is {configured}, but the log directories are of broker {recorded_id}: "
+            f"set broker.id={recorded_id}, or leave it out",
+        )
+    broker_id = recorded_id if recorded_id is not None else configured
+    if broker_id < 0:
+        broker_id = GENERATED_ABOVE + (await session.set(nodes.SEQUENCE_OF_IDS, b"")).version
+    return Identity(known or recorded_cluster or nodes.id_text(uuid.uuid4().bytes), broker_id)

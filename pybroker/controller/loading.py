@@ -1,0 +1,107 @@
+"""From the store to the image, and from the logs of an earlier Kafka into the store."""
+
+import contextlib
+import logging
+from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from pybroker.cluster.image import PartitionState, Topic
+from pybroker.controller import nodes
+from pybroker.controller.election import Fence, write
+from pybroker.controller.topics import creation, new_topic_id
+from pybroker.coordination.store import NodeExists, Op, Session, Set
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+OPS_PER_WRITE = 500
+
+
+async def prepare(session: Session) -> None:
+    """Create the paths that everything else lies under. Raises StoreError."""
+    made = [session.create(path) for path in nodes.PERSISTENT]
+    for future in made:
+        with contextlib.suppress(NodeExists):
+            await future
+
+
+class Loaded(NamedTuple):
+    """What the store knows of topics: those that are there, and those that are to be deleted."""
+
+    topics: list[Topic]
+    deleted: list[Topic]
+
+
+async def load(session: Session) -> Loaded:
+    """Read every topic. Raises StoreError."""
+    names, _ = await session.children(nodes.TOPICS)
+    wishes = set((await session.children(nodes.DELETIONS))[0])
+    topic_reads = [session.get(nodes.topic(name)) for name in names]
+    config_reads = [session.get(nodes.topic_config(name)) for name in names]
+    loaded = Loaded([], [])
+    states = []
+    for name, read in zip(names, topic_reads, strict=True):
+        node = nodes.load_topic((await read)[0])
+        states.append((name, node, [session.get(nodes.state(name, index)) for index in range(len(node.replicas))]))
+    for (name, node, reads), config_read in zip(states, config_reads, strict=True):
+        partitions = []
+        for replicas, read in zip(node.replicas, reads, strict=True):
+            data, stat = await read
+            partitions.append(nodes.load_state(data, replicas, stat.version))
+        config = nodes.load_config((await config_read)[0])
+        topic = Topic(name, node.id, partitions, config)
+        (loaded.deleted if name in wishes else loaded.topics).append(topic)
+    return loaded
+
+
+async def lead_again(session: Session, fence: Fence, topics: Iterable[Topic], broker_id: int) -> None:
+    """Bump the leader epoch of every partition that this broker leads alone: what its earlier life left is fenced.
+
+    A few hundred partitions go into one write. Raises KafkaError."""
+    pending: list[tuple[str, PartitionState]] = []
+    for topic in topics:
+        for index, state in enumerate(topic.partitions):
+            if broker_id in state.replicas:
+                state.leader, state.isr = broker_id, state.isr or (broker_id,)
+                state.leader_epoch += 1
+                state.controller_epoch = fence.epoch
+                pending.append((nodes.state(topic.name, index), state))
+    for first in range(0, len(pending), OPS_PER_WRITE):
+        some = pending[first : first + OPS_PER_WRITE]
+        ops: list[Op] = [Set(path, nodes.dump_state(state), state.partition_epoch) for path, state in some]
+        await write(session, fence, ops)
+        for _, state in some:
+            state.partition_epoch += 1
+
+
+class Remains(Protocol):
+    """What a partition's directory tells: its topic's id, if any, and the last leader epoch, -1 for none."""
+
+    @property
+    def topic_id(self) -> bytes | None: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+async def adopt(
+    session: Session, fence: Fence, found: Mapping[TopicPartition, Remains], known: Container[str], broker_id: int
+) -> None:
+    """Take the topics that lie in the log dirs of an earlier broker into the new store. Raises KafkaError.
+
+    A topic without an id gets one; partitions that are missing between others will be made, empty."""
+    by_name: dict[str, dict[int, Remains]] = {}
+    for (name, index), remains in found.items():
+        if name not in known:
+            by_name.setdefault(name, {})[index] = remains
+    for name, partitions in sorted(by_name.items()):
+        ids = {remains.topic_id for remains in partitions.values() if remains.topic_id is not None}
+        if len(ids) > 1:
+            event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
+            continue
+        topic_id = ids.pop() if ids else new_topic_id()
+        epochs = [max(0, partitions[i].leader_epoch) if i in partitions else 0 for i in range(max(partitions) + 1)]
+        states = [PartitionState((broker_id,), broker_id, epoch, (broker_id,), fence.epoch, 0) for epoch in epochs]
+        topic = Topic(name, topic_id, states)
+        await write(session, fence, creation(topic))
+        event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))

@@ -1,0 +1,168 @@
+"""Kafka's znodes, as far as one broker's controller writes them: paths, JSON in, JSON out."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pybroker.cluster.image import Node, PartitionState
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+DELETIONS = "/admin/delete_topics"
+PRODUCER_IDS = "/latest_producer_id_block"
+SEQUENCE_OF_IDS = "/brokers/seqid"
+PERSISTENT = (
+    "/admin", DELETIONS, "/brokers", BROKER_IDS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config", "/config/brokers",
+    "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users", "/consumers",
+    "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
+)  # fmt: skip
+"""What must exist before anything else is written, parents first."""
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partition(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}"
+
+
+def state(name: str, index: int) -> str:
+    return f"{partition(name, index)}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"/config/topics/{name}"
+
+
+def deletion(name: str) -> str:
+    return f"{DELETIONS}/{name}"
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"{data[:100]!r} is not a JSON object")
+    return found
+
+
+def id_text(topic_id: bytes) -> str:
+    """16 bytes as Kafka writes ids: url-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def id_bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "==")
+
+
+class TopicNode(NamedTuple):
+    id: bytes
+    replicas: list[tuple[int, ...]]
+
+
+def dump_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
+    return _dump(
+        {
+            "version": 3,
+            "topic_id": id_text(topic_id),
+            "partitions": {str(index): list(held) for index, held in enumerate(replicas)},
+            "adding_replicas": {},
+            "removing_replicas": {},
+        }
+    )
+
+
+def load_topic(data: bytes) -> TopicNode:
+    found = _load(data)
+    held = {int(index): tuple(replicas) for index, replicas in found["partitions"].items()}
+    return TopicNode(id_bytes(found["topic_id"]), [held[index] for index in range(len(held))])
+
+
+def dump_state(state: PartitionState) -> bytes:
+    return _dump(
+        {
+            "version": 1,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "controller_epoch": state.controller_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionState:
+    found = _load(data)
+    return PartitionState(
+        tuple(replicas), found["leader"], found["leader_epoch"], tuple(found["isr"]), found["controller_epoch"], version
+    )
+
+
+def dump_config(config: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def load_config(data: bytes) -> dict[str, str]:
+    return dict(_load(data)["config"])
+
+
+def dump_controller(broker_id: int, now_ms: int) -> bytes:
+    return _dump({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+
+
+def load_controller(data: bytes) -> int:
+    return int(_load(data)["brokerid"])
+
+
+def dump_cluster_id(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def load_cluster_id(data: bytes) -> str:
+    return str(_load(data)["id"])
+
+
+def dump_broker(node: Node, listener: str, now_ms: int) -> bytes:
+    """The registration of a broker with one plaintext listener."""
+    registration: dict[str, object] = {
+        "version": 5,
+        "host": node.host,
+        "port": node.port,
+        "endpoints": [f"{listener}://{_bracketed(node.host)}:{node.port}"],
+        "listener_security_protocol_map": {listener: "PLAINTEXT"},
+        "jmx_port": -1,
+        "timestamp": str(now_ms),
+        "features": {},
+    }
+    if node.rack is not None:
+        registration["rack"] = node.rack
+    return _dump(registration)
+
+
+def load_broker(broker_id: int, data: bytes) -> Node:
+    found = _load(data)
+    return Node(broker_id, found["host"], found["port"], found.get("rack"))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def dump_block(broker_id: int, first: int, last: int) -> bytes:
+    return _dump({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+
+
+def load_block(data: bytes) -> int:
+    """The last id of the block that was taken latest."""
+    return int(_load(data)["block_end"])

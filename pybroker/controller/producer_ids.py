@@ -1,0 +1,48 @@
+"""Producer ids: blocks of a thousand, taken from the store by version, so that no two producers ever have the same."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+from pybroker import errors
+from pybroker.controller import nodes
+from pybroker.coordination.store import BadVersion, Session, StoreError
+from pybroker.errors import KafkaError
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """The ids of one broker. `above`: the highest id that its logs hold, which the store may know nothing of."""
+
+    def __init__(self, session: Session, broker_id: int, above: int) -> None:
+        self._session = session
+        self._broker_id = broker_id
+        self._above = above
+        self._block: Iterator[int] = iter(())
+        self._taking = asyncio.Lock()
+
+    async def draw(self) -> int:
+        """An id that no producer has had. Raises COORDINATOR_NOT_AVAILABLE where the store fails."""
+        drawn = next(self._block, None)
+        if drawn is not None:
+            return drawn
+        async with self._taking:
+            while (drawn := next(self._block, None)) is None:
+                try:
+                    self._block = await self._take()
+                except StoreError as problem:
+                    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"no producer ids: {problem}") from problem
+        return drawn
+
+    async def _take(self) -> Iterator[int]:
+        while True:
+            data, stat = await self._session.get(nodes.PRODUCER_IDS)
+            used = nodes.load_block(data) if data else -1
+            first = max(used + 1, -(-(self._above + 1) // BLOCK) * BLOCK)
+            block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
+            try:
+                await self._session.set(nodes.PRODUCER_IDS, block, stat.version)
+            except BadVersion:
+                continue
+            return itertools.islice(itertools.count(first), BLOCK)

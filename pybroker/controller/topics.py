@@ -1,0 +1,245 @@
+"""Topics come, grow and go: decided here, written to the store as this controller, then told to the replicas.
+
+    create   one write: config, topic, states      then the logs are made, then clients see the topic
+    delete   one write: the wish to delete         then clients see it no more and the logs go, then its nodes
+    grow     one write: topic, new states          then the new logs are made, then clients see them
+
+A crash in between leaves nothing half-done: logs are made at the next start from what the store knows, and a wish to
+delete that is still there is granted then.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from pybroker import errors
+from pybroker.cluster import topics as rules
+from pybroker.cluster.image import Image, PartitionState, Topic
+from pybroker.cluster.placement import place, place_in_racks
+from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.controller import nodes
+from pybroker.controller.election import Fence, write
+from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Op, Session, Set
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+FROM_CONFIG = -1
+RESERVED = "__cluster_metadata"
+
+
+class NewTopic(NamedTuple):
+    """What a client asks for: counts of -1 for the broker's defaults, or an assignment {partition: brokers}."""
+
+    name: str
+    partitions: int = FROM_CONFIG
+    replication_factor: int = FROM_CONFIG
+    assignment: Mapping[int, Sequence[int]] = {}
+    config: Mapping[str, str | None] = {}
+
+
+class Holders(Protocol):
+    """Whoever holds replicas and must be told: this broker's own."""
+
+    async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None: ...
+    async def delete(self, topic: Topic) -> None: ...
+
+
+def new_topic_id() -> bytes:
+    """A random id; none is zero or one, which are reserved, and none begins with a dash as text (see Kafka's Uuid)."""
+    while True:
+        drawn = uuid.uuid4().bytes
+        if not nodes.id_text(drawn).startswith("-"):
+            return drawn
+
+
+class TopicAdmin:
+    """The controller's work on topics, of one broker that was elected."""
+
+    def __init__(self, session: Session, fence: Fence, image: Image, config: BrokerConfig, holders: Holders) -> None:
+        self._session = session
+        self._fence = fence
+        self._image = image
+        self._config = config
+        self._holders = holders
+        self._changing: set[str] = set()
+        self._background: set[asyncio.Task[Topic]] = set()
+        self._random = random.Random()
+
+    # -- creating --------------------------------------------------------------------------------------------------
+
+    async def create(self, new: NewTopic, validate_only: bool = False) -> Topic:
+        """Create a topic. Raises KafkaError: 17, 36, 37, 38, 39, 40, 41, 42, 56."""
+        topic = self._plan(new)
+        if validate_only:
+            return topic
+        self._begin(topic.name)
+        try:
+            await self._write_new(topic)
+            await self._holders.open([topic], new=True)
+            self._image.put(topic)
+        finally:
+            self._changing.discard(topic.name)
+        event(log, logging.INFO, "topic created", topic=topic.name, partitions=len(topic.partitions))
+        return topic
+
+    async def _write_new(self, topic: Topic) -> None:
+        try:
+            await write(self._session, self._fence, creation(topic))
+        except NodeExists:
+            raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already") from None
+
+    def auto_create(self, name: str) -> None:
+        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
+        if name in self._changing:
+            return
+        task = asyncio.get_running_loop().create_task(self.create(NewTopic(name)))
+        self._background.add(task)
+        task.add_done_callback(lambda done: self._auto_created(name, done))
+
+    def _auto_created(self, name: str, task: "asyncio.Task[Topic]") -> None:
+        self._background.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
+            event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
+
+    def _plan(self, new: NewTopic) -> Topic:
+        """The topic as it will be. Raises KafkaError where it cannot be."""
+        rules.check_name(new.name)
+        if new.name == RESERVED:
+            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{RESERVED} is Kafka's own")
+        if new.name in self._image or new.name in self._changing:
+            raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already")
+        twin = rules.collision(new.name, self._image.names())
+        if twin is not None:
+            problem = f"{new.name} and the topic {twin} would be one in metrics, where '.' and '_' are the same"
+            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
+        config = TopicConfig(self._config, new.config).overrides
+        return Topic(new.name, new_topic_id(), self._states(self._assign(new)), config)
+
+    def _assign(self, new: NewTopic) -> rules.Assignment:
+        brokers = sorted(self._image.brokers)
+        if new.assignment:
+            if new.partitions != FROM_CONFIG or new.replication_factor != FROM_CONFIG:
+                raise KafkaError(errors.INVALID_REQUEST, "with an assignment, both counts must be -1")
+            return rules.check_assignment(new.assignment, brokers)
+        partitions = self._config["num.partitions"] if new.partitions == FROM_CONFIG else new.partitions
+        factor = new.replication_factor
+        if factor == FROM_CONFIG:
+            factor = self._config["default.replication.factor"]
+        rules.check_counts(partitions, factor, len(brokers))
+        start, shift = self._random.randrange(len(brokers)), self._random.randrange(len(brokers))
+        return self._place(partitions, factor, start, shift, 0)
+
+    def _place(self, partitions: int, factor: int, start: int, shift: int, first: int) -> rules.Assignment:
+        """Replicas in different racks, if every broker has one."""
+        brokers = self._image.brokers
+        racks = {node.id: node.rack for node in brokers.values() if node.rack is not None}
+        if len(racks) == len(brokers):
+            return place_in_racks(racks, partitions, factor, start, shift, first)
+        return place(brokers, partitions, factor, start, shift, first)
+
+    def _states(self, assignment: rules.Assignment) -> list[PartitionState]:
+        """New partitions: the first replica leads, all are in sync."""
+        live = self._image.brokers
+        states = []
+        for replicas in assignment:
+            isr = tuple(broker for broker in replicas if broker in live)
+            states.append(PartitionState(tuple(replicas), isr[0], 0, isr, self._fence.epoch, 0))
+        return states
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic. Raises KafkaError: 3, 41, 56."""
+        self._begin(topic.name)
+        try:
+            with contextlib.suppress(NodeExists):
+                await write(self._session, self._fence, [Create(nodes.deletion(topic.name))])
+            await self.finish_deletion(topic)
+        finally:
+            self._changing.discard(topic.name)
+        event(log, logging.INFO, "topic deleted", topic=topic.name, partitions=len(topic.partitions))
+
+    async def finish_deletion(self, topic: Topic) -> None:
+        """Do what the wish to delete in the store asks for."""
+        self._image.remove(topic.name)
+        await self._holders.delete(topic)
+        ops: list[Op] = []
+        for index in range(len(topic.partitions)):
+            ops += [Delete(nodes.state(topic.name, index)), Delete(nodes.partition(topic.name, index))]
+        ops += [Delete(f"{nodes.topic(topic.name)}/partitions"), Delete(nodes.topic(topic.name))]
+        ops += [Delete(nodes.topic_config(topic.name)), Delete(nodes.deletion(topic.name))]
+        await write(self._session, self._fence, ops)
+
+    # -- growing ---------------------------------------------------------------------------------------------------
+
+    async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 37, 39, 41, 56."""
+        topic = self._image.topic(name)
+        if topic is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        added = self._plan_growth(topic, count, given)
+        if validate_only:
+            return
+        self._begin(name)
+        try:
+            grown = Topic(name, topic.id, [*topic.partitions, *added], topic.config)
+            first = len(topic.partitions)
+            replicas = [p.replicas for p in grown.partitions]
+            ops: list[Op] = [Set(nodes.topic(name), nodes.dump_topic(topic.id, replicas)), *_state_ops(grown, first)]
+            try:
+                await write(self._session, self._fence, ops)
+            except NoNode as problem:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
+            await self._holders.open([grown], first=first, new=True)
+            self._image.put(grown)
+        finally:
+            self._changing.discard(name)
+        event(log, logging.INFO, "topic grown", topic=name, partitions=count, added=len(added))
+
+    def _plan_growth(self, topic: Topic, count: int, given: rules.Assignment | None) -> list[PartitionState]:
+        has = len(topic.partitions)
+        if count <= has:
+            problem = f"topic {topic.name} has {has} partitions already, and {count} were asked for"
+            raise KafkaError(errors.INVALID_PARTITIONS, problem)
+        brokers = sorted(self._image.brokers)
+        factor = len(topic.partitions[0].replicas)
+        rules.check_counts(count, min(factor, len(brokers)), len(brokers))
+        if given is None:
+            leader = topic.partitions[0].replicas[0]
+            start = brokers.index(leader) if leader in brokers else 0
+            return self._states(self._place(count - has, factor, start, self._random.randrange(len(brokers)), has))
+        if len(given) != count - has:
+            problem = f"{count - has} partitions are added, and the assignment is of {len(given)}"
+            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, problem)
+        return self._states(rules.check_replicas(given, factor, brokers))
+
+    def _begin(self, name: str) -> None:
+        """Claim a topic's name for one change at a time."""
+        if name in self._changing:
+            raise KafkaError(errors.REASSIGNMENT_IN_PROGRESS, f"topic {name} is being changed")
+        self._changing.add(name)
+
+
+def creation(topic: Topic) -> list[Op]:
+    """What makes a topic in the store."""
+    return [
+        Create(nodes.topic_config(topic.name), nodes.dump_config(topic.config)),
+        Create(nodes.topic(topic.name), nodes.dump_topic(topic.id, [p.replicas for p in topic.partitions])),
+        Create(f"{nodes.topic(topic.name)}/partitions"),
+        *_state_ops(topic, 0),
+    ]
+
+
+def _state_ops(topic: Topic, first: int) -> list[Op]:
+    ops: list[Op] = []
+    for index in range(first, len(topic.partitions)):
+        state = nodes.dump_state(topic.partitions[index])
+        ops += [Create(nodes.partition(topic.name, index)), Create(nodes.state(topic.name, index), state)]
+    return ops

@@ -1,0 +1,1 @@
+"""The replicas that this broker holds, and the directories they lie in."""

@@ -1,0 +1,239 @@
+"""The directories of log.dirs: whose they are, how they were left, and what they record between two lives.
+
+A directory is ours alone while its .lock is held. A checkpoint that is torn or malformed is as good as none: recovery
+then starts from what is safe, with a warning. Recovery points are recorded only after each partition's own checkpoints
+are durable, so that a crash in between finds the older point and scans a little more.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pybroker import core, errors
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.replication import checkpoints
+from pybroker.replication.checkpoints import Malformed, Meta, Offsets
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOCK = ".lock"
+KRAFT_LOG = "__cluster_metadata"
+"""Kafka's own metadata log: its directory looks like a partition and is none of ours."""
+_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
+_DELETED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+_SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(future|stray)")
+
+
+class StartError(KafkaError):
+    """The broker cannot start here; the message is one sentence for the person who started it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(errors.BROKER_NOT_AVAILABLE, message)
+
+
+class Found(NamedTuple):
+    """A partition's directory, with the topic id and the latest leader epoch that it records (-1: none)."""
+
+    log_dir: "LogDir"
+    topic_id: bytes | None
+    leader_epoch: int
+
+
+class LogDir:
+    """One log dir, locked from open() to close()."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.failure: str | None = None  # why it is not used
+        self.clean = False
+        self.meta: Meta | None = None
+        self.recovery_points: Offsets = {}
+        self.log_starts: Offsets = {}
+        self.high_watermarks: Offsets = {}
+        self.placed = 0  # partitions that lie here
+        self.write: Callable[[str, bytes], None] = core.write_atomic
+        self._written: dict[str, str] = {}
+        self._writing = threading.Lock()
+        self._lock = -1
+
+    # -- taking it -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Create it if need be, lock it and read whose it is. Raises StartError; OSError where the disk fails."""
+        os.makedirs(self.path, exist_ok=True)
+        self._take_lock()
+        text = self._read(checkpoints.META)
+        if text is not None:
+            try:
+                self.meta = checkpoints.read_meta(text)
+            except Malformed as problem:
+                raise StartError(f"{self.path}/{checkpoints.META} cannot be used: {problem}") from None
+
+    def _take_lock(self) -> None:
+        """Two kinds of lock: flock also holds brokers of one process apart, lockf is the one that Kafka takes."""
+        path = os.path.join(self.path, LOCK)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise StartError(
+                f"another broker is using the data directory {self.path} (its {LOCK} is held): stop that one, or give "
+                "this one a directory of its own"
+            ) from None
+
+    def recall(self) -> None:
+        """Read how the last life ended, and forget the mark of a clean stop."""
+        points = self._told(checkpoints.RECOVERY_POINTS, checkpoints.read_offsets)
+        trusted = points is not None or not Path(self.path, checkpoints.RECOVERY_POINTS).exists()
+        self.recovery_points = points or {}
+        self.log_starts = self._told(checkpoints.LOG_STARTS, checkpoints.read_offsets) or {}
+        self.high_watermarks = self._told(checkpoints.HIGH_WATERMARKS, checkpoints.read_offsets) or {}
+        mark = Path(self.path, checkpoints.CLEAN_SHUTDOWN)
+        if mark.exists():
+            self.clean = trusted  # who tore that checkpoint may have torn more
+            mark.unlink()
+            self._sync()
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return Path(self.path, name).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def claim(self, meta: Meta) -> None:
+        """Record whose it is from now on, if it was nobody's."""
+        if self.meta is None or self.meta.cluster_id is None or self.meta.broker_id is None:
+            self.meta = meta
+            self._write(checkpoints.META, checkpoints.write_meta(meta))
+
+    # -- what lies in it -------------------------------------------------------------------------------------------
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:
+        """The directories that are partitions. Raises OSError."""
+        for name in sorted(os.listdir(self.path)):
+            match = _PARTITION.fullmatch(name)
+            if match and match["topic"] != KRAFT_LOG and os.path.isdir(os.path.join(self.path, name)):
+                key = TopicPartition(match["topic"], int(match["partition"]))
+                topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
+                epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
+                yield key, Found(self, topic_id, -1 if epoch is None else epoch)
+
+    def _told(self, name: str, read: Callable[[str], T]) -> T | None:
+        """What a file says; None if it is not there or, with a warning, if it is no use."""
+        try:
+            text = self._read(name)
+            return None if text is None else read(text)
+        except (Malformed, UnicodeDecodeError) as problem:
+            event(log, logging.WARNING, "file ignored", file=f"{self.path}/{name}", reason=problem)
+            return None
+
+    def deleted(self) -> list[str]:
+        """Directories whose deletion was decided and is not finished."""
+        return [os.path.join(self.path, name) for name in os.listdir(self.path) if _DELETED.fullmatch(name)]
+
+    def set_aside(self) -> list[str]:
+        """Directories that Kafka set aside as strays or as copies under way; they are left alone."""
+        return [os.path.join(self.path, name) for name in os.listdir(self.path) if _SET_ASIDE.fullmatch(name)]
+
+    # -- recording -------------------------------------------------------------------------------------------------
+
+    def record_recovery_points(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
+        """Write the partitions' own checkpoints, then how far each is safely on disk.
+
+        Here as below, what is recorded of `offline` partitions stays."""
+        for partition in partitions:
+            partition.write_checkpoints()
+        points = {_key(p): p.recovery_point for p in partitions}
+        self.recovery_points = _of(self.recovery_points, offline) | points
+        self._write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(self.recovery_points))
+
+    def record_log_starts(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
+        """Write the log starts that DeleteRecords raised into a segment; the others are told by the first segment."""
+        starts = {_key(p): p.log_start_offset for p in partitions if p.log_start_offset > p.segments()[0][0]}
+        self.log_starts = _of(self.log_starts, offline) | starts
+        self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(self.log_starts))
+
+    def record_high_watermarks(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
+        marks = {_key(p): p.high_watermark for p in partitions}
+        self.high_watermarks = _of(self.high_watermarks, offline) | marks
+        self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(self.high_watermarks))
+
+    def record_clean_stop(self, broker_epoch: int) -> None:
+        """The last thing written in a life: everything is flushed and recorded."""
+        self._write(checkpoints.CLEAN_SHUTDOWN, checkpoints.write_clean_shutdown(broker_epoch))
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file as a whole, unless it already says so. Raises OSError."""
+        with self._writing:
+            if self._written.get(name) != text:
+                self.write(os.path.join(self.path, name), text.encode())
+                self._written[name] = text
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _key(partition: core.Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
+
+
+def _of(offsets: Offsets, keys: Set[TopicPartition]) -> Offsets:
+    return {key: offset for key, offset in offsets.items() if key in keys}
+
+
+def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
+    """Lock and read the log dirs; one whose disk fails is left out of use. Raises StartError if none is left."""
+    opened: list[LogDir] = []
+    try:
+        for path in dict.fromkeys(map(os.path.abspath, paths)):
+            log_dir = LogDir(path)
+            opened.append(log_dir)
+            try:
+                log_dir.open()
+                log_dir.recall()
+            except OSError as problem:
+                log_dir.failure = str(problem)
+                event(log, logging.ERROR, "log dir not used", directory=path, reason=problem)
+        if all(log_dir.failure for log_dir in opened):
+            reasons = "; ".join(f"{d.path}: {d.failure}" for d in opened)
+            raise StartError(f"no log directory can be used ({reasons})")
+    except BaseException:
+        for log_dir in opened:
+            log_dir.close()
+        raise
+    return opened
+
+
+def owner(log_dirs: Iterable[LogDir]) -> Meta:
+    """Whose the log dirs are. Raises StartError where they disagree."""
+    found = Meta(None, None)
+    for log_dir in log_dirs:
+        meta = log_dir.meta or Meta(None, None)
+        for field, mine, other in zip(("cluster.id", "broker.id"), meta, found, strict=True):
+            if mine is not None and other is not None and mine != other:
+                raise StartError(
+                    f"the log directories belong to different brokers: {log_dir.path} has {field} {mine}, "
+                    f"another has {other}"
+                )
+        found = Meta(meta.cluster_id or found.cluster_id, found.broker_id if meta.broker_id is None else meta.broker_id)
+    return found

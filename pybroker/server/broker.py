@@ -1,0 +1,260 @@
+"""The broker as a whole: what is started in which order, how it stops, and nothing else.
+
+Start: log dirs are locked and read; the store is opened; whose they are is settled; the socket is bound, without
+accepting; the controllership is taken; topics are loaded and their leader epochs bumped; logs are opened; the broker is
+registered; the socket accepts. Stop: the same backwards; the mark of a clean stop is written last.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pybroker.cluster.image import Image, Node
+from pybroker.config import BrokerConfig
+from pybroker.controller import identity, loading, nodes
+from pybroker.controller.election import Fence, elect
+from pybroker.controller.producer_ids import ProducerIds
+from pybroker.controller.topics import TopicAdmin
+from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.store import NodeExists, Session, StoreError
+from pybroker.logs import event
+from pybroker.replication.checkpoints import Meta
+from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
+from pybroker.replication.replicas import Replicas
+from pybroker.server.cleaner import Cleaner, chores, finish_deletions
+from pybroker.server.dispatch import Dispatcher
+from pybroker.server.handlers.fetch import Fetch
+from pybroker.server.listener import Limits, Listener
+from pybroker.server.pool import Pool
+from pybroker.server.table import Collaborators, fetch_of, handlers
+
+log = logging.getLogger(__name__)
+
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+STRAYS_SHOWN = 20
+STORE_FILE = "coordination.sqlite"
+"""In the first log dir; Kafka's tools look at directories there and pass files by."""
+SESSION_TIMEOUT_MS = 18_000
+POOL_BYTES = 512 << 20
+"""What requests may hold in memory where queued.max.request.bytes says nothing."""
+FINISH_SECONDS = 30.0
+"""How long running requests have at a stop."""
+
+
+class Broker:
+    """One broker: `await start()`, serve, `await stop()`. `host` and `port` are where it listens."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.broker_id = -1
+        self.cluster_id = ""
+        self.host, self.port = "", 0
+        self.image = Image()
+        self.replicas: Replicas | None = None
+        self._dirs: list[LogDir] = []
+        self._store: EmbeddedStore | None = None
+        self._session: Session | None = None
+        self._listener: Listener | None = None
+        self._fetch: Fetch | None = None
+        self._cleaner: Cleaner | None = None
+        self._workers: ThreadPoolExecutor | None = None
+        self._epoch = -1
+
+    @property
+    def topic_count(self) -> int:
+        return len(self.image)
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.replicas or ())
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. Raises StartError in one sentence for a person, OSError where the address cannot be had."""
+        try:
+            await self._start()
+        except StoreError as problem:
+            await self._release()
+            raise StartError(str(problem)) from problem
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _start(self) -> None:
+        self._dirs = open_log_dirs(self.config.log_dirs)
+        session = self._session = await self._open_store()
+        await loading.prepare(session)
+        known_cluster = await identity.cluster_id(session)
+        who = await identity.settle(session, self.config["broker.id"], known_cluster, *owner(self._dirs))
+        self.broker_id, self.cluster_id = who.broker_id, who.cluster_id
+        for log_dir in self._dirs:
+            if not log_dir.failure:
+                log_dir.claim(Meta(who.cluster_id, who.broker_id))
+        listener = self._listener = self._bind()
+        fence = await elect(session, self.broker_id)
+        if fence is None:
+            raise StartError("another broker of this cluster is its controller already")
+        self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
+        replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs)
+        admin = TopicAdmin(session, fence, self.image, self.config, replicas)
+        await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
+        ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
+        await self._register(session)
+        self._serve(listener, replicas, admin, ids)
+
+    async def _open_store(self) -> Session:
+        first = self._dirs[0]
+        if first.failure:
+            raise StartError(f"{first.path}, which holds the coordination store, cannot be used: {first.failure}")
+        self._store = EmbeddedStore(os.path.join(first.path, STORE_FILE))
+        await self._store.open()
+        return await self._store.session(SESSION_TIMEOUT_MS)
+
+    def _bind(self) -> Listener:
+        config, endpoint = self.config, self.config.listener
+        idle_ms, pool_bytes = config["connections.max.idle.ms"], config["queued.max.request.bytes"]
+        limits = Limits(
+            request_bytes_max=config["socket.request.max.bytes"],
+            idle_seconds_max=idle_ms / 1000 if idle_ms >= 0 else None,
+            connections_max=config["max.connections"],
+            connections_per_ip_max=config["max.connections.per.ip"],
+            backlog=config["socket.listen.backlog.size"],
+            send_buffer_bytes=_positive(config["socket.send.buffer.bytes"]),
+            receive_buffer_bytes=_positive(config["socket.receive.buffer.bytes"]),
+        )
+        listener = Listener(endpoint.listener, Pool(_positive(pool_bytes) or POOL_BYTES), limits)
+        listener.bind(endpoint.host, endpoint.port)
+        self.port = listener.port
+        self.host = socket.gethostname() if endpoint.host in EVERY_INTERFACE else endpoint.host
+        return listener
+
+    async def _load_topics(
+        self, session: Session, fence: Fence, admin: TopicAdmin, replicas: Replicas, *, first_start: bool
+    ) -> None:
+        """Open what the store knows. At the first start it knows nothing, and takes over what lies in the log dirs.
+
+        The cluster id is written once that is done, so that a first start that was cut short is one again."""
+        loaded = await loading.load(session)
+        found = replicas.survey()
+        if first_start:
+            await loading.adopt(session, fence, found, {topic.name for topic in loaded.topics}, self.broker_id)
+            loaded = await loading.load(session)
+            await identity.record_cluster_id(session, self.cluster_id)
+        for topic in loaded.deleted:
+            await admin.finish_deletion(topic)
+        await loading.lead_again(session, fence, loaded.topics, self.broker_id)
+        await replicas.open(loaded.topics, new=False)
+        for topic in loaded.topics:
+            self.image.put(topic)
+        strays = [key for key in found if self.image.partition(*key) is None and replicas.directory_of(key)]
+        if strays:
+            event(
+                log,
+                logging.WARNING,
+                "directories of unknown topics are left alone",
+                count=len(strays),
+                partitions=",".join(map(str, strays[:STRAYS_SHOWN])),
+            )
+
+    async def _register(self, session: Session) -> None:
+        """Show this broker to the cluster; the transaction that did it is its epoch."""
+        assert self._listener is not None
+        shown = self.config.advertised
+        host, port = (self.host, 0) if shown is None else (shown.host, shown.port)
+        node = Node(self.broker_id, host, port or self.port, self.config["broker.rack"])
+        registration = nodes.dump_broker(node, self._listener.name, time.time_ns() // 1_000_000)
+        try:
+            _, stat = await session.create(nodes.broker(self.broker_id), registration, ephemeral=True)
+        except NodeExists:
+            raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
+        self._epoch = stat.czxid
+        self.image.brokers[node.id] = node
+
+    def _serve(self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds) -> None:
+        threads = min(self.config["num.io.threads"], os.cpu_count() or 1)
+        self._workers = ThreadPoolExecutor(threads, "records")
+        asked = Collaborators(self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers)
+        self._fetch = fetch_of(asked)
+        self._cleaner = Cleaner(chores(replicas, self.config))
+        self._cleaner.start()
+        self._workers.submit(finish_deletions, self._dirs)
+        listener.open(Dispatcher(handlers(asked, self._fetch)))
+
+    # -- stop ------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what runs, flush, record, and mark the stop as a clean one."""
+        if self._listener is not None and self._fetch is not None:
+            self._listener.stop_accepting()
+            self._fetch.release()
+            await self._listener.close(FINISH_SECONDS)
+        if self._cleaner is not None:
+            await asyncio.to_thread(self._cleaner.stop)
+        if self.replicas is not None:
+            clean = await asyncio.to_thread(self.replicas.close)
+            for log_dir in clean:
+                log_dir.record_clean_stop(self._epoch)
+            self.replicas = None
+        await self._release()
+
+    def hurry(self) -> None:
+        """Do not wait for running requests any longer; what was acknowledged is flushed all the same."""
+        if self._listener is not None:
+            self._listener.abandon()
+
+    async def _release(self) -> None:
+        """Give back what other processes may want: the address, the store, the log dirs."""
+        if self._listener is not None:
+            self._listener.stop_accepting()
+        if self.replicas is not None:
+            await asyncio.to_thread(self.replicas.close)
+        if self._workers is not None:
+            self._workers.shutdown()
+        with contextlib.suppress(StoreError):
+            if self._session is not None:
+                await self._session.close()
+            if self._store is not None:
+                await self._store.close()
+        for log_dir in self._dirs:
+            log_dir.close()
+
+
+def _positive(number: int) -> int | None:
+    return number if number > 0 else None
+
+
+def run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
+    """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
+
+    `on_ready` is called once the broker serves. Raises StartError, OSError."""
+    asyncio.run(_run(config, on_ready))
+
+
+async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
+    broker = Broker(config)
+    asked_to_stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if asked_to_stop.is_set():
+            broker.hurry()
+        asked_to_stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    started = loop.create_task(broker.start())
+    await asyncio.wait([started, loop.create_task(asked_to_stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+    await started
+    if not asked_to_stop.is_set():
+        on_ready(broker)
+    await asked_to_stop.wait()
+    event(log, logging.INFO, "stopping")
+    await broker.stop()
+    event(log, logging.INFO, "stopped")

@@ -1,0 +1,142 @@
+"""The broker's chores: retention, forgotten producers, checkpoints, flushes; each with a thread and an interval.
+
+A chore that fails is logged and done again at its next turn. Threads, not tasks: every chore waits for the disk.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pybroker.config import BrokerConfig
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.replication.logdirs import LogDir
+from pybroker.replication.replicas import Replica, Replicas
+
+log = logging.getLogger(__name__)
+
+NEVER_MS = threading.TIMEOUT_MAX * 1000
+FIRST_TURN_SECONDS = 30.0
+"""Chores begin after this at the latest, as Kafka's do: a broker that was down for long catches up soon."""
+JOIN_SECONDS = 10.0
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Chore(NamedTuple):
+    name: str
+    interval_ms: int
+    work: Callable[[], object]
+
+
+class Cleaner:
+    """The threads of the chores, from start() to stop()."""
+
+    def __init__(self, chores: Iterable[Chore]) -> None:
+        self._chores = list(chores)
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        for chore in self._chores:
+            if chore.interval_ms < NEVER_MS:
+                thread = threading.Thread(target=self._repeat, args=(chore,), name=chore.name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def stop(self) -> None:
+        """Begin no more chores and wait for those under way."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+
+    def _repeat(self, chore: Chore) -> None:
+        interval = chore.interval_ms / 1000
+        pause = min(interval, FIRST_TURN_SECONDS)
+        while not self._stopping.wait(pause):
+            pause = interval
+            try:
+                chore.work()
+            except Exception as problem:  # the next turn may go better, and the other chores go on
+                event(log, logging.ERROR, "chore failed", chore=chore.name, reason=problem, exc_info=problem)
+
+
+def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
+    """What a broker does at intervals, by Kafka's settings."""
+    return [
+        Chore("retention", config["log.retention.check.interval.ms"], lambda: retain(replicas)),
+        Chore(
+            "producer-expiry",
+            config["producer.id.expiration.check.interval.ms"],
+            lambda: replicas.each(lambda partition: partition.expire_producers(wall_ms())),
+        ),
+        Chore(
+            "high-watermark-checkpoint",
+            config["replica.high.watermark.checkpoint.interval.ms"],
+            replicas.record_high_watermarks,
+        ),
+        Chore(
+            "recovery-point-checkpoint",
+            config["log.flush.offset.checkpoint.interval.ms"],
+            replicas.record_recovery_points,
+        ),
+        Chore(
+            "log-start-checkpoint",
+            config["log.flush.start.offset.checkpoint.interval.ms"],
+            replicas.record_log_starts,
+        ),
+        Chore("flush", config["log.flush.scheduler.interval.ms"], Flusher(replicas).turn),
+    ]
+
+
+def retain(replicas: Replicas) -> None:
+    """Delete the segments that are too old or too many."""
+    deleted = 0
+
+    def enforce(replica: Replica) -> None:
+        nonlocal deleted
+        if replica.log is not None and "delete" in replica.config["cleanup.policy"]:
+            deleted += replica.log.enforce_retention(wall_ms())
+
+    replicas.each_replica(enforce)
+    if deleted:
+        event(log, logging.INFO, "retention", segments_deleted=deleted)
+
+
+class Flusher:
+    """flush.ms: a partition with records that are not on disk is flushed when that long has passed since it was."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._flushed_at: dict[TopicPartition, float] = {}
+
+    def turn(self) -> None:
+        self._replicas.each_replica(self._flush)
+
+    def _flush(self, replica: Replica) -> None:
+        now = time.monotonic()
+        since = self._flushed_at.setdefault(replica.key, now)
+        if replica.log is None or (now - since) * 1000 < replica.config["flush.ms"]:
+            return
+        self._flushed_at[replica.key] = now
+        if replica.log.recovery_point < replica.log.log_end_offset:
+            replica.log.flush()
+
+
+def finish_deletions(log_dirs: Iterable[LogDir]) -> None:
+    """Remove what an earlier life renamed to -delete and had no time to remove; show what was set aside."""
+    for log_dir in log_dirs:
+        if log_dir.failure:
+            continue
+        for directory in log_dir.set_aside():
+            event(log, logging.WARNING, "directory set aside", directory=directory)
+        for directory in log_dir.deleted():
+            try:
+                shutil.rmtree(directory)
+            except OSError as problem:
+                event(log, logging.ERROR, "directory not removed", directory=directory, reason=problem)

@@ -1,0 +1,85 @@
+"""DescribeConfigs: the settings of topics and of this broker, where their values come from, and what they mean."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.image import Image
+from pybroker.cluster.topics import check_name
+from pybroker.config import BrokerConfig, Entry, TopicConfig
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+TOPIC, BROKER = 2, 4
+
+
+class DescribeConfigs:
+    def __init__(self, image: Image, config: BrokerConfig, broker_id: int) -> None:
+        self._image = image
+        self._config = config
+        self._broker_id = broker_id
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.DescribeConfigsResponse.Results
+        results = []
+        for resource in request.resources:
+            result = kind(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            try:
+                entries = self._entries(resource.resource_type, resource.resource_name)
+                wanted = _wanted(entries, resource.configuration_keys)
+                result.configs = [_show(entry, request) for entry in wanted]
+            except KafkaError as problem:
+                result.error_code, result.error_message = problem.code, problem.message
+            results.append(result)
+        return m.DescribeConfigsResponse(results=results)
+
+    def _entries(self, kind: int, name: str) -> list[Entry]:
+        if kind == TOPIC:
+            check_name(name)
+            topic = self._image.topic(name)
+            if topic is None:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            return TopicConfig(self._config, topic.config).entries()
+        if kind == BROKER:
+            if name == "":  # the defaults that brokers may share; there are none
+                return []
+            if name != str(self._broker_id):
+                raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {name!r}")
+            return self._config.entries()
+        raise KafkaError(errors.INVALID_REQUEST, f"resources of type {kind} have no configs here")
+
+
+def _wanted(entries: Iterable[Entry], keys: Sequence[str] | None) -> list[Entry]:
+    names = set(keys or ())
+    return [entry for entry in entries if not names or entry.name in names]
+
+
+def _show(entry: Entry, request: Any) -> Any:
+    kind = m.DescribeConfigsResponse.Results.Configs
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return kind(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=entry.sensitive,
+        synonyms=[kind.Synonyms(name=s.name, value=s.value, source=int(s.source)) for s in synonyms],
+        config_type=int(entry.type),
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+def failed(request: Any, code: int, message: str) -> Any:
+    kind = m.DescribeConfigsResponse.Results
+    return m.DescribeConfigsResponse(
+        results=[
+            kind(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )

@@ -1,0 +1,290 @@
+"""Fetch: whole batches from several partitions, now or, where there are too few bytes, when an append brings them.
+
+    read ──enough, or an error, or no time to wait──> answer
+      └──too few──> parked on its replicas ──append, deletion, deadline, the broker stops──> read again ──> answer
+
+Records are never touched: an answer carries slices of log files, which send themselves.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pybroker import core, errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.fetch_sessions import Fetch as Plan
+from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
+from pybroker.cluster.image import Image
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.replication.replicas import Replica, Replicas
+
+IDS_VERSION = 13
+ZSTD_VERSION = 10
+READ_COMMITTED = 1
+MOVED = (errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH)
+
+
+class _Read(NamedTuple):
+    """What one pass found in one partition; no replica where it could not be read."""
+
+    key: Key
+    wanted: Wanted
+    replica: Replica | None
+    answer: Any
+
+    @property
+    def settled(self) -> bool:
+        """It is answered at once, however few bytes there are."""
+        return bool(self.answer.error_code) or self.answer.diverging_epoch is not None
+
+    @property
+    def news(self) -> News:
+        answer = self.answer
+        return News(
+            len(answer.records) > 0,
+            answer.error_code,
+            answer.high_watermark,
+            answer.log_start_offset,
+            answer.diverging_epoch is not None,
+        )
+
+    def drop(self) -> None:
+        """Let go of the file that the records lie in."""
+        if isinstance(self.answer.records, core.Slice):
+            self.answer.records.close()
+
+
+class _Parked:
+    """A fetch that waits until its partitions have `missing` more bytes."""
+
+    __slots__ = ("_caps", "_done", "_missing", "_seen")
+
+    def __init__(self, reads: Iterable[_Read], missing: int, done: Callable[[], None]) -> None:
+        self._missing = missing
+        self._done = done
+        self._caps = {read.replica: read.wanted for read in reads if read.replica is not None}
+        self._seen = {read.replica: len(read.answer.records) for read in reads if read.replica is not None}
+
+    def wait(self) -> None:
+        for replica in self._caps:
+            replica.wait(self)
+
+    def leave(self) -> None:
+        for replica in self._caps:
+            replica.leave(self)
+
+    def news(self, replica: Replica) -> None:
+        """Count what this replica has now; one byte that is wanted needs no counting."""
+        if replica.gone or replica.log is None or self._missing <= 1:
+            self._done()
+            return
+        wanted = self._caps[replica]
+        try:
+            piece = replica.log.read(wanted.fetch_offset, wanted.max_bytes).slice
+        except (core.LogError, OSError):
+            self._done()
+            return
+        size = 0
+        if piece is not None:
+            size = len(piece)
+            piece.close()
+        self._missing -= size - self._seen[replica]
+        self._seen[replica] = size
+        if self._missing <= 0:
+            self._done()
+
+
+class Fetch:
+    def __init__(self, replicas: Replicas, image: Image, sessions: Sessions, bytes_max: int) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._sessions = sessions
+        self._bytes_max = bytes_max
+        self._parked: set[asyncio.Future[None]] = set()
+        self._stopping = False
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        state = request.replica_state
+        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
+            return _everywhere(request, errors.TOPIC_AUTHORIZATION_FAILED)
+        loop = asyncio.get_running_loop()
+        by_id = call.version >= IDS_VERSION
+        named = {
+            Key(topic.topic_id if by_id else topic.topic, p.partition): Wanted(
+                p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch, p.last_fetched_epoch
+            )
+            for topic in request.topics
+            for p in topic.partitions
+        }
+        forgotten = [
+            Key(topic.topic_id if by_id else topic.topic, partition)
+            for topic in request.forgotten_topics_data
+            for partition in topic.partitions
+        ]
+        try:
+            plan = self._sessions.begin(request.session_id, request.session_epoch, by_id, named, forgotten, loop.time())
+        except KafkaError as problem:
+            return m.FetchResponse(error_code=problem.code)
+        reads = list(self._read(plan, request, call.version))
+        missing = request.min_bytes - sum(len(read.answer.records) for read in reads)
+        if missing <= 0 or request.max_wait_ms <= 0 or self._stopping or any(read.settled for read in reads):
+            return self._answer(plan, reads)
+        if not reads:
+            return self._answer(plan, reads)
+        return self._wait(plan, request, call.version, reads, missing)
+
+    async def _wait(self, plan: Plan, request: Any, version: int, reads: list[_Read], missing: int) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        parked = _Parked(reads, missing, done)
+        for read in reads:
+            read.drop()
+        timer = loop.call_later(request.max_wait_ms / 1000, done)
+        self._parked.add(future)
+        parked.wait()
+        try:
+            await future
+        finally:
+            parked.leave()
+            self._parked.discard(future)
+            timer.cancel()
+        return self._answer(plan, list(self._read(plan, request, version)))
+
+    def release(self) -> None:
+        """The broker stops: answer every parked fetch, park no more."""
+        self._stopping = True
+        for future in self._parked:
+            if not future.done():
+                future.set_result(None)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, plan: Plan, request: Any, version: int) -> Iterator[_Read]:
+        """Read each partition in turn until the answer is full; the first that has any gives one batch at least."""
+        left = min(request.max_bytes, self._bytes_max)
+        empty = True
+        for key, wanted in list(plan.wanted.items()):
+            answer = m.FetchResponse.Responses.Partitions(
+                partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
+            )
+            replica = None
+            try:
+                replica = self._replica(key)
+                replica.check_epoch(wanted.leader_epoch)
+                if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
+                    raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
+                limit = max(0, min(left, wanted.max_bytes))
+                self._fill(answer, replica.partition(), wanted, request.isolation_level, limit, empty)
+            except (KafkaError, core.LogError, OSError) as problem:
+                answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+                replica = None
+            size = len(answer.records)
+            left -= size
+            empty = empty and size == 0
+            yield _Read(key, wanted, replica, answer)
+
+    def _replica(self, key: Key) -> Replica:
+        if isinstance(key.topic, str):
+            return self._replicas.leader(key.topic, key.partition)
+        topic = self._image.topic_by_id(key.topic)
+        if topic is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {key.topic.hex()}")
+        return self._replicas.leader(topic.name, key.partition)
+
+    def _fill(
+        self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool
+    ) -> None:
+        """Put what the log has into the answer, or where the client's log diverges from it. Raises core.LogError."""
+        if wanted.last_fetched_epoch >= 0:
+            epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+            if epoch < 0 or wanted.fetch_offset < log.log_start_offset:
+                raise KafkaError(errors.OFFSET_OUT_OF_RANGE, f"nothing is known of epoch {wanted.last_fetched_epoch}")
+            if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                kind = m.FetchResponse.Responses.Partitions.DivergingEpoch
+                answer.diverging_epoch = kind(epoch=epoch, end_offset=end)
+                limit, minimum_one = 0, False
+        offset = log.log_start_offset if answer.diverging_epoch is not None else wanted.fetch_offset
+        read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one)
+        answer.high_watermark = read.high_watermark
+        answer.last_stable_offset = read.last_stable_offset
+        answer.log_start_offset = read.log_start_offset
+        if isolation == READ_COMMITTED:
+            answer.aborted_transactions = []
+        if read.slice is not None:
+            answer.records = read.slice
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    def _answer(self, plan: Plan, reads: list[_Read]) -> Any:
+        kind = m.FetchResponse
+        by_key = {read.key: read for read in reads}
+        response = kind(session_id=plan.session_id)
+        topics: dict[str | bytes, Any] = {}
+        for key in plan.told([(read.key, read.news) for read in reads]):
+            read = by_key.pop(key)
+            topic = topics.get(key.topic)
+            if topic is None:
+                topic = topics[key.topic] = kind.Responses()
+                if isinstance(key.topic, str):
+                    topic.topic = key.topic
+                else:
+                    topic.topic_id = key.topic
+            topic.partitions.append(read.answer)
+            if read.answer.error_code in MOVED:
+                self._show_leader(response, key, read.answer)
+        for read in by_key.values():
+            read.drop()
+        response.responses = list(topics.values())
+        return response
+
+    def _show_leader(self, response: Any, key: Key, answer: Any) -> None:
+        """Say who leads now, so that the client need not ask for metadata (KIP-951)."""
+        topic = self._image.topic(key.topic) if isinstance(key.topic, str) else self._image.topic_by_id(key.topic)
+        if topic is None:
+            return
+        state = topic.partitions[key.partition]
+        kind = m.FetchResponse
+        answer.current_leader = kind.Responses.Partitions.CurrentLeader(
+            leader_id=state.leader, leader_epoch=state.leader_epoch
+        )
+        node = self._image.brokers.get(state.leader)
+        if node is not None and all(known.node_id != node.id for known in response.node_endpoints):
+            response.node_endpoints.append(
+                kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            )
+
+
+def _everywhere(request: Any, code: int) -> Any:
+    """The error for each partition named."""
+    kind = m.FetchResponse.Responses
+    return m.FetchResponse(
+        responses=[
+            kind(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    kind.Partitions(
+                        partition_index=p.partition,
+                        error_code=code,
+                        high_watermark=-1,
+                        aborted_transactions=None,
+                        records=b"",
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def failed(request: Any, code: int, message: str) -> Any:
+    response = _everywhere(request, code)
+    response.error_code = code
+    return response

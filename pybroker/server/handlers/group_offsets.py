@@ -1,0 +1,222 @@
+"""Where groups stand: FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.group import State
+from pybroker.cluster.image import Image, Node
+from pybroker.cluster.offsets import Committed
+from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import Coordinator
+from pybroker.groups.records import subscribed_topics
+from pybroker.groups.shard import wall_ms
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+
+KEY_TYPE_GROUP = 0
+BATCH_FIND_VERSION = 4
+BATCH_FETCH_VERSION = 8
+
+
+class FindCoordinator:
+    def __init__(self, locate: Callable[[str], Awaitable[Node]]) -> None:
+        """`locate` names the broker that coordinates a group. It raises COORDINATOR_NOT_AVAILABLE."""
+        self._locate = locate
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.FindCoordinatorResponse.Coordinators
+        keys = request.coordinator_keys if call.version >= BATCH_FIND_VERSION else [request.key]
+        answers = []
+        for key in keys:
+            answer = kind(key=key, node_id=-1, host="", port=-1)
+            try:
+                if request.key_type != KEY_TYPE_GROUP:
+                    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "this broker coordinates consumer groups only")
+                node = await self._locate(key)
+                answer.node_id, answer.host, answer.port = node.id, node.host, node.port
+            except KafkaError as problem:
+                answer.error_code, answer.error_message = problem.code, problem.message
+            answers.append(answer)
+        if call.version >= BATCH_FIND_VERSION:
+            return m.FindCoordinatorResponse(coordinators=answers)
+        one = answers[0]
+        return m.FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+
+class OffsetCommit:
+    def __init__(self, groups: Coordinator, image: Image) -> None:
+        self._groups = groups
+        self._image = image
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        now_ms = wall_ms()
+        offsets: dict[TopicPartition, Committed] = {}
+        for topic in request.topics:
+            for p in topic.partitions:
+                key = TopicPartition(topic.name, p.partition_index)
+                if self._image.partition(*key) is not None:
+                    expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+                    offsets[key] = Committed(
+                        p.committed_offset, p.committed_leader_epoch, p.committed_metadata or "", now_ms, expire_ms
+                    )
+        codes: Mapping[TopicPartition, int] = {}
+        if offsets:
+            codes = self._groups.commit(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                offsets,
+            )
+        return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _commit_answer(request: Any, codes: Mapping[TopicPartition, int], otherwise: int) -> Any:
+    kind = m.OffsetCommitResponse.Topics
+    return m.OffsetCommitResponse(
+        topics=[
+            kind(
+                name=topic.name,
+                partitions=[
+                    kind.Partitions(
+                        partition_index=p.partition_index,
+                        error_code=codes.get(TopicPartition(topic.name, p.partition_index), otherwise),
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def failed_commit(request: Any, code: int, message: str) -> Any:
+    return _commit_answer(request, {}, code)
+
+
+class OffsetFetch:
+    def __init__(self, groups: Coordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        if call.version >= BATCH_FETCH_VERSION:
+            kind = m.OffsetFetchResponse.Groups
+            return m.OffsetFetchResponse(
+                groups=[self._group(group.group_id, group.topics, kind) for group in request.groups]
+            )
+        only = self._group(request.group_id, request.topics, m.OffsetFetchResponse)
+        if call.version < 2 and only.error_code:  # no place yet for an error of the whole
+            return _fetch_failed_old(request, only.error_code)
+        return only
+
+    def _group(self, group_id: str, topics: Any, kind: Any) -> Any:
+        """One group's answer, as `kind` (the response itself in old versions). Topics None: all that are known."""
+        answer = kind(group_id=group_id) if kind is not m.OffsetFetchResponse else kind()
+        try:
+            entry = self._groups.find(group_id)
+        except KafkaError as problem:
+            answer.error_code = problem.code
+            return answer
+        known = entry.offsets if entry is not None else {}
+        for topic, partitions in _wanted(topics, known):
+            found = [_position(kind.Topics.Partitions, p, known.get(TopicPartition(topic, p))) for p in partitions]
+            answer.topics.append(kind.Topics(name=topic, partitions=found))
+        return answer
+
+
+def _wanted(topics: Any, known: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:
+    if topics is not None:
+        return [(topic.name, list(topic.partition_indexes)) for topic in topics]
+    everything: dict[str, list[int]] = {}
+    for key in known:
+        everything.setdefault(key.topic, []).append(key.partition)
+    return everything.items()
+
+
+def _position(kind: Any, partition: int, committed: Committed | None) -> Any:
+    if committed is None:
+        return kind(partition_index=partition, committed_offset=-1, metadata="")
+    return kind(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _fetch_failed_old(request: Any, code: int) -> Any:
+    kind = m.OffsetFetchResponse.Topics
+    return m.OffsetFetchResponse(
+        topics=[
+            kind(
+                name=topic.name,
+                partitions=[
+                    kind.Partitions(partition_index=p, committed_offset=-1, metadata="", error_code=code)
+                    for p in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ]
+    )
+
+
+def failed_fetch(request: Any, code: int, message: str) -> Any:
+    answer = _fetch_failed_old(request, code)
+    answer.error_code = code
+    answer.groups = [m.OffsetFetchResponse.Groups(group_id=g.group_id, error_code=code) for g in request.groups]
+    return answer
+
+
+class OffsetDelete:
+    def __init__(self, groups: Coordinator) -> None:
+        self._groups = groups
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        entry = self._groups.find(request.group_id)
+        if entry is None:
+            return m.OffsetDeleteResponse(error_code=errors.GROUP_ID_NOT_FOUND)
+        topics = subscribed_topics(entry.group) if entry.group.state is not State.EMPTY else set()
+        if topics is None:
+            return m.OffsetDeleteResponse(error_code=errors.NON_EMPTY_GROUP)
+        codes: dict[TopicPartition, int] = {}
+        for topic in request.topics:
+            for p in topic.partitions:
+                used = topic.name in topics
+                codes[TopicPartition(topic.name, p.partition_index)] = errors.GROUP_SUBSCRIBED_TO_TOPIC if used else 0
+        error = self._groups.forget(request.group_id, [key for key, code in codes.items() if not code])
+        kind = m.OffsetDeleteResponse.Topics
+        return m.OffsetDeleteResponse(
+            topics=[
+                kind(
+                    name=topic.name,
+                    partitions=[
+                        kind.Partitions(
+                            partition_index=p.partition_index,
+                            error_code=codes[TopicPartition(topic.name, p.partition_index)] or error,
+                        )
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+
+def failed_delete(request: Any, code: int, message: str) -> Any:
+    return m.OffsetDeleteResponse(error_code=code)
+
+
+def failed_find(request: Any, code: int, message: str) -> Any:
+    kind = m.FindCoordinatorResponse.Coordinators
+    blank: dict[str, Any] = {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
+    return m.FindCoordinatorResponse(**blank, coordinators=[kind(key=key, **blank) for key in request.coordinator_keys])

@@ -1,0 +1,122 @@
+"""ListOffsets and OffsetForLeaderEpoch: from a time, or from a leader's epoch, to an offset."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.cluster.caller import Call
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.search import Found, by_time, latest_time
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+CONSUMER_BELOW = 0
+"""Replica ids below this are clients'; others claim to be a broker, and none of those come by this listener."""
+_FOLLOWER = KafkaError(errors.TOPIC_AUTHORIZATION_FAILED, "a client may not speak for a broker")
+
+
+def _failure(problem: KafkaError | core.LogError | OSError) -> int:
+    return errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+
+
+class ListOffsets:
+    def __init__(self, replicas: Replicas, workers: Executor) -> None:
+        self._replicas = replicas
+        self._workers = workers
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.ListOffsetsResponse
+        named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                index = asked.partition_index
+                answer = kind.Topics.Partitions(partition_index=index)
+                try:
+                    if request.replica_id >= CONSUMER_BELOW:
+                        raise _FOLLOWER
+                    if named[topic.name, index] > 1:
+                        raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
+                    replica = self._replicas.leader(topic.name, index)
+                    found = await self._look(replica, asked, request.isolation_level, call.version)
+                    answer.offset, answer.timestamp, answer.leader_epoch = found
+                except (KafkaError, core.LogError, OSError) as problem:
+                    answer.error_code, answer.offset = _failure(problem), -1
+                answers.append(answer)
+            topics.append(kind.Topics(name=topic.name, partitions=answers))
+        return kind(topics=topics)
+
+    async def _look(self, replica: Replica, asked: Any, isolation_level: int, version: int) -> Found:
+        replica.check_epoch(asked.current_leader_epoch)
+        log, timestamp = replica.partition(), asked.timestamp
+        if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
+            raise KafkaError(errors.UNSUPPORTED_VERSION, f"the timestamp {timestamp} has no meaning in v{version}")
+        bound = log.last_stable_offset if isolation_level else log.high_watermark
+        if timestamp == LATEST:
+            return Found(bound, -1, replica.leader_epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return Found(log.log_start_offset, -1, log.epoch_at(log.log_start_offset))
+        if timestamp == LATEST_TIERED:
+            return Found(-1, -1, -1)
+        if timestamp == MAX_TIMESTAMP:
+            return await latest_time(log, self._workers)
+        return await by_time(log, timestamp, bound, self._workers)
+
+
+def list_offsets_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.ListOffsetsResponse
+    return kind(
+        topics=[
+            kind.Topics(
+                name=topic.name,
+                partitions=[
+                    kind.Topics.Partitions(partition_index=p.partition_index, error_code=code) for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class OffsetForLeaderEpoch:
+    """Where a leader's epoch ended (KIP-101): how consumers and followers find that a log was cut."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.OffsetForLeaderEpochResponse
+        return kind(
+            topics=[kind.Topics(topic=t.topic, partitions=list(self._ends(request, t))) for t in request.topics]
+        )
+
+    def _ends(self, request: Any, topic: Any) -> Iterator[Any]:
+        for asked in topic.partitions:
+            answer = m.OffsetForLeaderEpochResponse.Topics.Partitions(partition=asked.partition)
+            try:
+                if request.replica_id >= CONSUMER_BELOW:
+                    raise _FOLLOWER
+                replica = self._replicas.leader(topic.topic, asked.partition)
+                replica.check_epoch(asked.current_leader_epoch)
+                answer.leader_epoch, answer.end_offset = replica.partition().end_offset_for_epoch(asked.leader_epoch)
+            except (KafkaError, core.LogError, OSError) as problem:
+                answer.error_code = _failure(problem)
+            yield answer
+
+
+def offset_for_leader_epoch_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.OffsetForLeaderEpochResponse
+    return kind(
+        topics=[
+            kind.Topics(
+                topic=topic.topic,
+                partitions=[kind.Topics.Partitions(partition=p.partition, error_code=code) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )

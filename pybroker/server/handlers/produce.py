@@ -1,0 +1,165 @@
+"""Produce: one batch for each partition named, appended in the order of the request.
+
+Batches are opaque and go to core as they came. Where a topic's rules need records to be seen, that batch is worked on
+by a thread first, and the request waits; the connection's later requests wait behind it, so that order is kept.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+from pybroker import core, errors
+from pybroker.cluster.caller import Call, Disconnect
+from pybroker.cluster.image import Image
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.protocol.compression import Buffer
+from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.validation import RefusedRecord, apply
+
+ACKS = (-1, 0, 1)
+IDS_VERSION = 13
+ZSTD_VERSION = 7
+BATCH_HEADER_BYTES = 61
+ATTRIBUTES = slice(21, 23)
+PRODUCER_ID = slice(43, 51)
+TRANSACTIONAL = 0x10
+CODEC_MASK, ZSTD = 0x07, 4
+_REFUSALS = (KafkaError, core.LogError, OSError)
+
+
+class _Part(NamedTuple):
+    """One partition of a request: where it goes, what is to be appended, and the answer that is being filled in."""
+
+    replica: Replica | None
+    records: Any
+    answer: Any
+
+
+class Produce:
+    def __init__(self, replicas: Replicas, image: Image, workers: Executor) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._workers = workers
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        if request.acks not in ACKS:
+            refusal = KafkaError(errors.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it can be -1, 0 or 1")
+            return failed(request, refusal.code, refusal.message)
+        response = m.ProduceResponse()
+        parts = list(self._parts(request, call.version, response))
+        now_ms = time.time_ns() // 1_000_000
+        if any(part.replica is not None and part.replica.rules.concern(part.records) for part in parts):
+            return self._with_rules(request, response, parts, now_ms)
+        for part in parts:
+            if part.replica is not None:
+                self._append(part.replica, part.records, part.answer, now_ms)
+        return _finish(request, response)
+
+    async def _with_rules(self, request: Any, response: Any, parts: list[_Part], now_ms: int) -> Any:
+        loop = asyncio.get_running_loop()
+        for replica, records, answer in parts:
+            if replica is None:
+                continue
+            try:
+                if replica.rules.concern(records):
+                    records = await loop.run_in_executor(self._workers, apply, replica.rules, records, now_ms)
+            except _REFUSALS as problem:
+                _refuse(answer, problem)
+            else:
+                self._append(replica, records, answer, now_ms)
+        return _finish(request, response)
+
+    def _parts(self, request: Any, version: int, response: Any) -> Iterator[_Part]:
+        """Find each partition's replica; where that fails the answer says so already, and there is no replica."""
+        kind = m.ProduceResponse.Responses
+        for topic in request.topic_data:
+            known = self._image.topic_by_id(topic.topic_id) if version >= IDS_VERSION else None
+            name = known.name if known else topic.name
+            answers: list[Any] = []
+            response.responses.append(kind(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+            for data in topic.partition_data:
+                answer = kind.PartitionResponses(index=data.index)
+                answers.append(answer)
+                replica = None
+                try:
+                    if version >= IDS_VERSION and known is None:
+                        raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic.topic_id.hex()}")
+                    replica = self._writable(name, data.index)
+                    _check(data.records, version)
+                except KafkaError as problem:
+                    _refuse(answer, problem)
+                    replica = None
+                yield _Part(replica, data.records, answer)
+
+    def _writable(self, name: str, index: int) -> Replica:
+        topic = self._image.topic(name)
+        if topic is not None and topic.internal:
+            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is written by brokers only")
+        return self._replicas.leader(name, index)
+
+    def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
+        try:
+            appended = replica.append(records, now_ms)
+        except _REFUSALS as problem:
+            _refuse(answer, problem)
+        else:
+            answer.base_offset = appended.base_offset
+            answer.log_append_time_ms = appended.log_append_time_ms
+            answer.log_start_offset = appended.log_start_offset
+
+
+def _check(records: Any, version: int) -> None:
+    """What the version of the request, and the transactions that there are not yet, say of a batch."""
+    if not records:
+        raise KafkaError(errors.INVALID_RECORD, "there are no records")
+    if len(records) < BATCH_HEADER_BYTES:
+        return  # core says what is wrong with it
+    attributes = int.from_bytes(records[ATTRIBUTES], "big")
+    if attributes & CODEC_MASK == ZSTD and version < ZSTD_VERSION:
+        raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_VERSION}, not v{version}")
+    if attributes & TRANSACTIONAL and int.from_bytes(records[PRODUCER_ID], "big", signed=True) >= 0:
+        raise KafkaError(errors.INVALID_TXN_STATE, "no transaction was begun for this batch")
+
+
+def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
+    answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+    answer.base_offset = -1
+    answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
+    if isinstance(problem, RefusedRecord):
+        kind = m.ProduceResponse.Responses.PartitionResponses.RecordErrors
+        answer.record_errors = [kind(batch_index=problem.index, batch_index_error_message=problem.reason)]
+
+
+def _finish(request: Any, response: Any) -> Any:
+    """No answer to acks=0; there an error can only be told by closing the connection."""
+    if request.acks != 0:
+        return response
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code != errors.NONE:
+                name = errors.lookup(answer.error_code).name
+                raise Disconnect(f"Produce with acks=0 to {topic.name}-{answer.index}: {name}, {answer.error_message}")
+    return None
+
+
+def failed(request: Any, code: int, message: str) -> Any:
+    """Every partition of the request, with the error. Raises Disconnect where acks=0 leaves no other way to tell."""
+    if request.acks == 0:
+        raise Disconnect(f"Produce with acks=0: {errors.lookup(code).name}, {message}")
+    kind = m.ProduceResponse.Responses
+    return m.ProduceResponse(
+        responses=[
+            kind(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    kind.PartitionResponses(index=data.index, error_code=code, base_offset=-1, error_message=message)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

@@ -1,0 +1,191 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: each topic of a request succeeds or fails by itself.
+
+Nothing is answered before it is done and durable, or its time is up; then it goes on, and the answer says
+REQUEST_TIMED_OUT. A client that asks for less than a second is given one: librdkafka asks for none at all by default.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from pybroker import errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.image import Image, Topic
+from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.controller.topics import NewTopic, TopicAdmin
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.protocol import messages as m
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS_MIN = 1.0
+IDS_VERSION = 6
+DELETION_DISABLED_VERSION = 3
+NO_ID = bytes(16)
+T = TypeVar("T")
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int) -> list[T | KafkaError]:
+    """The outcome of each; what is not done in time goes on and has REQUEST_TIMED_OUT for its outcome."""
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    if tasks:
+        await asyncio.wait(tasks, timeout=max(timeout_ms / 1000, TIMEOUT_SECONDS_MIN))
+    outcomes: list[T | KafkaError] = []
+    for task in tasks:
+        if not task.done():
+            task.add_done_callback(_tell_late)
+            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, "it is not done yet, and goes on"))
+        elif isinstance(problem := task.exception(), KafkaError):
+            outcomes.append(problem)
+        else:
+            outcomes.append(task.result())
+    return outcomes
+
+
+def _tell_late(task: "asyncio.Task[Any]") -> None:
+    """What nobody waits for any more is told in the log, if it failed."""
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        event(log, logging.WARNING, "request failed after it timed out", reason=problem)
+
+
+class CreateTopics:
+    def __init__(self, admin: TopicAdmin, config: BrokerConfig) -> None:
+        self._admin = admin
+        self._config = config
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.CreateTopicsResponse.Topics
+        named = Counter(topic.name for topic in request.topics)
+        asked = list({topic.name: topic for topic in request.topics}.values())
+        works = [self._create(topic, named[topic.name], request.validate_only) for topic in asked]
+        results = []
+        for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
+            result = kind(name=topic.name, topic_id=NO_ID, configs=None)
+            if isinstance(outcome, KafkaError):
+                result.error_code, result.error_message = outcome.code, outcome.message
+            else:
+                self._describe(result, outcome, request.validate_only)
+            results.append(result)
+        return m.CreateTopicsResponse(topics=results)
+
+    async def _create(self, asked: Any, times: int, validate_only: bool) -> Topic:
+        if times > 1:
+            raise KafkaError(errors.INVALID_REQUEST, f"the request names {asked.name} {times} times")
+        new = NewTopic(
+            asked.name,
+            asked.num_partitions,
+            asked.replication_factor,
+            {given.partition_index: given.broker_ids for given in asked.assignments},
+            {given.name: given.value for given in asked.configs},
+        )
+        return await self._admin.create(new, validate_only)
+
+    def _describe(self, result: Any, topic: Topic, validate_only: bool) -> None:
+        """What was created, or would be (KIP-525)."""
+        kind = m.CreateTopicsResponse.Topics.Configs
+        result.topic_id = NO_ID if validate_only else topic.id
+        result.num_partitions = len(topic.partitions)
+        result.replication_factor = len(topic.partitions[0].replicas)
+        result.configs = [
+            kind(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=int(entry.source),
+                is_sensitive=entry.sensitive,
+            )
+            for entry in TopicConfig(self._config, topic.config).entries()
+        ]
+
+
+def create_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.CreateTopicsResponse.Topics
+    return m.CreateTopicsResponse(
+        topics=[
+            kind(name=topic.name, topic_id=NO_ID, error_code=code, error_message=message, configs=None)
+            for topic in request.topics
+        ]
+    )
+
+
+class DeleteTopics:
+    def __init__(self, admin: TopicAdmin, image: Image, enabled: bool) -> None:
+        self._admin = admin
+        self._image = image
+        self._enabled = enabled
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.DeleteTopicsResponse.Responses
+        if call.version >= IDS_VERSION:
+            asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        else:
+            asked = [(name, NO_ID) for name in request.topic_names]
+        works = [self._delete(name, topic_id, call.version) for name, topic_id in asked]
+        response = m.DeleteTopicsResponse()
+        # By id the answer's name is the topic's, and it is gone once it is deleted.
+        known = [self._image.topic_by_id(topic_id) for _, topic_id in asked]
+        outcomes = await _all(works, request.timeout_ms)
+        for (name, topic_id), found, outcome in zip(asked, known, outcomes, strict=True):
+            result = kind(name=name if name is not None or found is None else found.name, topic_id=topic_id)
+            if isinstance(outcome, KafkaError):
+                result.error_code, result.error_message = outcome.code, outcome.message
+            else:
+                result.name, result.topic_id = outcome.name, outcome.id
+            response.responses.append(result)
+        return response
+
+    async def _delete(self, name: str | None, topic_id: bytes, version: int) -> Topic:
+        if not self._enabled:
+            old = version < DELETION_DISABLED_VERSION
+            code = errors.INVALID_REQUEST if old else errors.TOPIC_DELETION_DISABLED
+            raise KafkaError(code, "delete.topic.enable is false")
+        if (name is None) == (topic_id == NO_ID):
+            raise KafkaError(errors.INVALID_REQUEST, "a topic is deleted by its name or by its id")
+        topic = self._image.topic(name) if name is not None else self._image.topic_by_id(topic_id)
+        if topic is None:
+            unknown = errors.UNKNOWN_TOPIC_OR_PARTITION if name is not None else errors.UNKNOWN_TOPIC_ID
+            raise KafkaError(unknown, f"there is no topic {name if name is not None else topic_id.hex()}")
+        await self._admin.delete(topic)
+        return topic
+
+
+def delete_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.DeleteTopicsResponse.Responses
+    asked = [(topic.name, topic.topic_id) for topic in request.topics] or [(n, NO_ID) for n in request.topic_names]
+    return m.DeleteTopicsResponse(
+        responses=[kind(name=n, topic_id=i, error_code=code, error_message=message) for n, i in asked]
+    )
+
+
+class CreatePartitions:
+    def __init__(self, admin: TopicAdmin) -> None:
+        self._admin = admin
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.CreatePartitionsResponse.Results
+        named = Counter(topic.name for topic in request.topics)
+        asked = list({topic.name: topic for topic in request.topics}.values())
+        works = [self._grow(topic, named[topic.name], request.validate_only) for topic in asked]
+        response = m.CreatePartitionsResponse()
+        for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
+            result = kind(name=topic.name, error_message=None)
+            if isinstance(outcome, KafkaError):
+                result.error_code, result.error_message = outcome.code, outcome.message
+            response.results.append(result)
+        return response
+
+    async def _grow(self, asked: Any, times: int, validate_only: bool) -> None:
+        if times > 1:
+            raise KafkaError(errors.INVALID_REQUEST, f"the request names {asked.name} {times} times")
+        given = None if asked.assignments is None else [list(each.broker_ids) for each in asked.assignments]
+        await self._admin.grow(asked.name, asked.count, given, validate_only)
+
+
+def create_partitions_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.CreatePartitionsResponse.Results
+    return m.CreatePartitionsResponse(
+        results=[kind(name=topic.name, error_code=code, error_message=message) for topic in request.topics]
+    )

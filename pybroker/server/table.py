@@ -1,0 +1,75 @@
+"""Which handler serves which API: the one place where they are put together with what they ask."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pybroker.cluster.fetch_sessions import Sessions
+from pybroker.cluster.image import Image
+from pybroker.config import BrokerConfig
+from pybroker.controller.topics import TopicAdmin
+from pybroker.protocol.apis import SERVED
+from pybroker.replication.replicas import Replicas
+from pybroker.server.dispatch import Handler
+from pybroker.server.handlers import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    records,
+    topics,
+)
+
+
+@dataclass(slots=True)
+class Collaborators:
+    """Whom the handlers ask."""
+
+    broker_id: int
+    config: BrokerConfig
+    image: Image
+    replicas: Replicas
+    admin: TopicAdmin
+    draw_producer_id: Callable[[], Awaitable[int]]
+    workers: Executor
+
+
+def draw_session_id() -> int:
+    return secrets.randbits(31)
+
+
+def fetch_of(c: Collaborators) -> fetch.Fetch:
+    """The Fetch handler, which its owner must release before the connections are closed."""
+    sessions = Sessions(c.config["max.incremental.fetch.session.cache.slots"], draw_session_id)
+    return fetch.Fetch(c.replicas, c.image, sessions, c.config["fetch.max.bytes"])
+
+
+def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
+    """The table: API key to handler."""
+    by_name = {
+        "Produce": Handler(produce.Produce(c.replicas, c.image, c.workers), produce.failed),
+        "Fetch": Handler(fetching, fetch.failed, abandon=True),
+        "ListOffsets": Handler(offsets.ListOffsets(c.replicas, c.workers), offsets.list_offsets_failed),
+        "Metadata": Handler(
+            metadata.Metadata(c.image, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
+        ),
+        "ApiVersions": Handler(api_versions.api_versions, api_versions.failed),
+        "CreateTopics": Handler(topics.CreateTopics(c.admin, c.config), topics.create_failed),
+        "DeleteTopics": Handler(
+            topics.DeleteTopics(c.admin, c.image, c.config["delete.topic.enable"]), topics.delete_failed
+        ),
+        "DeleteRecords": Handler(records.DeleteRecords(c.replicas), records.failed),
+        "InitProducerId": Handler(producer_ids.InitProducerId(c.draw_producer_id), producer_ids.failed),
+        "OffsetForLeaderEpoch": Handler(
+            offsets.OffsetForLeaderEpoch(c.replicas), offsets.offset_for_leader_epoch_failed
+        ),
+        "DescribeConfigs": Handler(configs.DescribeConfigs(c.image, c.config, c.broker_id), configs.failed),
+        "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
+        "DescribeCluster": Handler(cluster.DescribeCluster(c.image), cluster.failed),
+    }
+    return {api.key: by_name[api.name] for api in SERVED.values()}
