@@ -318,7 +318,11 @@ class Replicas:
         self.record_log_starts()
         self.record_recovery_points()
         self.record_high_watermarks()
-        self._core.close()
-        self._workers.shutdown()
         troubled = {r.directory for r in self if r.log is None or r.log.offline}
+        self._workers.shutdown()
+        try:
+            self._core.close()
+        except (core.LogError, OSError) as problem:
+            event(log, logging.ERROR, "not closed cleanly", reason=problem)
+            return []
         return [log_dir for log_dir in self._usable() if log_dir not in troubled]

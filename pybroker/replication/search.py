@@ -9,11 +9,10 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from pybroker import core
-from pybroker.protocol.compression import Buffer, decompress
+from pybroker.protocol.compression import open_batch
 
-BATCH_HEADER_BYTES = 61
-PLAIN_BYTES_MAX = 100 << 20
-"""What one batch may become when it is decompressed, about the largest request that brought it."""
+Wanted = Callable[[int, int], bool]
+"""Is this record the one, by its offset and timestamp?"""
 
 
 class Found(NamedTuple):
@@ -27,45 +26,48 @@ class Found(NamedTuple):
 NOTHING = Found(-1, -1, -1)
 
 
-def open_batch(batch: Buffer, header: core.BatchHeader) -> Buffer:
-    """The records section of a batch, decompressed. Raises KafkaError 2, 10 or 76."""
-    payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
-    return decompress(header.codec, payload, PLAIN_BYTES_MAX) if header.codec else payload
-
-
-def _first_record(batch: bytes, wanted: Callable[[int], bool]) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record whose timestamp is wanted."""
+def _first_record(batch: bytes, wanted: Wanted) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of a batch that is wanted."""
     header = core.check_batch(batch)
     for offset, timestamp, *_ in core.walk_records(open_batch(batch, header), header):
         if header.is_log_append_time:
             timestamp = header.max_timestamp
-        if wanted(timestamp):
+        if wanted(offset, timestamp):
             return offset, timestamp
     return None
 
 
-async def _in_batch(
-    log: core.Partition, offset: int, epoch: int, wanted: Callable[[int], bool], workers: Executor
-) -> Found:
-    """The first wanted record of the batch at `offset`."""
+async def _in_batch(log: core.Partition, offset: int, wanted: Wanted, workers: Executor) -> tuple[Found, int]:
+    """The first wanted record of the batch that holds `offset`, or NOTHING; and the offset after the batch."""
     piece = log.read(offset, 1).slice
     if piece is None:
-        return NOTHING
+        return NOTHING, offset
     try:
         batch = piece.tobytes()
     finally:
         piece.close()
+    header = core.check_batch(batch)
     record = await asyncio.get_running_loop().run_in_executor(workers, _first_record, batch, wanted)
-    return NOTHING if record is None else Found(*record, epoch)
+    found = NOTHING if record is None else Found(*record, header.partition_leader_epoch)
+    return found, header.last_offset + 1
 
 
 async def by_time(log: core.Partition, timestamp_ms: int, bound: int, workers: Executor) -> Found:
-    """The first record below `bound` with that timestamp or a later one. Raises KafkaError, core.LogError."""
+    """The first record below `bound` with that timestamp or a later one. Raises KafkaError, core.LogError.
+
+    Mostly it is in the batch that core finds. It is in a later one where DeleteRecords has cut into that batch."""
     batch = log.offset_for_timestamp(timestamp_ms, bound=bound)
     if batch is None:
         return NOTHING
-    offset, _, epoch = batch
-    found = await _in_batch(log, offset, epoch, lambda timestamp: timestamp >= timestamp_ms, workers)
+    start = log.log_start_offset
+    offset, found = max(batch[0], start), NOTHING
+    while found is NOTHING and offset < bound:
+        found, following = await _in_batch(
+            log, offset, lambda offset, timestamp: offset >= start and timestamp >= timestamp_ms, workers
+        )
+        if following == offset:
+            break
+        offset = following
     return found if found.offset < bound else NOTHING
 
 
@@ -74,5 +76,9 @@ async def latest_time(log: core.Partition, workers: Executor) -> Found:
     batch = log.max_timestamp()
     if batch is None:
         return NOTHING
-    offset, largest, epoch = batch
-    return await _in_batch(log, offset, epoch, lambda timestamp: timestamp == largest, workers)
+    offset, largest, _ = batch
+    start = log.log_start_offset
+    found, _ = await _in_batch(
+        log, max(offset, start), lambda offset, timestamp: offset >= start and timestamp == largest, workers
+    )
+    return found
