@@ -13,6 +13,15 @@ from tests import harness
 from tests.harness import BrokerProcess, Server, free_port
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target",
+        action="append",
+        choices=["pybroker", "kafka391", "kafka411"],
+        help="the broker that the client stories run against; Apache Kafka shows what they should expect (repeatable)",
+    )
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show what the test's brokers said beside a failure."""

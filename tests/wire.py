@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from tests.harness import HOST
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 22
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
+API_VERSIONS, CREATE_TOPICS, INIT_PRODUCER_ID = 18, 19, 22
 ANSWER_S_MAX = 15.0
 
 # -- record batches: magic 2 ---------------------------------------------------------------------------------------
@@ -280,13 +281,31 @@ class Wire:
         answer.string()
         return answer.int("h")
 
-    def broker_ids(self) -> list[int]:
-        """The brokers that Metadata version 1 lists."""
-        answer = self.call(METADATA, 1, array([]))
-        ids = []
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """{api key: (lowest, highest version)} that the broker offers. ApiVersions version 0."""
+        answer = self.call(API_VERSIONS, 0, b"")
+        assert answer.int("h") == 0
+        listed = [answer.take("hhh") for _ in range(answer.int("i"))]
+        return {key: (low, high) for key, low, high in listed}
+
+    def metadata(self) -> tuple[list[int], dict[str, list[int]]]:
+        """(broker ids, {topic: leader of each partition}) of all topics. Metadata version 1."""
+        answer = self.call(METADATA, 1, struct.pack(">i", -1))
+        ids, leaders = [], {}
         for _ in range(answer.int("i")):
             ids.append(answer.int("i"))
             answer.string()
             answer.take("i")
             answer.bytes(answer.int("h"))  # rack
-        return ids
+        answer.take("i")  # controller
+        for _ in range(answer.int("i")):
+            answer.take("h")
+            topic = answer.string()
+            answer.take("b")  # internal
+            leaders[topic] = [0] * answer.int("i")
+            for _ in leaders[topic]:
+                _, partition, leader = answer.take("hii")
+                leaders[topic][partition] = leader
+                for _ in ("replicas", "in sync"):
+                    answer.bytes(4 * answer.int("i"))
+        return ids, leaders

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.adapters.neutral import Client, Record, Refused, take
 
 OFFSET_OUT_OF_RANGE = 1
-START_MS = 1_700_000_000_000
+START_MS = int(time.time() * 1000) - 3_600_000
 STEP_MS = 10
 
 

@@ -13,7 +13,7 @@ from tests.clients.conftest import CLIENTS
 from tests.harness import Server
 
 MESSAGE_TOO_LARGE, INVALID_RECORD = 10, 87
-START_MS = 1_700_000_000_000
+START_MS = int(time.time() * 1000) - 3_600_000
 
 VARIED = [
     Record(b"plain", timestamp_ms=START_MS),
@@ -48,6 +48,10 @@ def test_every_codec_brings_back_what_was_sent(client: Client, topic: str, codec
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_codec_is_kept_in_the_log(client: Client, target: Server, topic: str, codec: str) -> None:
     """With compression.type=producer the batches lie in the log in the producer's codec."""
+    with wire.Wire(target.port) as w:
+        coordinates = wire.FIND_COORDINATOR in w.api_versions()
+    if client.name == "confluent-kafka" and codec == "lz4" and not coordinates:
+        pytest.skip("librdkafka takes a broker without FindCoordinator for one too old for lz4, and sends none")
     client.create_topic(topic)
     client.send_all(topic, [Record(b"the same old story " * 20)] * 20, codec=codec)
     with wire.Wire(target.port) as w:

@@ -101,6 +101,7 @@ class ApacheKafka(Server):
         self.sets = dict(sets or {})
         self.properties = data_dir / "server.properties"
         self.log_dir = data_dir / "log"
+        self._topics: set[str] = set()
         data_dir.mkdir(parents=True, exist_ok=True)
 
     def write_properties(self, mode: Mapping[str, object]) -> None:
@@ -109,13 +110,27 @@ class ApacheKafka(Server):
 
     def start(self) -> Server:
         super().start()
-        until("the broker's metadata knows the broker", self._in_metadata)
+        until("the broker's metadata is complete", self._serves)
         return self
 
-    def _in_metadata(self) -> bool:
-        """Kafka says that it has started a little before; librdkafka's first admin request then waits in vain."""
+    def _serves(self) -> bool:
+        """Kafka says that it has started before its metadata knows itself and its topics; clients then give up."""
         with Wire(self.port) as wire:
-            return wire.broker_ids() == [1]
+            brokers, leaders = wire.metadata()
+        led = {topic for topic, partitions in leaders.items() if set(partitions) == {1}}
+        return brokers == [1] and led >= self._topics
+
+    def kill(self) -> None:
+        self._remember_topics()
+        super().kill()
+
+    def stop(self) -> None:
+        self._remember_topics()
+        super().stop()
+
+    def _remember_topics(self) -> None:
+        with Wire(self.port) as wire:
+            self._topics = set(wire.metadata()[1])
 
     def command(self) -> list[str]:
         ready = ("kafka.server.KafkaServer", "kafka.server.KafkaRaftServer")

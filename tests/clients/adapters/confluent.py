@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -29,8 +30,21 @@ def translated(call: Callable[[], T]) -> T:
 
 
 class ConfluentProducer(Producer):
+    """Delivery reports come by poll(), which applications call all the time; here a thread does."""
+
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._producer = ck.Producer(dict(conf))
+        self._left = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="librdkafka poll", daemon=True)
+        self._poller.start()
+
+    def _poll(self) -> None:
+        while not self._left.is_set():
+            self._producer.poll(0.02)
+
+    def leave(self) -> None:
+        self._left.set()
+        self._poller.join()
 
     def send(self, topic: str, record: Record) -> Future[int]:
         future: Future[int] = Future()
@@ -52,7 +66,6 @@ class ConfluentProducer(Producer):
             on_delivery=delivered,
             **when,
         )
-        self._producer.poll(0)
         return future
 
     def flush(self, timeout_s: float = CALL_S_MAX) -> None:
@@ -107,7 +120,11 @@ class Confluent(Client):
             "batch.size": batch_bytes,
             "message.max.bytes": LIMIT,
         }
-        yield ConfluentProducer({**self._conf, **conf})
+        producer = ConfluentProducer({**self._conf, **conf})
+        try:
+            yield producer
+        finally:
+            producer.leave()
 
     @contextmanager
     def consumer(
