@@ -14,13 +14,12 @@ from libc.stdlib cimport free
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32, store_i64, store_ptr
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
 from pybroker.core.epochs cimport epochs_encode
-from pybroker.core.index cimport index_write
 from pybroker.core.log cimport log_active, log_drop, log_t, log_view, pending_t, segments_floor, segments_t, view_t
 from pybroker.core.producers cimport producers_prune, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_rebuild
 from pybroker.core.segment cimport (
-    PATH_BYTES, files_drop, files_t, segment_flush, segment_path, segment_seal, segment_t,
+    PATH_BYTES, files_drop, files_t, segment_flush, segment_seal, segment_t, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
 from pybroker.core.vfs cimport P_EPOCH_WRITE, vfs_replace, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
@@ -84,17 +83,13 @@ cdef void write_behind(log_t* l) noexcept nogil:
     cdef segment_t* s = list.items[load_i64(&list.count) - 1].segment
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
     cdef int64_t size = load_i64(&s.size), behind = load_i64(&s.behind)
-    cdef char path[PATH_BYTES]
     if f == NULL or load_i32(&s.sealed):
         return
     if size - behind >= l.context.write_behind_bytes:
         vfs_write_behind(f.fd, behind, size - behind)
         store_i64(&s.behind, size)
     if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
-        segment_path(s, ".index", path)
-        index_write(&f.offsets, s.fs, path, False)
-        segment_path(s, ".timeindex", path)
-        index_write(&f.times, s.fs, path, False)
+        segment_write_indexes(s, f, False)
 
 
 cdef void repair_indexes(log_t* l) noexcept nogil:
@@ -168,13 +163,13 @@ cdef int log_flush(log_t* l) noexcept nogil:
 
 
 cdef int log_write_epochs(log_t* l) noexcept nogil:
-    """Replace leader-epoch-checkpoint if it lacks the last change."""
+    """Replace leader-epoch-checkpoint if it lacks the last change. Under the flush mutex."""
     cdef char path[PATH_BYTES]
     cdef char* text = NULL
     cdef size_t n = 0
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
-    if l.epochs.dirty:
+    if l.epochs.dirty and not load_i32(&l.deleted):
         status = epochs_encode(&l.epochs, &text, &n)
         l.epochs.dirty = False
     pthread_mutex_unlock(&l.append_mutex)
@@ -192,8 +187,8 @@ cdef int close_active(log_t* l) noexcept nogil:
     """Write the final index entries and a snapshot at the log's end. Under both mutexes."""
     cdef pending_t p
     cdef segment_t* s = log_active(l)
-    cdef int status = 0
-    if l.producers.count:
+    cdef int status = segment_write_indexes(s, s.files, True)
+    if status == 0 and l.producers.count:
         p.offset = l.view.log_end
         status = sequence_save(&l.producers, &p.data, &p.length)
         if status == 0:
@@ -208,9 +203,9 @@ cdef int close_active(log_t* l) noexcept nogil:
 cdef int log_close(log_t* l) noexcept nogil:
     """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here on."""
     cdef int status = log_flush(l)
+    pthread_mutex_lock(&l.flush_mutex)
     if status == 0:
         status = log_write_epochs(l)
-    pthread_mutex_lock(&l.flush_mutex)
     pthread_mutex_lock(&l.append_mutex)
     if status == 0 and not load_i32(&l.deleted) and not load_i32(&l.offline):
         status = close_active(l)

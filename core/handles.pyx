@@ -450,7 +450,9 @@ cdef class Partition:
         cdef int status = 0
         with nogil:
             pthread_mutex_lock(&l.append_mutex)
-            if log_active(l).size > 0:
+            if load_i32(&l.deleted):
+                status = UNKNOWN_TOPIC_OR_PARTITION
+            elif log_active(l).size > 0:
                 status = log_roll(l)
             pthread_mutex_unlock(&l.append_mutex)
         self.check(status, "roll")
@@ -465,7 +467,10 @@ cdef class Partition:
 
     def write_checkpoints(self) -> None:
         """Make leader-epoch-checkpoint durable if it changed."""
+        cdef log_t* l = self.state.log
         cdef int status
         with nogil:
-            status = log_write_epochs(self.state.log)
+            pthread_mutex_lock(&l.flush_mutex)
+            status = log_write_epochs(l)
+            pthread_mutex_unlock(&l.flush_mutex)
         self.check(status, "checkpoint the leader epochs of")

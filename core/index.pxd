@@ -28,4 +28,5 @@ cdef int64_t index_floor_value(const index_t* ix, int64_t value, entry_t* out) n
 cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil
 cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max) noexcept nogil
 cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noexcept nogil
+cdef int index_replace(const index_t* ix, vfs_t* fs, const char* path) noexcept nogil
 cdef void index_cut(index_t* ix, int64_t value_below, int64_t key_below) noexcept nogil

@@ -21,8 +21,8 @@ from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from pybroker.core.atomic cimport load_i64, store_i64
 from pybroker.core.cursor cimport load_be32, load_be64, store_be32, store_be64
 from pybroker.core.vfs cimport (
-    P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_size,
-    vfs_sync, vfs_t, vfs_truncate,
+    P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_replace,
+    vfs_size, vfs_sync, vfs_t, vfs_truncate,
 )
 
 cdef enum:
@@ -189,12 +189,14 @@ cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max)
 
 
 cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noexcept nogil:
-    """Write the heap entries that the file lacks; whatever stood there beyond them is cut off first."""
+    """Write the heap entries that the file lacks; whatever stood there beyond them is cut off first.
+
+    An index that is in its file already is made durable at most."""
     cdef uint8_t raw[WRITE_ENTRIES * TIME_ENTRY]
     cdef int64_t count = load_i64(&ix.count), i, n
     cdef int status = 0, fd
-    if ix.fd >= 0 or (ix.written == count and not durable):
-        return 0
+    if ix.fd >= 0:
+        return vfs_sync(fs, P_INDEX_SYNC, ix.fd) if durable else 0
     fd = vfs_open(fs, P_INDEX_WRITE, path, O_RDWR | O_CREAT)
     if fd < 0:
         return fd
@@ -210,6 +212,21 @@ cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noe
     if status == 0 and durable:
         status = vfs_sync(fs, P_INDEX_SYNC, fd)
     vfs_close(fd)
+    return status
+
+
+cdef int index_replace(const index_t* ix, vfs_t* fs, const char* path) noexcept nogil:
+    """Put the heap entries in place of whatever file is there: who searches that one goes on reading it."""
+    cdef int64_t i
+    cdef size_t n = <size_t>(ix.count * ix.width)
+    cdef uint8_t* data = <uint8_t*>malloc(n + 1)
+    cdef int status
+    if data == NULL:
+        return -ENOMEM
+    for i in range(ix.count):
+        encode(ix.width, place(ix, i), data + i * ix.width)
+    status = vfs_replace(fs, P_INDEX_WRITE, path, data, n)
+    free(data)
     return status
 
 

@@ -379,7 +379,9 @@ cdef int partition_read(
 
 
 cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused."""
+    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused.
+
+    With one replica all of its log is committed, whatever the last checkpoint of the high watermark said."""
     cdef log_t* l = p.log
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
@@ -389,5 +391,6 @@ cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_
         store_i32(&p.leader_epoch, leader_epoch)
         store_i32(&p.partition_epoch, partition_epoch)
         status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
+        publish_end(l, l.view.log_end, True)
     pthread_mutex_unlock(&l.append_mutex)
     return status

@@ -15,7 +15,7 @@ from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset,
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport (
-    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_write,
+    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
 )
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport CLEANUP_COMPACT, log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
@@ -40,7 +40,7 @@ cdef enum:
 cdef int segment_retime(segment_t* s) noexcept nogil:
     """Learn of an active segment what its indexes do not say: first and largest timestamp, bytes since the last entry.
 
-    -EIO if an index entry does not name the batch that stands at its position."""
+    -EIO if an index names a batch that does not stand at its position, or an offset past the last batch."""
     cdef walk_t w
     cdef batch_t b
     cdef entry_t entry
@@ -75,7 +75,9 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
         s.since_entry += b.size
         position += b.size
         status = walk_header(&w, position, &b)
-    return 0 if status == NOT_FOUND else status
+    if status == NOT_FOUND:
+        return 0 if s.largest_offset <= batch_last_offset(&b) else -EIO
+    return status
 
 
 cdef void forget_indexes(segment_t* s) noexcept nogil:
@@ -154,10 +156,10 @@ cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil:
         status = build_indexes(copy, interval)
     if status == 0:
         segment_path(s, ".index", path)
-        status = index_write(&copy.files.offsets, s.fs, path, True)
+        status = index_replace(&copy.files.offsets, s.fs, path)
     if status == 0:
         segment_path(s, ".timeindex", path)
-        status = index_write(&copy.files.times, s.fs, path, True)
+        status = index_replace(&copy.files.times, s.fs, path)
     segment_free(copy)
     return status
 

@@ -7,16 +7,17 @@ removed and never goes back: a crash in between leaves segments below it, which 
 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free
 
-from pybroker.core.atomic cimport add_i64, load_i64, store_i32, store_ptr
+from pybroker.core.atomic cimport add_i64, load_i32, load_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_discard
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport index_cut
-from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
-    CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, segment_learn,
-    segments_floor, segments_free, segments_new, segments_t, view_t,
+    CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, pending_t,
+    segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -151,10 +152,11 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     cdef int64_t gone
     cdef int slot, status = 0
     deleted[0] = 0
+    pthread_mutex_lock(&l.flush_mutex)  # no flush meets a file that is gone
     pthread_mutex_lock(&l.append_mutex)
     slot = pin(&l.context.quiesce)
-    gone = expired_head(l, now_ms)
-    if gone == l.segments.count:
+    gone = expired_head(l, now_ms) if not load_i32(&l.deleted) else 0
+    if gone > 0 and gone == l.segments.count:
         status = log_roll(l)
     if status == 0 and gone > 0:
         raise_start(l, l.segments.items[gone].base_offset)
@@ -162,82 +164,125 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
         deleted[0] = gone
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.append_mutex)
+    pthread_mutex_unlock(&l.flush_mutex)
     return status
 
 
-cdef int cut_tail(log_t* l, int64_t offset) noexcept nogil:
-    """Remove every batch that reaches `offset` or beyond. Under both mutexes, pinned."""
+cdef int drop_tail(log_t* l, int64_t keep) noexcept nogil:
+    """Remove the segments after number `keep`, which is active again. Under both mutexes, pinned.
+
+    The files go last first, so that a crash leaves no hole. The segment that becomes the last is replaced as well:
+    readers keep the sealed object until they leave."""
     cdef segments_t* old = NULL
-    cdef segment_t* s
     cdef segment_t* again = NULL
+    cdef int64_t i = l.segments.count - 1
+    cdef int status = segment_reopen(l, l.segments.items[keep].base_offset, &again)
+    while status == 0 and i > keep:
+        status = segment_unlink(l.segments.items[i].segment, "")
+        i -= 1
+    if status == 0:
+        status = unlist(l, keep, l.segments.count - keep, &old)
+    if status == 0:
+        status = log_add_segment(l, again)
+    if status != 0:
+        if again != NULL:
+            segment_free(again)
+        return status
+    for i in range(keep, old.count):
+        retire(&l.context.quiesce, old.items[i].segment, segment_free)
+    retire(&l.context.quiesce, old, segments_free)
+    return 0
+
+
+cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
+    """Cut the active segment before the first batch that reaches `offset`; `end` is where the log then ends."""
+    cdef segment_t* s = log_active(l)
     cdef walk_t w
     cdef batch_t b
-    cdef view_t v
-    cdef int64_t i, position = 0, keep = segments_floor(l.segments, offset), gone
+    cdef int64_t position = 0
     cdef int status
-    if keep < 0:
-        keep = 0
-    gone = l.segments.count - 1 - keep
-    if gone > 0:
-        # The segment that becomes the last is replaced as well: readers keep the sealed object until they leave.
-        status = segment_reopen(l, l.segments.items[keep].base_offset, &again)
-        if status != 0:
-            return status
-        status = unlist(l, keep, gone + 1, &old)
-        if status == 0:
-            status = log_add_segment(l, again)
-        if status < 0:
-            segment_free(again)
-            return status
-        retire(&l.context.quiesce, old.items[keep].segment, segment_free)
-        for i in range(keep + 1, keep + 1 + gone):
-            discard(l, old.items[i].segment, 0)
-        retire(&l.context.quiesce, old, segments_free)
-    s = log_active(l)
     walk_init(&w, s, s.files, s.size)
     status = walk_to_offset(&w, offset, &position, &b)
     if status == NOT_FOUND:
-        position = s.size
-        status = 0
+        return 0
     if status == 0:
+        end[0] = min(offset, b.base_offset)
         status = segment_cut(s, position)
     if status != 0:
         return status
     index_cut(&s.files.offsets, position, offset - s.base_offset)
     index_cut(&s.files.times, offset - s.base_offset, (<int64_t>1) << 62)
-    status = segment_retime(s)
+    return segment_retime(s)
+
+
+cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
+    """Remove every batch that reaches `offset` or beyond; `end` is where the last one left ends. Under both mutexes."""
+    cdef int64_t keep = max(<int64_t>0, segments_floor(l.segments, offset))
+    cdef int status = drop_tail(l, keep) if keep + 1 < l.segments.count else 0
+    cdef view_t v
+    end[0] = offset
+    if status == 0:
+        status = cut_active(l, offset, end)
     if status != 0:
         return status
     v = l.view
-    v.log_end = offset
-    v.high_watermark = min(v.high_watermark, offset)
-    v.last_stable = min(v.last_stable, offset)
-    v.active_base = s.base_offset
-    v.active_size = s.size
+    v.log_end = max(end[0], v.log_start)
+    v.high_watermark = min(v.high_watermark, v.log_end)
+    v.last_stable = min(v.last_stable, v.log_end)
+    v.active_base = log_active(l).base_offset
+    v.active_size = log_active(l).size
     log_publish(l, &v)
     return 0
 
 
+cdef void forget_snapshots(log_t* l, int64_t end) noexcept nogil:
+    """Neither on disk nor on its way there is a snapshot of what lies past `end`. Under both mutexes."""
+    cdef pending_t** link = &l.pending
+    cdef pending_t* p
+    while link[0] != NULL:
+        p = link[0]
+        if p.offset > end:
+            link[0] = p.next
+            free(p.data)
+            free(p)
+        else:
+            link = &p.next
+    producers_prune(l, end)
+
+
+cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
+    cdef int64_t end = offset
+    cdef int status = cut_tail(l, offset, &end)
+    if status == 0:
+        epochs_cut_tail(&l.epochs, end)
+        store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
+        forget_snapshots(l, end)
+        status = producers_restore(l, end)
+    if status == 0 and end < l.view.log_start:
+        # The batch that held the log start went too. Begin anew there: within a segment, offsets have no gaps.
+        status = log_roll(l)
+        if status == 0:
+            status = drop_head(l, l.segments.count - 1)
+    if status != 0:
+        store_i32(&l.offline, 1)
+        return KAFKA_STORAGE_ERROR
+    log_note_stable(l)
+    return 0
+
+
 cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
-    """Cut the log's end back to `offset`. Slices handed out before are void from here on."""
+    """Cut the log's end back to `offset`, or to where the batch begins that holds it. Older slices are void then."""
     cdef int slot, status = 0
     pthread_mutex_lock(&l.flush_mutex)
     pthread_mutex_lock(&l.append_mutex)
     slot = pin(&l.context.quiesce)
-    if offset < l.view.log_start:
+    if load_i32(&l.deleted):
+        status = UNKNOWN_TOPIC_OR_PARTITION
+    elif offset < l.view.log_start:
         status = OFFSET_OUT_OF_RANGE
     elif offset < l.view.log_end:
         add_i64(&l.generation, 1)
-        status = cut_tail(l, offset)
-        if status == 0:
-            epochs_cut_tail(&l.epochs, offset)
-            l.recovery_point = min(l.recovery_point, offset)
-            producers_prune(l, offset)
-            status = producers_restore(l, offset)
-            log_note_stable(l)
-        else:
-            store_i32(&l.offline, 1)
-            status = KAFKA_STORAGE_ERROR
+        status = truncate_locked(l, offset)
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.append_mutex)
     pthread_mutex_unlock(&l.flush_mutex)

@@ -51,6 +51,7 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
 cdef int segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil
+cdef int segment_write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil
 cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil
 cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil

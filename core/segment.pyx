@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free
 from posix.fcntl cimport O_CREAT, O_RDWR
 from posix.mman cimport munmap
 
-from pybroker.core.atomic cimport add_i32, cas_ptr, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
+from pybroker.core.atomic cimport add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
 from pybroker.core.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_open, index_t,
     index_write,
@@ -227,7 +227,8 @@ cdef int note_time(segment_t* s, files_t* f) noexcept nogil:
     return index_add(&f.times, s.largest_timestamp, s.largest_offset - s.base_offset)
 
 
-cdef int write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil:
+cdef int segment_write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil:
+    """Bring the index files up to date. Under the flush mutex, which guards what they hold."""
     cdef char path[PATH_BYTES]
     cdef int status
     segment_path(s, ".index", path)
@@ -246,7 +247,7 @@ cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
         return 0
     status = note_time(s, f)
     if status == 0:
-        status = write_indexes(s, f, False)
+        status = segment_write_indexes(s, f, False)
     if status == 0 and s.reserved > s.size:
         status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, s.size)
         s.reserved = s.size
@@ -267,8 +268,8 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
     status = segment_files(s, &f)
     if status == 0:
         status = vfs_sync(s.fs, P_SEGMENT_SYNC, f.fd)
-    if status == 0:
-        status = write_indexes(s, f, True)
+    if status == 0 and not (load_i32(&s.sealed) and load_i32(&s.index_bad)):  # a bad one is written anew, elsewhere
+        status = segment_write_indexes(s, f, True)
     if status == 0:
         store_i64(&s.flushed, size)
     return status

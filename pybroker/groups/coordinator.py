@@ -32,10 +32,9 @@ from pybroker.cluster.offsets import METADATA_BYTES_MAX, Committed, expired
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups import records
-from pybroker.groups.shard import Entry, Shard, load, wall_ms
+from pybroker.groups.shard import Entry, OffsetsLog, Shard, load, wall_ms
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.replicas import Replica
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -76,12 +75,12 @@ class Coordinator:
 
     # -- partitions of the offsets topic -----------------------------------------------------------------------------
 
-    async def lead(self, replicas: Sequence[Replica], partitions: int) -> None:
+    async def lead(self, replicas: Sequence[OffsetsLog], partitions: int) -> None:
         """Load the groups of these partitions; each can be used as soon as it is read."""
         self._partitions = partitions
         await asyncio.gather(*(self._load(replica) for replica in replicas))
 
-    async def _load(self, replica: Replica) -> None:
+    async def _load(self, replica: OffsetsLog) -> None:
         shard = self._shards[replica.key.partition] = Shard(replica.key.partition, replica)
         loop = asyncio.get_running_loop()
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pybroker import core, errors
 from pybroker.cluster.group import Group
@@ -20,10 +20,18 @@ from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord, Pair
 from pybroker.model import TopicPartition
-from pybroker.replication.replicas import Replica
-from pybroker.replication.search import open_batch
+from pybroker.protocol.compression import open_batch
 
 CONTROL = 0x20
+
+
+class OffsetsLog(Protocol):
+    """The replica that a partition of the offsets topic is written to and read from."""
+
+    @property
+    def key(self) -> TopicPartition: ...
+    def partition(self) -> core.Partition: ...
+    def append(self, records: core.Bytes, now_ms: int) -> core.Appended: ...
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ def _replay(found: dict[str, Entry], batch: memoryview, header: core.BatchHeader
 class Shard:
     """The groups of one partition."""
 
-    def __init__(self, index: int, replica: Replica) -> None:
+    def __init__(self, index: int, replica: OffsetsLog) -> None:
         self.index = index
         self.replica = replica
         self.loading = True

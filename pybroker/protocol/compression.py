@@ -11,12 +11,17 @@ from typing import Any, Final
 
 import cramjam
 
+from pybroker.core import BatchHeader
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
 
 Buffer = bytes | bytearray | memoryview
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """The names that configs have for codecs; their places are the numbers that batches have, in attribute bits 0 to 2."""
+
+BATCH_HEADER_BYTES: Final = 61
+PLAIN_BYTES_MAX: Final = 100 << 20
+"""What one batch may become when it is decompressed, about the largest request that brought it."""
 
 _GZIP_WINDOW: Final = 31  # zlib's wbits for 32 KiB in a gzip wrapper
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -50,6 +55,12 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
             raise _too_large(codec, max_bytes)
         return bytes(data)
     return _of(_DECOMPRESSORS, codec)(codec, data, max_bytes)
+
+
+def open_batch(batch: Buffer, header: BatchHeader) -> Buffer:
+    """The records section of a batch, decompressed. Raises KafkaError 2, 10 or 76."""
+    payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
+    return decompress(header.codec, payload, PLAIN_BYTES_MAX) if header.codec else payload
 
 
 def _of(table: dict[int, Callable[..., bytes]], codec: int) -> Callable[..., bytes]:

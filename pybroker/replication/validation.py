@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import CODECS, Buffer, compress
-from pybroker.replication.search import open_batch
+from pybroker.protocol.compression import CODECS, Buffer, compress, open_batch
 
 ATTRIBUTES = slice(21, 23)
 CODEC_MASK = 0x07

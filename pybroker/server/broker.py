@@ -23,11 +23,13 @@ from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, Session, StoreError
+from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
+from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import Limits, Listener
@@ -65,6 +67,8 @@ class Broker:
         self._cleaner: Cleaner | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._epoch = -1
+        self._groups: Coordinator | None = None
+        self._loading_groups: asyncio.Task[None] | None = None
 
     @property
     def topic_count(self) -> int:
@@ -107,7 +111,7 @@ class Broker:
         await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
         await self._register(session)
-        self._serve(listener, replicas, admin, ids)
+        await self._serve(listener, replicas, admin, ids)
 
     async def _open_store(self) -> Session:
         first = self._dirs[0]
@@ -177,14 +181,20 @@ class Broker:
         self._epoch = stat.czxid
         self.image.brokers[node.id] = node
 
-    def _serve(self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds) -> None:
+    async def _serve(self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds) -> None:
         threads = min(self.config["num.io.threads"], os.cpu_count() or 1)
         self._workers = ThreadPoolExecutor(threads, "records")
-        asked = Collaborators(self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers)
+        groups = self._groups = Coordinator(self.config, self._workers)
+        locator = Locator(self.broker_id, self.config, self.image, replicas, admin, groups)
+        asked = Collaborators(
+            self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers, groups, locator
+        )
+        self._loading_groups = asyncio.get_running_loop().create_task(locator.lead())
         self._fetch = fetch_of(asked)
         self._cleaner = Cleaner(chores(replicas, self.config))
         self._cleaner.start()
         self._workers.submit(finish_deletions, self._dirs)
+        await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
         listener.open(Dispatcher(handlers(asked, self._fetch)))
 
     # -- stop ------------------------------------------------------------------------------------------------------
@@ -194,6 +204,8 @@ class Broker:
         if self._listener is not None and self._fetch is not None:
             self._listener.stop_accepting()
             self._fetch.release()
+            if self._groups is not None:
+                self._groups.resign()
             await self._listener.close(FINISH_SECONDS)
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.stop)

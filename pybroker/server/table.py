@@ -9,14 +9,18 @@ from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.cluster.image import Image
 from pybroker.config import BrokerConfig
 from pybroker.controller.topics import TopicAdmin
+from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
+from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
     api_versions,
     cluster,
     configs,
     fetch,
+    group_offsets,
+    groups,
     metadata,
     offsets,
     produce,
@@ -37,6 +41,8 @@ class Collaborators:
     admin: TopicAdmin
     draw_producer_id: Callable[[], Awaitable[int]]
     workers: Executor
+    groups: Coordinator
+    locator: Locator
 
 
 def draw_session_id() -> int:
@@ -72,4 +78,22 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.image), cluster.failed),
     }
+    by_name |= group_handlers(c)
     return {api.key: by_name[api.name] for api in SERVED.values()}
+
+
+def group_handlers(c: Collaborators) -> dict[str, Handler]:
+    """What consumer groups ask."""
+    return {
+        "FindCoordinator": Handler(group_offsets.FindCoordinator(c.locator.locate), group_offsets.failed_find),
+        "OffsetCommit": Handler(group_offsets.OffsetCommit(c.groups, c.image), group_offsets.failed_commit),
+        "OffsetFetch": Handler(group_offsets.OffsetFetch(c.groups), group_offsets.failed_fetch),
+        "OffsetDelete": Handler(group_offsets.OffsetDelete(c.groups), group_offsets.failed_delete),
+        "JoinGroup": Handler(groups.JoinGroup(c.groups), groups.failed_join, abandon=True),
+        "SyncGroup": Handler(groups.SyncGroup(c.groups), groups.failed_sync, abandon=True),
+        "Heartbeat": Handler(groups.Heartbeat(c.groups), groups.failed_heartbeat),
+        "LeaveGroup": Handler(groups.LeaveGroup(c.groups), groups.failed_leave),
+        "DescribeGroups": Handler(groups.DescribeGroups(c.groups), groups.failed_describe),
+        "ListGroups": Handler(groups.ListGroups(c.groups), groups.failed_list),
+        "DeleteGroups": Handler(groups.DeleteGroups(c.groups), groups.failed_delete),
+    }

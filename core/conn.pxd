@@ -1,0 +1,68 @@
+# One client's connection: what came in, what goes out, and whether it waits.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.log cimport found_t, log_t
+from pybroker.core.partition cimport partition_t, watch_t
+
+cdef enum:
+    CHUNK_BYTES = 4096 - 48      # of answers; a larger one gets a chunk of its own
+    OWN_BYTES_MIN = 4096
+    FLUSH_BYTES_MAX = 4 << 20    # sent for one connection in one turn; the rest waits for its next
+
+cdef enum state_t:
+    OPEN                         # its next frame may be executed
+    PARKED                       # a fetch waits for records or its deadline
+    AWAY                         # a request is with Python; its answer comes by the mailbox
+    CLOSING                      # closed for its peer; freed at the end of the turn
+
+cdef struct chunk_t:             # a piece of output: bytes of its own, or a range of a file
+    chunk_t* next
+    log_t* log                   # held; NULL: bytes
+    found_t found
+    int64_t generation           # of the log when the range was read
+    int32_t used
+    int32_t sent
+    int32_t capacity
+    uint8_t* data                # behind the struct
+
+cdef struct parked_t:            # PARKED: a partition that may bring what the fetch waits for
+    watch_t watch
+    partition_t* held
+
+cdef struct conn_t:
+    conn_t* next                 # in its reactor's list of all, oldest activity first
+    conn_t* previous
+    conn_t* next_ready           # in the list of those that have something to do this turn
+    conn_t* next_note            # in the reactor's inbox
+    void* reactor
+    int64_t id                   # never used again: an answer that comes too late finds nobody
+    int64_t active_ms
+    int64_t deadline_ms          # PARKED: answer with what there is from then on
+    int32_t heap_index           # in the reactor's heap of deadlines; -1 not there
+    int32_t fd
+    int32_t state
+    int32_t readable             # the socket may have more than was read
+    int32_t writable
+    int32_t is_ready
+    int32_t noted                # in the inbox already; under the inbox's mutex
+    int32_t close_after          # close once the output is sent
+    uint8_t* own                 # bytes of frames that are not executed yet
+    int64_t own_capacity
+    int64_t own_used
+    int64_t queued_bytes         # output not sent yet
+    chunk_t* first
+    chunk_t* last
+    parked_t* parked
+    int32_t parked_count
+    char host[46]
+    int32_t port
+
+cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil
+cdef void conn_wrote(conn_t* c, int64_t n) noexcept nogil
+cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil
+cdef int conn_flush(conn_t* c) noexcept nogil
+cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
+cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
+cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil
+cdef void conn_unwatch(conn_t* c) noexcept nogil
+cdef void conn_free(conn_t* c) noexcept nogil

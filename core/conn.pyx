@@ -1,0 +1,223 @@
+"""One client's connection: its buffers, and the sending of answers.
+
+Only the owning reactor touches a connection. Output is a list of chunks, in order: bytes, and ranges of log files that
+leave by sendfile without being copied here. Input is read into the reactor's arena and executed there; only what is not
+a whole frame yet, or may not be executed yet, moves into a buffer of the connection's own, which grows with the bytes
+that came, not with the length that was announced.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, EPIPE, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+from posix.types cimport off_t
+from posix.unistd cimport close
+
+from pybroker.core.atomic cimport load_i64
+from pybroker.core.log cimport found_t, log_drop, log_hold, log_t
+from pybroker.core.partition cimport partition_drop, partition_unwatch
+from pybroker.core.segment cimport files_drop
+from pybroker.core.vfs cimport iovec
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int to, int file, off_t* position, size_t n)
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+        void* msg_name
+        unsigned int msg_namelen
+        void* msg_control
+        size_t msg_controllen
+        int msg_flags
+    ssize_t sendmsg(int fd, const msghdr* m, int flags)
+    int MSG_NOSIGNAL, MSG_MORE
+
+cdef enum:
+    VECTORS_MAX = 32
+
+
+cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
+    cdef chunk_t* k = <chunk_t*>malloc(sizeof(chunk_t) + room)
+    if k == NULL:
+        return NULL
+    k.next = NULL
+    k.log = NULL
+    k.used = k.sent = 0
+    k.capacity = <int32_t>room
+    k.data = <uint8_t*>(k + 1)
+    if c.last != NULL:
+        c.last.next = k
+    else:
+        c.first = k
+    c.last = k
+    return k
+
+
+cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil:
+    """Where n bytes of output may be written, in one piece that does not move; NULL without memory."""
+    cdef chunk_t* k = c.last
+    if k == NULL or k.log != NULL or k.capacity - k.used < n:
+        k = add_chunk(c, n if n > CHUNK_BYTES else CHUNK_BYTES)
+        if k == NULL:
+            return NULL
+    return k.data + k.used
+
+
+cdef void conn_wrote(conn_t* c, int64_t n) noexcept nogil:
+    """n bytes of that room are output now."""
+    c.last.used += <int32_t>n
+    c.queued_bytes += n
+
+
+cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil:
+    """Send a range of a file next. The chunk takes over the hold on the files."""
+    cdef chunk_t* k = add_chunk(c, 0)
+    if k == NULL:
+        return -ENOMEM
+    log_hold(l)
+    k.log = l
+    k.found = found[0]
+    k.generation = generation
+    c.queued_bytes += found.length
+    return 0
+
+
+cdef void drop_first(conn_t* c) noexcept nogil:
+    cdef chunk_t* k = c.first
+    c.first = k.next
+    if c.first == NULL:
+        c.last = NULL
+    if k.log != NULL:
+        files_drop(k.found.files)
+        log_drop(k.log)
+    free(k)
+
+
+cdef ssize_t send_bytes(conn_t* c) noexcept nogil:
+    """Send the chunks of bytes at the front in one call; what was sent, or -errno."""
+    cdef iovec v[VECTORS_MAX]
+    cdef msghdr m
+    cdef chunk_t* k = c.first
+    cdef size_t n = 0
+    cdef ssize_t sent
+    while k != NULL and k.log == NULL and n < VECTORS_MAX:
+        v[n].iov_base = k.data + k.sent
+        v[n].iov_len = k.used - k.sent
+        n += 1
+        k = k.next
+    m.msg_iov = v
+    m.msg_iovlen = n
+    m.msg_name = NULL
+    m.msg_namelen = 0
+    m.msg_control = NULL
+    m.msg_controllen = 0
+    m.msg_flags = 0
+    # A range of a file follows: let the kernel put its first bytes into the same packet.
+    sent = sendmsg(c.fd, &m, MSG_NOSIGNAL | (MSG_MORE if k != NULL and k.log != NULL else 0))
+    if sent < 0:
+        return -errno
+    c.queued_bytes -= sent
+    k = c.first
+    n = sent
+    while k != NULL and k.log == NULL and n >= <size_t>(k.used - k.sent):
+        n -= k.used - k.sent
+        drop_first(c)
+        k = c.first
+    if k != NULL and k.log == NULL:
+        k.sent += <int32_t>n
+    return sent
+
+
+cdef ssize_t send_file(conn_t* c) noexcept nogil:
+    """Send from the range of a file at the front; what was sent, or -errno."""
+    cdef chunk_t* k = c.first
+    cdef off_t position = k.found.position
+    cdef ssize_t sent
+    if load_i64(&k.log.generation) != k.generation:
+        return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
+    sent = sendfile(c.fd, k.found.files.fd, &position, <size_t>k.found.length)
+    if sent < 0:
+        return -errno
+    if sent == 0:
+        return -EPIPE
+    c.queued_bytes -= sent
+    k.found.position += sent
+    k.found.length -= sent
+    if k.found.length == 0:
+        drop_first(c)
+    return sent
+
+
+cdef int conn_flush(conn_t* c) noexcept nogil:
+    """Send what the socket takes. 0: all of it, or the socket is full, or it is another's turn; -errno: close."""
+    cdef int64_t total = 0
+    cdef ssize_t sent
+    while c.first != NULL and c.writable and total < FLUSH_BYTES_MAX:
+        sent = send_bytes(c) if c.first.log == NULL else send_file(c)
+        if sent >= 0:
+            total += sent
+        elif sent == -EAGAIN:
+            c.writable = 0
+        elif sent != -EINTR:
+            return <int>sent
+    return 0
+
+
+# -- input that stays --------------------------------------------------------------------------------------------------
+
+cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
+    cdef uint8_t* own
+    cdef int64_t capacity = c.own_capacity if c.own_capacity else OWN_BYTES_MIN
+    if wanted <= c.own_capacity:
+        return 0
+    while capacity < wanted:
+        capacity *= 2
+    own = <uint8_t*>realloc(c.own, capacity)
+    if own == NULL:
+        return -ENOMEM
+    c.own = own
+    c.own_capacity = capacity
+    return 0
+
+
+cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
+    """Append bytes to the connection's own buffer."""
+    if conn_grow_own(c, c.own_used + n) < 0:
+        return -ENOMEM
+    memcpy(c.own + c.own_used, data, n)
+    c.own_used += n
+    return 0
+
+
+cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
+    """The first n bytes were executed. An empty buffer is given back: most connections are idle."""
+    c.own_used -= n
+    if c.own_used > 0:
+        memmove(c.own, c.own + n, c.own_used)
+    elif c.own != NULL:
+        free(c.own)
+        c.own = NULL
+        c.own_capacity = 0
+
+
+cdef void conn_unwatch(conn_t* c) noexcept nogil:
+    """Take all watches back, and let go of their partitions."""
+    cdef int32_t i
+    for i in range(c.parked_count):
+        partition_unwatch(&c.parked[i].watch)
+        partition_drop(c.parked[i].held)
+    free(c.parked)
+    c.parked = NULL
+    c.parked_count = 0
+
+
+cdef void conn_free(conn_t* c) noexcept nogil:
+    conn_unwatch(c)
+    while c.first != NULL:
+        drop_first(c)
+    free(c.own)
+    if c.fd >= 0:
+        close(c.fd)
+    free(c)

@@ -1,0 +1,32 @@
+# Between reactors and Python: requests that need it one way, answers the other.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.conn cimport chunk_t, conn_t
+from pybroker.core.quiesce cimport pthread_mutex_t
+
+cdef enum letter_kind_t:
+    REQUEST                  # execute this frame and reply, whatever comes of it
+    GONE                     # the client of a request that is away has gone: nobody will read its answer
+    CLOSED                   # a connection ended
+
+cdef struct letter_t:
+    letter_t* next
+    conn_t* conn             # REQUEST, GONE: valid until the reply
+    int32_t kind
+    int32_t port
+    int64_t length
+    char host[46]
+    uint8_t* frame           # behind the struct
+
+cdef struct mailbox_t:
+    pthread_mutex_t lock
+    letter_t* first
+    letter_t* last
+    int32_t fd               # an eventfd, readable while letters wait
+
+cdef int mailbox_init(mailbox_t* m) noexcept nogil
+cdef void mailbox_destroy(mailbox_t* m) noexcept nogil
+cdef int mailbox_put(mailbox_t* m, int kind, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil
+cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil
+cdef void ring(int fd) noexcept nogil
+cdef void unring(int fd) noexcept nogil

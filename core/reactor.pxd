@@ -1,0 +1,68 @@
+# One network thread: its sockets, its turn, what others left for it to do.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.conn cimport chunk_t, conn_t
+from pybroker.core.context cimport context_t
+from pybroker.core.fetch cimport fetch_t
+from pybroker.core.mailbox cimport mailbox_t
+from pybroker.core.produce cimport turn_t
+from pybroker.core.quiesce cimport pthread_mutex_t
+from pybroker.core.registry cimport registry_t
+
+cdef enum:
+    EVENTS_MAX = 256
+    ARENA_BYTES = 1 << 20        # read into in one turn; the caches hold it
+    READ_BYTES = 256 << 10       # of one connection at a time
+    FRAME_BYTES_MIN = 8          # api key, version, correlation id: less is no request
+
+cdef struct note_t:              # what another thread leaves for a reactor: a new connection, or an answer
+    note_t* next
+    conn_t* conn
+    chunk_t* first               # an answer's output; NULL with `close` unset: there is none to send
+    chunk_t* last
+    int64_t bytes
+    int32_t is_new
+    int32_t close                # close the connection once what is before it was sent
+
+cdef struct plane_t:             # what all reactors of a broker share
+    context_t* context
+    registry_t* registry
+    mailbox_t mailbox
+    int64_t frame_bytes_max      # socket.request.max.bytes
+    int64_t fetch_bytes_max      # fetch.max.bytes
+    int64_t idle_ms              # connections.max.idle.ms
+    int32_t stopping
+
+cdef struct reactor_t:
+    plane_t* plane
+    int32_t poll
+    int32_t bell                 # an eventfd that ends the wait
+    pthread_mutex_t lock         # guards the inbox: notes and woken
+    note_t* notes
+    note_t* notes_last
+    conn_t* woken                # parked connections that were told of an append
+    int32_t rung                 # the bell was rung for what is in the inbox
+    conn_t* oldest               # all connections, by last activity
+    conn_t* newest
+    conn_t* ready
+    conn_t* ready_last
+    conn_t** heap                # of parked connections, by deadline
+    int32_t heap_count
+    int32_t heap_capacity
+    int32_t connections
+    int64_t now_ms
+    int64_t swept_ms
+    int64_t arena_used
+    int64_t busy_ns
+    int64_t produced             # requests executed here, and those that went to Python
+    int64_t fetched
+    int64_t declined
+    turn_t turn
+    fetch_t fetch
+    uint8_t arena[<int>ARENA_BYTES]
+
+cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil
+cdef void reactor_free(reactor_t* r) noexcept nogil
+cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
+cdef void reactor_run(reactor_t* r) noexcept nogil
+cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil

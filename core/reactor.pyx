@@ -1,0 +1,548 @@
+"""The network thread: epoll, read, execute, append what the turn gathered, answer. No GIL, no Python object.
+
+    OPEN --fetch that must wait--> PARKED --told, or its deadline--> OPEN
+      \\---what Python must do---> AWAY ---its answer--------------> OPEN        any --peer gone, bad frame--> CLOSING
+
+One turn: take what others left in the inbox; read every socket that has something and execute its frames in their order;
+append the batches of all of them, a call a partition; then send the answers. A connection that is parked or away executes
+nothing further, so that no request overtakes another. Sockets are edge-triggered: interest is never changed. The reactor
+is pinned for the length of its turn, and never while it waits.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from posix.unistd cimport close
+
+from pybroker.core.atomic cimport load_i32
+from pybroker.core.conn cimport (
+    AWAY, CLOSING, OPEN, PARKED, chunk_t, conn_flush, conn_forget_own, conn_free, conn_grow_own, conn_keep, conn_t,
+    conn_unwatch,
+)
+from pybroker.core.context cimport monotonic_ms
+from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
+from pybroker.core.fetch cimport fetch
+from pybroker.core.mailbox cimport CLOSED, GONE, REQUEST, mailbox_put, ring, unring
+from pybroker.core.partition cimport watch_t
+from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
+from pybroker.core.quiesce cimport (
+    collect, pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
+)
+from pybroker.core.timer cimport heap_add, heap_remove
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int ep, int op, int fd, epoll_event* e)
+    int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLET, EPOLLRDHUP, EPOLLHUP, EPOLLERR
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initial, int flags)
+    int EFD_NONBLOCK, EFD_CLOEXEC
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void* into, size_t n, int flags)
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* out)
+    int CLOCK_MONOTONIC, CLOCK_REALTIME
+
+cdef enum:
+    API_PRODUCE = 0
+    API_FETCH = 1
+    ARENA_LEAST = 64 << 10       # less room than this, and the turn is drained to begin at the arena's start
+    OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
+    OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
+    SWEEP_MS = 1000
+    READS_MAX = 8                # of one connection in one turn
+    BROKEN = -100000             # a read found no frame, or no memory
+
+
+cdef int64_t nanoseconds(int clock) noexcept nogil:
+    cdef timespec t
+    clock_gettime(clock, &t)
+    return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
+    cdef epoll_event e
+    cdef reactor_t* r = <reactor_t*>calloc(1, sizeof(reactor_t))
+    if r == NULL:
+        return NULL
+    r.plane = plane
+    pthread_mutex_init(&r.lock, NULL)
+    r.poll = epoll_create1(EPOLL_CLOEXEC)
+    r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    memset(&e, 0, sizeof(e))
+    e.events = EPOLLIN
+    epoll_ctl(r.poll, EPOLL_CTL_ADD, r.bell, &e)
+    r.now_ms = r.swept_ms = monotonic_ms()
+    return r
+
+
+cdef void reactor_free(reactor_t* r) noexcept nogil:
+    """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
+    cdef note_t* n
+    take_inbox(r)
+    while r.oldest != NULL:
+        forget(r, r.oldest)
+    while r.notes != NULL:
+        n = r.notes
+        r.notes = n.next
+        free(n)
+    close(r.poll)
+    close(r.bell)
+    pthread_mutex_destroy(&r.lock)
+    free(r.heap)
+    free(r)
+
+
+# -- the inbox ---------------------------------------------------------------------------------------------------------
+
+cdef void wake(reactor_t* r) noexcept nogil:
+    """End the reactor's wait. Under the inbox's lock."""
+    if not r.rung:
+        r.rung = 1
+        ring(r.bell)
+
+
+cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil:
+    """Leave a note for a reactor; from any thread."""
+    n.next = NULL
+    pthread_mutex_lock(&r.lock)
+    if r.notes_last != NULL:
+        r.notes_last.next = n
+    else:
+        r.notes = n
+    r.notes_last = n
+    wake(r)
+    pthread_mutex_unlock(&r.lock)
+
+
+cdef void told(watch_t* w) noexcept nogil:
+    """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
+    cdef conn_t* c = <conn_t*>w.owner
+    cdef reactor_t* r = <reactor_t*>c.reactor
+    pthread_mutex_lock(&r.lock)
+    if not c.noted:
+        c.noted = 1
+        c.next_note = r.woken
+        r.woken = c
+        wake(r)
+    pthread_mutex_unlock(&r.lock)
+
+
+cdef void take_inbox(reactor_t* r) noexcept nogil:
+    cdef note_t* n
+    cdef note_t* after
+    cdef conn_t* c
+    cdef conn_t* next_woken
+    pthread_mutex_lock(&r.lock)
+    n = r.notes
+    r.notes = r.notes_last = NULL
+    c = r.woken
+    r.woken = NULL
+    r.rung = 0
+    next_woken = c
+    while next_woken != NULL:
+        next_woken.noted = 0
+        next_woken = next_woken.next_note
+    pthread_mutex_unlock(&r.lock)
+    while c != NULL:
+        next_woken = c.next_note
+        if c.state == PARKED:
+            make_ready(r, c)
+        c = next_woken
+    while n != NULL:
+        after = n.next
+        take_note(r, n)
+        free(n)
+        n = after
+
+
+cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
+    cdef conn_t* c = n.conn
+    cdef epoll_event e
+    if n.is_new:
+        memset(&e, 0, sizeof(e))
+        e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        e.data.ptr = c
+        c.active_ms = r.now_ms
+        link_newest(r, c)
+        r.connections += 1
+        if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
+            close_conn(r, c)
+        return
+    if n.first != NULL:
+        if c.last != NULL:
+            c.last.next = n.first
+        else:
+            c.first = n.first
+        c.last = n.last
+        c.queued_bytes += n.bytes
+    if c.state == CLOSING or n.close:
+        # Its peer is gone, or Python asked for it; either way this was the last that Python had of it.
+        c.state = OPEN
+        if n.close:
+            c.close_after = 1
+        if c.fd < 0 or c.first == NULL:
+            close_conn(r, c)
+            return
+    c.state = OPEN
+    make_ready(r, c)
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+cdef void link_newest(reactor_t* r, conn_t* c) noexcept nogil:
+    c.next = NULL
+    c.previous = r.newest
+    if r.newest != NULL:
+        r.newest.next = c
+    else:
+        r.oldest = c
+    r.newest = c
+
+
+cdef void unlink_conn(reactor_t* r, conn_t* c) noexcept nogil:
+    if c.previous != NULL:
+        c.previous.next = c.next
+    else:
+        r.oldest = c.next
+    if c.next != NULL:
+        c.next.previous = c.previous
+    else:
+        r.newest = c.previous
+
+
+cdef void make_ready(reactor_t* r, conn_t* c) noexcept nogil:
+    """The connection has something to do in this turn."""
+    if c.is_ready:
+        return
+    c.is_ready = 1
+    c.next_ready = NULL
+    if r.ready_last != NULL:
+        r.ready_last.next_ready = c
+    else:
+        r.ready = c
+    r.ready_last = c
+
+
+cdef void close_conn(reactor_t* r, conn_t* c) noexcept nogil:
+    """End a connection; it is freed at the end of the turn, or when Python's answer to it came."""
+    if c.fd >= 0:
+        close(c.fd)
+        c.fd = -1
+        c.readable = c.writable = 0
+        mailbox_put(&r.plane.mailbox, CLOSED, c, NULL, 0)
+        if c.state == AWAY:
+            mailbox_put(&r.plane.mailbox, GONE, c, NULL, 0)
+    if c.state != AWAY:
+        c.state = CLOSING
+        make_ready(r, c)
+
+
+cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
+    """Free a connection that nobody holds any more."""
+    cdef conn_t** link
+    heap_remove(r.heap, &r.heap_count, c)
+    conn_unwatch(c)              # from here on nobody notes it
+    pthread_mutex_lock(&r.lock)
+    if c.noted:
+        link = &r.woken
+        while link[0] != NULL and link[0] != c:
+            link = &link[0].next_note
+        if link[0] == c:
+            link[0] = c.next_note
+    pthread_mutex_unlock(&r.lock)
+    unlink_conn(r, c)
+    r.connections -= 1
+    conn_free(c)
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+cdef void drain(reactor_t* r) noexcept nogil:
+    """Append what was gathered; from here on the bytes it came in may be reused."""
+    produce_drain(&r.turn, nanoseconds(CLOCK_REALTIME) // 1000000)
+
+
+cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Execute one frame (without its size); a verdict."""
+    cdef cursor_t at
+    cdef int16_t api = load_be16(frame), version = load_be16(frame + 2)
+    cdef int verdict = DECLINED
+    cursor_init(&at, frame + 4, n - 4)
+    if api == API_PRODUCE:
+        verdict = produce(&r.turn, r.plane.registry, c, &at, version)
+        if verdict == DECLINED and r.turn.count > 0:
+            drain(r)             # perhaps only the turn was full; and Python must see what came before
+            cursor_init(&at, frame + 4, n - 4)
+            verdict = produce(&r.turn, r.plane.registry, c, &at, version)
+        r.produced += verdict == DONE
+    elif api == API_FETCH:
+        drain(r)
+        verdict = fetch(
+            &r.fetch, r.plane.registry, c, &at, version, r.plane.fetch_bytes_max, r.now_ms, told)
+        r.fetched += verdict == DONE
+    else:
+        drain(r)
+    if c.state == PARKED and verdict != WAITS:
+        heap_remove(r.heap, &r.heap_count, c)
+        conn_unwatch(c)
+        c.state = OPEN
+    if verdict == WAITS:
+        if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
+            return REFUSED
+        c.state = PARKED
+    elif verdict == DECLINED:
+        conn_unwatch(c)
+        r.declined += 1
+        if mailbox_put(&r.plane.mailbox, REQUEST, c, frame, n) < 0:
+            return REFUSED
+        c.state = AWAY
+    return verdict
+
+
+cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
+    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, -1: close it."""
+    cdef int64_t at = 0, length
+    cdef int verdict
+    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET:
+        length = load_be32(data + at)
+        if length < FRAME_BYTES_MIN or length > r.plane.frame_bytes_max:
+            return -1
+        if n - at - 4 < length:
+            break
+        verdict = execute(r, c, data + at + 4, length)
+        if verdict == REFUSED or c.state == CLOSING:
+            return -1
+        if verdict == WAITS:
+            break                # its frame stays, to be executed again
+        at += 4 + length
+    return at
+
+
+cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
+    """Execute what the connection kept; -1: close it."""
+    cdef int64_t used = execute_all(r, c, c.own, c.own_used)
+    if used > 0:
+        drain(r)                 # the orders point into the buffer that is about to move
+        conn_forget_own(c, used)
+    return used
+
+
+cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read into the connection's own buffer: the rest of a frame that has begun. Bytes, 0 at the end, -errno."""
+    cdef int64_t need = 4, got
+    if c.own_used >= 4:
+        need = 4 + <int64_t>load_be32(c.own)
+        if need > 4 + r.plane.frame_bytes_max or need < 4 + FRAME_BYTES_MIN:
+            return BROKEN
+    elif c.own_capacity >= OWN_KEPT:
+        need = c.own_capacity
+    # What was announced is believed only as far as it came: the buffer doubles.
+    if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
+        return BROKEN
+    got = recv(c.fd, c.own + c.own_used, min(need, c.own_capacity) - c.own_used, 0)
+    if got < 0:
+        return -errno
+    if got < min(need, c.own_capacity) - c.own_used:
+        c.readable = 0
+    c.own_used += got
+    return got
+
+
+cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read into the arena and execute from there; what is left over moves to the connection. As read_own; 1: close."""
+    cdef int64_t room, got, used
+    cdef uint8_t* at
+    if ARENA_BYTES - r.arena_used < ARENA_LEAST:
+        drain(r)
+        r.arena_used = 0
+    room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
+    at = r.arena + r.arena_used
+    got = recv(c.fd, at, room, 0)
+    if got <= 0:
+        return -errno if got < 0 else 0
+    if got < room:
+        c.readable = 0
+    r.arena_used += got
+    used = execute_all(r, c, at, got)
+    if used < 0 or (used < got and conn_keep(c, at + used, got - used) < 0):
+        return BROKEN
+    return got
+
+
+cdef bint take_input(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read from a connection once, and execute what came; False: close it."""
+    cdef int64_t got
+    if c.own_used > 0 or c.own_capacity >= OWN_KEPT:
+        got = read_own(r, c)
+        if got > 0 and execute_own(r, c) < 0:
+            return False
+    else:
+        got = read_arena(r, c)
+    if got == -EAGAIN:
+        c.readable = 0
+    return got > 0 or got == -EAGAIN or got == -EINTR
+
+
+cdef void serve(reactor_t* r, conn_t* c) noexcept nogil:
+    """One connection's share of a turn: execute what it kept, read a few times, execute that."""
+    cdef int reads = 0
+    if c.own_used > 0 and execute_own(r, c) < 0:
+        close_conn(r, c)
+        return
+    while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
+        reads += 1
+        if not take_input(r, c):
+            close_conn(r, c)
+            return
+
+
+# -- the turn ----------------------------------------------------------------------------------------------------------
+
+cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
+    cdef conn_t* c
+    cdef int i
+    for i in range(n):
+        c = <conn_t*>events[i].data.ptr
+        if c == NULL:
+            unring(r.bell)
+            continue
+        if events[i].events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP):
+            c.readable = 1       # what it sent before it went is still executed; then read says 0
+            if c.state != OPEN or events[i].events & (EPOLLHUP | EPOLLERR):
+                close_conn(r, c)
+                continue
+        if events[i].events & EPOLLIN:
+            c.readable = 1
+        if events[i].events & EPOLLOUT:
+            c.writable = 1
+        c.active_ms = r.now_ms
+        if c != r.newest:
+            unlink_conn(r, c)
+            link_newest(r, c)
+        make_ready(r, c)
+
+
+cdef void take_deadlines(reactor_t* r) noexcept nogil:
+    cdef conn_t* c
+    while r.heap_count > 0 and r.heap[0].deadline_ms <= r.now_ms:
+        c = r.heap[0]
+        heap_remove(r.heap, &r.heap_count, c)
+        make_ready(r, c)
+
+
+cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
+    """Send the answers of the turn; connections that have more to do stay ready for the next."""
+    cdef conn_t* c = served
+    cdef conn_t* after
+    while c != NULL:
+        after = c.next_ready
+        c.is_ready = 0
+        if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
+            close_conn(r, c)
+            c.is_ready = 0
+        if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
+            close_conn(r, c)
+        if c.state == CLOSING:
+            c.is_ready = 1       # not again in the list of the next turn
+            unready(r, c)
+            forget(r, c)
+        elif c.state == OPEN and c.queued_bytes < OUTPUT_BUDGET and (c.readable or has_frame(c)):
+            make_ready(r, c)
+        elif c.first != NULL and c.writable:
+            make_ready(r, c)
+        c = after
+
+
+cdef bint has_frame(conn_t* c) noexcept nogil:
+    return c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own)
+
+
+cdef void unready(reactor_t* r, conn_t* c) noexcept nogil:
+    """Take a connection out of the list for the next turn, if it got there."""
+    cdef conn_t** link = &r.ready
+    cdef conn_t* last = NULL
+    while link[0] != NULL:
+        if link[0] == c:
+            link[0] = c.next_ready
+            continue
+        last = link[0]
+        link = &link[0].next_ready
+    r.ready_last = last
+
+
+cdef void sweep(reactor_t* r) noexcept nogil:
+    """Once a second: give back large buffers of connections that rest, close those that rested too long."""
+    cdef conn_t* c = r.oldest
+    cdef conn_t* after
+    while c != NULL and r.now_ms - c.active_ms >= SWEEP_MS:
+        after = c.next
+        if c.own_used == 0 and c.own != NULL:
+            c.own_capacity = 0
+            free(c.own)
+            c.own = NULL
+        if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
+            close_conn(r, c)
+        c = after
+    collect(&r.plane.context.quiesce)
+
+
+cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
+    """How long the wait may take."""
+    if r.ready != NULL:
+        return 0
+    if r.heap_count > 0:
+        most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
+    return min(most_ms, <int64_t>SWEEP_MS)
+
+
+cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
+    """One turn, after waiting up to timeout_ms for something to do."""
+    cdef epoll_event events[EVENTS_MAX]
+    cdef conn_t* served
+    cdef conn_t* c
+    cdef int64_t began
+    cdef int slot, n = epoll_wait(r.poll, events, EVENTS_MAX, <int>patience(r, timeout_ms))
+    began = nanoseconds(CLOCK_MONOTONIC)
+    r.now_ms = began // 1000000
+    slot = pin(&r.plane.context.quiesce)
+    take_events(r, events, n if n > 0 else 0)
+    take_inbox(r)
+    take_deadlines(r)
+    served = r.ready
+    r.ready = r.ready_last = NULL
+    c = served
+    while c != NULL:
+        if c.state == OPEN or c.state == PARKED:
+            serve(r, c)
+        c = c.next_ready
+    drain(r)
+    r.arena_used = 0
+    finish(r, served)
+    unpin(&r.plane.context.quiesce, slot)
+    if r.now_ms - r.swept_ms >= SWEEP_MS:
+        r.swept_ms = r.now_ms
+        sweep(r)
+    r.busy_ns += nanoseconds(CLOCK_MONOTONIC) - began
+
+
+cdef void reactor_run(reactor_t* r) noexcept nogil:
+    """The thread: turn after turn, until the plane stops."""
+    while not load_i32(&r.plane.stopping):
+        reactor_step(r, SWEEP_MS)

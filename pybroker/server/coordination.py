@@ -1,0 +1,79 @@
+"""Who coordinates a group: the broker that leads its partition of __consumer_offsets, which is made when first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pybroker import errors
+from pybroker.cluster.image import Image, Node
+from pybroker.config import BrokerConfig
+from pybroker.controller.topics import NewTopic, TopicAdmin
+from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.replication.replicas import Replicas
+
+
+class Locator:
+    """Makes the offsets topic, hands its partitions to the coordinator, and names the broker for a group."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        image: Image,
+        replicas: Replicas,
+        admin: TopicAdmin,
+        groups: Coordinator,
+    ) -> None:
+        self._broker_id = broker_id
+        self._config = config
+        self._image = image
+        self._replicas = replicas
+        self._admin = admin
+        self._groups = groups
+        self._making: asyncio.Task[None] | None = None
+
+    async def lead(self) -> None:
+        """Take over the groups that are here; nothing if there are none yet."""
+        topic = self._image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        count = len(topic.partitions)
+        held = [self._replicas.get(OFFSETS_TOPIC, index) for index in range(count)]
+        await self._groups.lead([replica for replica in held if replica is not None], count)
+
+    async def locate(self, group_id: str) -> Node:
+        """The broker that coordinates a group. Raises COORDINATOR_NOT_AVAILABLE while there is none."""
+        if self._image.topic(OFFSETS_TOPIC) is None:
+            await self._make()
+        node = self._image.brokers.get(self._broker_id)
+        if node is None:
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "this broker is not registered yet")
+        return node
+
+    async def _make(self) -> None:
+        """Make the offsets topic once, however many ask at the same time."""
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._create())
+        task = self._making
+        try:
+            await asyncio.shield(task)
+        except (KafkaError, OSError) as problem:
+            if self._making is task:
+                self._making = None
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} cannot be made: {problem}") from None
+
+    async def _create(self) -> None:
+        config = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._config["offsets.topic.segment.bytes"]),
+        }
+        new = NewTopic(
+            OFFSETS_TOPIC,
+            self._config["offsets.topic.num.partitions"],
+            min(self._config["offsets.topic.replication.factor"], len(self._image.brokers)),
+            config=config,
+        )
+        await self._admin.create(new)
+        await self.lead()
