@@ -21,6 +21,7 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import Buffer
+from pybroker.replication import failpoints
 from pybroker.replication.logdirs import Found, LogDir, StartError
 from pybroker.replication.validation import Rules
 
@@ -126,6 +127,7 @@ class Replicas:
         self._dirs = log_dirs
         self._threads: int = config["num.recovery.threads.per.data.dir"]
         self._core = core.Broker()
+        failpoints.arm(self._core)
         self._held: dict[TopicPartition, Replica] = {}
         self._found: dict[TopicPartition, Found] = {}  # directories, at start
         for log_dir in log_dirs:

@@ -19,8 +19,6 @@ from pybroker.replication.replicas import Replica, Replicas
 log = logging.getLogger(__name__)
 
 NEVER_MS = threading.TIMEOUT_MAX * 1000
-FIRST_TURN_SECONDS = 30.0
-"""Chores begin after this at the latest, as Kafka's do: a broker that was down for long catches up soon."""
 JOIN_SECONDS = 10.0
 
 
@@ -56,10 +54,7 @@ class Cleaner:
             thread.join(JOIN_SECONDS)
 
     def _repeat(self, chore: Chore) -> None:
-        interval = chore.interval_ms / 1000
-        pause = min(interval, FIRST_TURN_SECONDS)
-        while not self._stopping.wait(pause):
-            pause = interval
+        while not self._stopping.wait(chore.interval_ms / 1000):
             try:
                 chore.work()
             except Exception as problem:  # the next turn may go better, and the other chores go on
