@@ -93,10 +93,10 @@ class SlowLog:
         return out
 
     def truncate(self, offset: int) -> None:
-        """No batch that reaches offset stays; the log then ends where the last one does."""
+        """No batch that reaches offset stays; the log ends where the first of those began, but not before its start."""
         gone = [b for b in self.batches if b.end > offset]
         self.batches = [b for b in self.batches if b.end <= offset]
-        self.end = min([self.end, offset, *(b.base for b in gone)])
+        self.end = max(self.start, min([self.end, offset, *(b.base for b in gone)]))
 
     def delete_before(self, offset: int) -> None:
         self.start = max(self.start, offset)
