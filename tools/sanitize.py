@@ -26,7 +26,7 @@ CANARIES = {"address": "step_too_far", "thread": "race"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
     "LSAN_OPTIONS": "exitcode=0",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "UBSAN_OPTIONS": "halt_on_error=0:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=1",
 }
 COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests")
@@ -78,25 +78,28 @@ def same_addresses() -> list[str]:
 
 
 def run(tree: Path, kind: str, library: str, reports: Path, arguments: list[str]) -> int:
-    """Run Python under the sanitizer; its reports go to files that begin with `reports`."""
+    """Run Python under the sanitizer; its reports, and stderr for UBSan, go to files that begin with `reports`."""
     env = os.environ | {"PYBROKER_SANITIZE": FLAGS[kind], "LD_PRELOAD": library}
     env |= {name: f"{value}:log_path={reports}" for name, value in OPTIONS.items()}
     if kind == "address":
         env["PYTHONMALLOC"] = "malloc"
-    return subprocess.run([*same_addresses(), sys.executable, *arguments], cwd=tree, env=env).returncode
+    command = [*same_addresses(), sys.executable, *arguments]
+    with Path(f"{reports}.stderr").open("w") as stderr:
+        return subprocess.run(command, cwd=tree, env=env, stderr=stderr).returncode
 
 
 def findings(reports: Path) -> list[str]:
-    """What the sanitizers said: all of it, but of leaks only those that a function of core allocated."""
+    """What the sanitizers said: all of it, but of leaks only those that begin with an allocation by core.
+
+    (An indirect leak hangs on another; on nothing of core's if that is not reported beside it.)"""
     found = []
     for path in sorted(reports.parent.glob(f"{reports.name}.*")):
-        for piece in re.split(r"\n\n+|={10,}\n", path.read_text(errors="replace")):
-            if re.search(r"(Direct|Indirect) leak of", piece):
-                if re.search(r"#1 .*(pybroker/)?core/\w+\.", piece):
-                    found.append(piece)
-            elif re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer|FATAL:", piece):
-                found.append(path.read_text(errors="replace"))
-                break
+        text = path.read_text(errors="replace")
+        if re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer|FATAL:", text):
+            found.append(text)
+        else:
+            leaks = [piece for piece in text.split("\n\n") if "Direct leak of" in piece]
+            found += [leak for leak in leaks if re.search(r"[#]1 .* \S*core/\w+\.[ch]", leak)]
     return found
 
 
@@ -112,8 +115,9 @@ def sanitize(kind: str, arguments: list[str]) -> bool:
     run(tree, kind, library, tree / "report-canary", ["-c", canary])
     if not findings(tree / "report-canary"):
         sys.exit(f"The {kind} sanitizer does not see a fault that is there: its silence would mean nothing.")
-    command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--hypothesis-profile=ci", "-o", "timeout=900"]
-    code = run(tree, kind, library, tree / "report-tests", [*command, *(arguments or ["tests/core"])])
+    command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--capture=sys", "--hypothesis-profile=ci"]
+    command += ["-o", "timeout=900", *(arguments or ["tests/core"])]
+    code = run(tree, kind, library, tree / "report-tests", command)
     found = findings(tree / "report-tests")
     print("\n".join(found))
     print(f"{kind}: {len(found)} findings, pytest ended with {code}", flush=True)
@@ -123,8 +127,8 @@ def sanitize(kind: str, arguments: list[str]) -> bool:
 def main() -> None:
     arguments = sys.argv[1:]
     kinds = [arguments.pop(0)] if arguments and arguments[0] in FLAGS else list(FLAGS)
-    if not all([sanitize(kind, arguments) for kind in kinds]):
-        sys.exit(1)
+    sound = [sanitize(kind, arguments) for kind in kinds]
+    sys.exit(0 if all(sound) else 1)
 
 
 if __name__ == "__main__":

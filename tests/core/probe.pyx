@@ -4,6 +4,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+import threading
+
 from pybroker.core cimport batch as b
 from pybroker.core cimport cursor as c
 
@@ -119,3 +121,37 @@ def last_sequence(bytes data):
     cdef b.batch_t batch
     assert b.batch_parse(<const uint8_t*><const char*>data, <size_t>len(data), &batch) == OK
     return b.batch_last_sequence(&batch)
+
+
+# -- faults for the sanitizers to find, before their silence on everything else is believed --------------------------
+
+def step_too_far():
+    """Read the byte after an allocation."""
+    cdef uint8_t* p = <uint8_t*>malloc(7)
+    try:
+        return p[7]
+    finally:
+        free(p)
+
+
+cdef int64_t raced = 0
+
+
+def _race(gate):
+    global raced
+    cdef int i
+    for _ in range(200):
+        gate.wait()
+        with nogil:
+            for i in range(10000):
+                raced += i ^ raced
+
+
+def race():
+    """Write to one variable from two threads at once."""
+    gate = threading.Barrier(2)
+    threads = [threading.Thread(target=_race, args=(gate,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
