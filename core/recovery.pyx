@@ -371,6 +371,7 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
         status = producers_replay(l, max(loaded, bases[0]), bases[i])
     if status != 0:
         return status
+    epochs_cut_tail(&l.epochs, bases[i])  # the batches tell; the file may be of before a truncation
     c.log = l
     c.recovery = r
     c.expected = bases[i]
