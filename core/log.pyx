@@ -377,28 +377,54 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
     return NOT_FOUND
 
 
-cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil:
-    """The batch with the largest timestamp of all; NOT_FOUND if no record has one. The caller is pinned."""
-    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
-    cdef segment_t* best = NULL
-    cdef segment_t* s
+cdef int find_largest(segment_t* s, const view_t* v, batch_t* out) noexcept nogil:
+    """The first batch with the largest timestamp among those of a segment that a view shows; NOT_FOUND if none has one."""
     cdef files_t* f
     cdef walk_t w
-    cdef view_t v
-    cdef int64_t i, position = 0
-    cdef int status
-    log_view(l, &v)
-    for i in range(load_i64(&list.count)):
-        s = list.items[i].segment
-        status = segment_learn(s)
-        if status != 0:
-            return status
-        if best == NULL or load_i64(&s.largest_timestamp) > load_i64(&best.largest_timestamp):
-            best = s
-    if best == NULL or load_i64(&best.largest_timestamp) < 0:
-        return NOT_FOUND
-    status = segment_files(best, &f)
+    cdef batch_t b
+    cdef int64_t position = 0, at = peek_i64(&s.largest_offset)
+    cdef int status = segment_files(s, &f)
+    cdef bint found = False
     if status < 0:
         return status
-    walk_init(&w, best, f, segment_limit(best, &v))
-    return walk_to_offset(&w, peek_i64(&best.largest_offset), &position, out)
+    walk_init(&w, s, f, segment_limit(s, v))
+    if v.log_start <= at < v.log_end:
+        return walk_to_offset(&w, at, &position, out)
+    # What the segment knows is of a batch that was deleted, or that is not shown yet: look at each of the others.
+    status = walk_to_offset(&w, v.log_start, &position, &b)
+    while status == 0:
+        if b.max_timestamp > (out.max_timestamp if found else -1):
+            out[0] = b
+            found = True
+        position += b.size
+        status = walk_header(&w, position, &b)
+    return 0 if found and status == NOT_FOUND else status
+
+
+cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil:
+    """The first batch with the largest timestamp of all; NOT_FOUND if no record has one. The caller is pinned.
+
+    From the end on, because time mostly ascends: then the others are not even opened."""
+    cdef segments_t* list
+    cdef segment_t* s
+    cdef batch_t b
+    cdef view_t v
+    cdef int64_t i, largest = -1
+    cdef int status
+    log_view(l, &v)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    i = load_i64(&list.count) - 1
+    while i >= 0:
+        s = list.items[i].segment
+        status = segment_learn(s)
+        if status == 0 and load_i64(&s.largest_timestamp) >= max(largest, <int64_t>0):
+            status = find_largest(s, &v, &b)
+            if status == 0 and b.max_timestamp >= largest:
+                largest = b.max_timestamp
+                out[0] = b
+        if status != 0 and status != NOT_FOUND:
+            return status
+        if s.base_offset <= v.log_start:
+            break
+        i -= 1
+    return 0 if largest >= 0 else NOT_FOUND
