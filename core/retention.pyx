@@ -19,7 +19,7 @@ from pybroker.core.log cimport (
     CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, pending_t,
     segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
-from pybroker.core.producers cimport producers_prune, producers_restore
+from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_reopen, segment_retime
 from pybroker.core.segment cimport (
@@ -235,18 +235,20 @@ cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     return 0
 
 
-cdef void forget_snapshots(log_t* l, int64_t end) noexcept nogil:
-    """Neither on disk nor on its way there is a snapshot of what lies past `end`. Under both mutexes."""
-    cdef pending_t** link = &l.pending
-    cdef pending_t* p
-    while link[0] != NULL:
-        p = link[0]
-        if p.offset > end:
-            link[0] = p.next
-            free(p.data)
-            free(p)
-        else:
-            link = &p.next
+cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
+    """Write the snapshots that wait for it, and remove those of what lies past `end`. Under both mutexes.
+
+    One that cannot be written is missed only where the batches before it are gone as well."""
+    cdef pending_t* p = l.pending
+    cdef pending_t* after
+    l.pending = NULL
+    while p != NULL:
+        after = p.next
+        if p.offset <= end:
+            producers_write(l, p)
+        free(p.data)
+        free(p)
+        p = after
     producers_prune(l, end)
 
 
@@ -256,7 +258,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
     if status == 0:
         epochs_cut_tail(&l.epochs, end)
         store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
-        forget_snapshots(l, end)
+        settle_snapshots(l, end)
         status = producers_restore(l, end)
     if status == 0 and end < l.view.log_start:
         # The batch that held the log start went too. Begin anew there: within a segment, offsets have no gaps.

@@ -93,10 +93,12 @@ class SlowLog:
         return out
 
     def truncate(self, offset: int) -> None:
-        """No batch that reaches offset stays; the log ends where the first of those began, but not before its start."""
+        """No batch that reaches offset stays; where that takes the log's start away, it begins anew there, empty."""
         gone = [b for b in self.batches if b.end > offset]
         self.batches = [b for b in self.batches if b.end <= offset]
-        self.end = max(self.start, min([self.end, offset, *(b.base for b in gone)]))
+        self.end = min([self.end, offset, *(b.base for b in gone)])
+        if self.end < self.start:
+            self.batches, self.end = [], self.start
 
     def delete_before(self, offset: int) -> None:
         self.start = max(self.start, offset)
