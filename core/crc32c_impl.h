@@ -96,13 +96,16 @@ CRC32C_TARGET static inline uint64_t crc32c_times(uint32_t a, uint32_t b)
 }
 
 #elif defined(__aarch64__) && defined(__linux__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#include <arm_acle.h>
 #include <arm_neon.h>
 #include <sys/auxv.h>
 #define CRC32C_HAS_LANES 1
-#if defined(__clang__)
+#if defined(__clang__) /* whose arm_acle.h has the crc32 instruction only where the whole file is compiled for it */
 #define CRC32C_TARGET __attribute__((target("crc,aes")))
+#define __crc32cd __builtin_arm_crc32cd
+#define __crc32cw __builtin_arm_crc32cw
+#define __crc32cb __builtin_arm_crc32cb
 #else
+#include <arm_acle.h>
 #define CRC32C_TARGET __attribute__((target("+crc+crypto")))
 #endif
 #define CRC32C_HWCAP_PMULL (1ul << 4) /* of AT_HWCAP; asm/hwcap.h is not installed everywhere */
