@@ -87,11 +87,6 @@ def read_metadata(str directory) -> bytes:
 cdef class Broker:
     """One broker's context: its partitions and its background flusher."""
 
-    cdef context_t* context
-    cdef dict table              # (topic, partition) -> Partition
-    cdef object thread
-    cdef object lock
-
     def __cinit__(self, *, int64_t write_behind_bytes=1 << 20, int64_t flush_idle_ms=200):
         self.context = context_new(write_behind_bytes, flush_idle_ms)
         if self.context == NULL:

@@ -35,7 +35,7 @@ cdef struct conn_t:
     conn_t* next_ready           # in the list of those that have something to do this turn
     conn_t* next_note            # in the reactor's inbox
     void* reactor
-    int64_t id                   # never used again: an answer that comes too late finds nobody
+    int64_t id                   # that Python knows it by; never used again
     int64_t active_ms
     int64_t deadline_ms          # PARKED: answer with what there is from then on
     int32_t heap_index           # in the reactor's heap of deadlines; -1 not there
@@ -54,9 +54,9 @@ cdef struct conn_t:
     chunk_t* last
     parked_t* parked
     int32_t parked_count
-    char host[46]
-    int32_t port
 
+cdef chunk_t* chunk_new(int64_t room) noexcept nogil
+cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil
 cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil
 cdef void conn_wrote(conn_t* c, int64_t n) noexcept nogil
 cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil

@@ -38,7 +38,8 @@ cdef enum:
     VECTORS_MAX = 32
 
 
-cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
+cdef chunk_t* chunk_new(int64_t room) noexcept nogil:
+    """An empty chunk with room for so many bytes."""
     cdef chunk_t* k = <chunk_t*>malloc(sizeof(chunk_t) + room)
     if k == NULL:
         return NULL
@@ -47,6 +48,23 @@ cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
     k.used = k.sent = 0
     k.capacity = <int32_t>room
     k.data = <uint8_t*>(k + 1)
+    return k
+
+
+cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil:
+    """Free a chunk with what it holds; the one behind it."""
+    cdef chunk_t* after = k.next
+    if k.log != NULL:
+        files_drop(k.found.files)
+        log_drop(k.log)
+    free(k)
+    return after
+
+
+cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
+    cdef chunk_t* k = chunk_new(room)
+    if k == NULL:
+        return NULL
     if c.last != NULL:
         c.last.next = k
     else:
@@ -85,14 +103,9 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
 
 
 cdef void drop_first(conn_t* c) noexcept nogil:
-    cdef chunk_t* k = c.first
-    c.first = k.next
+    c.first = chunk_drop(c.first)
     if c.first == NULL:
         c.last = NULL
-    if k.log != NULL:
-        files_drop(k.found.files)
-        log_drop(k.log)
-    free(k)
 
 
 cdef ssize_t send_bytes(conn_t* c) noexcept nogil:

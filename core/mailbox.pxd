@@ -12,10 +12,9 @@ cdef enum letter_kind_t:
 cdef struct letter_t:
     letter_t* next
     conn_t* conn             # REQUEST, GONE: valid until the reply
-    int32_t kind
-    int32_t port
+    int64_t id               # of the connection
     int64_t length
-    char host[46]
+    int32_t kind
     uint8_t* frame           # behind the struct
 
 cdef struct mailbox_t:

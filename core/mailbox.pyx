@@ -58,8 +58,7 @@ cdef int mailbox_put(mailbox_t* m, int kind, conn_t* c, const uint8_t* frame, in
     l.next = NULL
     l.kind = kind
     l.conn = c
-    l.port = c.port
-    memcpy(l.host, c.host, sizeof(l.host))
+    l.id = c.id
     l.length = n
     l.frame = <uint8_t*>(l + 1)
     if n > 0:

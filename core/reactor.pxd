@@ -31,6 +31,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
     int64_t idle_ms              # connections.max.idle.ms
+    int32_t finishing            # answer what runs, read nothing more, close what is quiet
     int32_t stopping
 
 cdef struct reactor_t:
@@ -65,4 +66,5 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil
 cdef void reactor_free(reactor_t* r) noexcept nogil
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
 cdef void reactor_run(reactor_t* r) noexcept nogil
+cdef void reactor_wake(reactor_t* r) noexcept nogil
 cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil

@@ -131,6 +131,13 @@ cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil:
     pthread_mutex_unlock(&r.lock)
 
 
+cdef void reactor_wake(reactor_t* r) noexcept nogil:
+    """End the reactor's wait, so that it looks at what the plane says; from any thread."""
+    pthread_mutex_lock(&r.lock)
+    wake(r)
+    pthread_mutex_unlock(&r.lock)
+
+
 cdef void told(watch_t* w) noexcept nogil:
     """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
     cdef conn_t* c = <conn_t*>w.owner
@@ -192,15 +199,10 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
             c.first = n.first
         c.last = n.last
         c.queued_bytes += n.bytes
-    if c.state == CLOSING or n.close:
-        # Its peer is gone, or Python asked for it; either way this was the last that Python had of it.
-        c.state = OPEN
-        if n.close:
-            c.close_after = 1
-        if c.fd < 0 or c.first == NULL:
-            close_conn(r, c)
-            return
     c.state = OPEN
+    c.close_after |= n.close
+    if c.fd < 0:
+        c.state = CLOSING        # its peer went meanwhile
     make_ready(r, c)
 
 
@@ -470,6 +472,17 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         c = after
 
 
+cdef void finish_all(reactor_t* r) noexcept nogil:
+    """The broker stops: parked fetches are answered now, and every connection ends after what it is owed."""
+    cdef conn_t* c = r.oldest
+    while c != NULL:
+        if not c.close_after:
+            c.close_after = 1
+            c.deadline_ms = r.now_ms
+            make_ready(r, c)
+        c = c.next
+
+
 cdef bint has_frame(conn_t* c) noexcept nogil:
     return c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own)
 
@@ -525,6 +538,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     take_events(r, events, n if n > 0 else 0)
     take_inbox(r)
     take_deadlines(r)
+    if load_i32(&r.plane.finishing):
+        finish_all(r)
     served = r.ready
     r.ready = r.ready_last = NULL
     c = served

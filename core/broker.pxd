@@ -1,0 +1,16 @@
+# The broker's context as Python holds it.
+from pybroker.core.context cimport context_t
+from pybroker.core.handles cimport Partition
+from pybroker.core.log cimport log_t
+from pybroker.core.partition cimport partition_t
+from pybroker.core.recovery cimport recovery_t
+
+
+cdef class Broker:
+    cdef context_t* context
+    cdef dict table              # (topic, partition) -> Partition
+    cdef object thread
+    cdef object lock
+    cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL
+    cdef _claim(self, str log_dir, str directory, bytes topic_id)
+    cdef _recover(self, Partition p, recovery_t* r)

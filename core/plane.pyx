@@ -1,0 +1,243 @@
+"""The data plane as Python sees it: reactors on threads of their own, and the mailbox between them and the event loop.
+
+    plane.adopt(socket) ---> a reactor executes its Produce and Fetch; every other request comes out of plane.take(),
+    and Python answers it with plane.reply(). Partitions must be published before the plane serves them itself.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from pybroker.core.atomic cimport store_i32
+from pybroker.core.broker cimport Broker
+from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
+from pybroker.core.cursor cimport store_be32
+from pybroker.core.handles cimport Partition, Slice
+from pybroker.core.log cimport log_hold
+from pybroker.core.mailbox cimport GONE, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_take
+from pybroker.core.partition cimport partition_tell
+from pybroker.core.reactor cimport (
+    note_t, plane_t, reactor_free, reactor_leave, reactor_new, reactor_run, reactor_step, reactor_t, reactor_wake,
+)
+from pybroker.core.registry cimport registry_add, registry_free, registry_new, registry_remove
+from pybroker.core.segment cimport files_hold
+from pybroker.core.status cimport raise_status
+
+import threading
+
+KINDS = ("request", "gone", "closed")
+REACTORS_MAX = 64
+
+
+cdef int add_part(note_t* n, object part) except -1:
+    """Append one part of an answer: bytes are copied, a slice is held."""
+    cdef Py_buffer view
+    cdef chunk_t* k
+    cdef Slice piece
+    if isinstance(part, Slice):
+        piece = part
+        piece.check()
+        k = chunk_new(0)
+        if k == NULL:
+            raise MemoryError()
+        k.log = piece.log
+        k.found = piece.found
+        k.generation = piece.generation
+        files_hold(k.found.files)
+        log_hold(k.log)
+        n.bytes += k.found.length
+    else:
+        PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+        k = chunk_new(view.len)
+        if k != NULL:
+            memcpy(k.data, view.buf, view.len)
+            k.used = <int32_t>view.len
+            n.bytes += view.len
+        PyBuffer_Release(&view)
+        if k == NULL:
+            raise MemoryError()
+    if n.last != NULL:
+        n.last.next = k
+    else:
+        n.first = k
+    n.last = k
+    return 0
+
+
+@cython.no_gc_clear
+cdef class Plane:
+    """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
+
+    cdef plane_t state
+    cdef reactor_t* reactors[64]
+    cdef int count
+    cdef int64_t adopted
+    cdef Broker owner
+    cdef list threads
+
+    def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
+                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000):
+        if not 1 <= reactors <= REACTORS_MAX:
+            raise ValueError(f"{reactors} reactors: from 1 to {REACTORS_MAX} are supported")
+        memset(&self.state, 0, sizeof(self.state))
+        self.owner = broker
+        self.threads = []
+        self.state.context = broker.context
+        self.state.frame_bytes_max = frame_bytes_max
+        self.state.fetch_bytes_max = fetch_bytes_max
+        self.state.idle_ms = idle_ms
+        self.state.registry = registry_new()
+        if self.state.registry == NULL:
+            raise MemoryError()
+        raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
+        for _ in range(reactors):
+            self.reactors[self.count] = reactor_new(&self.state)
+            if self.reactors[self.count] == NULL:
+                raise MemoryError()
+            self.count += 1
+
+    def __dealloc__(self):
+        cdef int i
+        if self.state.registry == NULL:
+            return
+        for i in range(self.count):
+            reactor_free(self.reactors[i])
+        mailbox_destroy(&self.state.mailbox)
+        registry_free(self.state.registry)
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run each reactor on a thread of its own, without the GIL."""
+        for i in range(self.count):
+            thread = threading.Thread(target=self._run, args=(i,), name=f"pybroker-network-{i}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def _run(self, int i) -> None:
+        with nogil:
+            reactor_run(self.reactors[i])
+
+    def step(self, int reactor=0, int64_t timeout_ms=0) -> None:
+        """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
+        with nogil:
+            reactor_step(self.reactors[reactor], timeout_ms)
+
+    def finish(self) -> None:
+        """Answer what runs, park nothing, close each connection once it is owed nothing."""
+        store_i32(&self.state.finishing, 1)
+        self._wake()
+
+    def stop(self) -> None:
+        """End the threads. Connections that are left are closed with the plane."""
+        store_i32(&self.state.stopping, 1)
+        self._wake()
+        for thread in self.threads:
+            thread.join()
+        self.threads.clear()
+
+    def _wake(self) -> None:
+        for i in range(self.count):
+            reactor_wake(self.reactors[i])
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def publish(self, Partition partition not None, *, bint opaque) -> None:
+        """Let the reactors find a partition; opaque: its topic asks for no record to be seen, so they may append."""
+        store_i32(&partition.state.opaque, opaque)
+        raise_status(registry_add(self.state.registry, partition.state), f"publishing {partition.topic}")
+
+    def configure(self, Partition partition not None, *, bint opaque) -> None:
+        """The topic's rules changed."""
+        store_i32(&partition.state.opaque, opaque)
+
+    def withdraw(self, Partition partition not None) -> None:
+        """Hide a partition from the reactors, and wake who waits for it."""
+        registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
+        partition_tell(partition.state)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def adopt(self, int fd) -> int:
+        """Take over a connected non-blocking socket; the id that letters name it by."""
+        cdef conn_t* c = <conn_t*>calloc(1, sizeof(conn_t))
+        cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
+        cdef reactor_t* r
+        if c == NULL or n == NULL:
+            free(c)
+            free(n)
+            raise MemoryError()
+        r = self.reactors[self.adopted % self.count]
+        self.adopted += 1
+        c.id = self.adopted
+        c.fd = fd
+        c.state = OPEN
+        c.reactor = r
+        c.heap_index = -1
+        n.conn = c
+        n.is_new = 1
+        reactor_leave(r, n)
+        return c.id
+
+    def fileno(self) -> int:
+        """Readable while letters wait; take() makes it unreadable."""
+        return self.state.mailbox.fd
+
+    def take(self) -> list:
+        """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
+        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended."""
+        cdef letter_t* l
+        cdef letter_t* after
+        out = []
+        with nogil:
+            l = mailbox_take(&self.state.mailbox)
+        while l != NULL:
+            after = l.next
+            frame = PyBytes_FromStringAndSize(<char*>l.frame, l.length) if l.kind == REQUEST else b""
+            out.append((KINDS[l.kind], l.id, <uintptr_t>l.conn, frame))
+            free(l)
+            l = after
+        return out
+
+    def reply(self, uintptr_t token, parts, *, bint close=False) -> None:
+        """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer.
+
+        The connection executes its next request after that, or ends where `close` is set."""
+        cdef conn_t* c = <conn_t*>token
+        cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
+        cdef uint8_t size[4]
+        if n == NULL:
+            raise MemoryError()
+        n.conn = c
+        n.close = close
+        if parts is not None:
+            store_be32(size, <int32_t>sum(map(len, parts)))
+            try:
+                add_part(n, PyBytes_FromStringAndSize(<char*>size, 4))
+                for part in parts:
+                    add_part(n, part)
+            except Exception:
+                while n.first != NULL:
+                    n.first = chunk_drop(n.first)
+                n.last = NULL
+                n.bytes = 0
+                n.close = 1      # an answer that cannot be sent whole is not sent at all
+        reactor_leave(<reactor_t*>c.reactor, n)
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> list:
+        """A mapping for each reactor: connections, produced, fetched, declined, busy_ns."""
+        cdef int i
+        out = []
+        for i in range(self.count):
+            r = self.reactors[i]
+            out.append({
+                "connections": r.connections, "produced": r.produced, "fetched": r.fetched, "declined": r.declined,
+                "busy_ns": r.busy_ns,
+            })
+        return out
