@@ -104,6 +104,10 @@ class Replica:
         if self._waiters is not None:
             self._waiters.pop(waiter, None)
 
+    @property
+    def waited_for(self) -> bool:
+        return bool(self._waiters)
+
     def tell(self) -> None:
         for waiter in list(self._waiters or ()):
             waiter.news(self)

@@ -1,4 +1,4 @@
-"""What the tests of the server share: a listener whose requests are told by the test, and plain sockets to it."""
+"""What the tests of the server share: a bare listener whose requests are told by the test, and whole brokers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.server.connection import Answer, Waiting
 from pybroker.server.listener import Limits, Listener
 from pybroker.server.pool import Pool
+from tests.server.live import Live, Wire
 
 LIMITS = Limits(
     request_bytes_max=1 << 20,
@@ -123,3 +125,17 @@ async def bench() -> AsyncIterator[Bench]:
     made = Bench()
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker that runs, on a data directory of its own."""
+    made = Live(tmp_path / "data")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def wire(live: Live) -> Wire:
+    return await live.connect()

@@ -1,0 +1,167 @@
+"""A whole broker in this process, and a client that speaks to it message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pybroker import core
+from pybroker.config import BrokerConfig
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from pybroker.protocol.apis import KNOWN
+from pybroker.server.broker import Broker
+
+KEYS = {api.name: api.key for api in KNOWN.values()}
+BASE_MS = 1_700_000_000_000
+ANSWER_SECONDS_MAX = 10
+
+
+def batch(*values: bytes, key: bytes | None = b"k", timestamp_ms: int = BASE_MS, **how: Any) -> bytes:
+    """A batch of these values, a millisecond apart."""
+    return core.build_batch([(timestamp_ms + n, key, value, ()) for n, value in enumerate(values)], **how)
+
+
+class Wire:
+    """One connection: requests by name and version, answers as messages."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._ids = itertools.count(1)
+
+    def send(self, name: str, version: int, **fields: Any) -> int:
+        """Send a request; its correlation id."""
+        number = next(self._ids)
+        request = m.message(f"{name}Request")(**fields)
+        frame = codec.encode_request(KEYS[name], version, number, "test", request)
+        self.send_frame(frame)
+        return number
+
+    def send_frame(self, frame: bytes) -> None:
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    async def receive(self, name: str, version: int) -> tuple[int, Any]:
+        """(correlation id, response) of the next answer."""
+        frame = await self.frame()
+        return codec.decode_response(KEYS[name], version, frame)
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+    async def call(self, name: str, version: int, **fields: Any) -> Any:
+        number = self.send(name, version, **fields)
+        answered, response = await self.receive(name, version)
+        assert answered == number
+        return response
+
+    async def closed(self) -> bool:
+        """Whether the broker closes, with nothing more said."""
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+    # -- what most tests ask ---------------------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int = 1, **config: str) -> Any:
+        """Create a topic; its part of the answer. Names of configs are given with `_` for `.`."""
+        kind = m.CreateTopicsRequest.Topics
+        configs = [kind.Configs(name=key.replace("_", "."), value=value) for key, value in config.items()]
+        topic = kind(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
+        return (await self.call("CreateTopics", 7, topics=[topic], timeout_ms=5000)).topics[0]
+
+    async def produce(self, topic: str, records: bytes, *, partition: int = 0, acks: int = -1, version: int = 9) -> Any:
+        """Produce to one partition; its part of the answer."""
+        self.send("Produce", version, acks=acks, timeout_ms=1000, topic_data=produce_data(topic, {partition: records}))
+        _, response = await self.receive("Produce", version)
+        return response.responses[0].partition_responses[0]
+
+    async def fetch(self, topic: str, offset: int, *, version: int = 12, **how: Any) -> Any:
+        """Fetch from one partition; its part of the answer."""
+        response = await self.call("Fetch", version, **fetch_fields(topic, offset, **how))
+        return response.responses[0].partitions[0]
+
+
+def produce_data(topic: str, records: dict[int, bytes | None]) -> list[Any]:
+    kind = m.ProduceRequest.TopicData
+    return [kind(name=topic, partition_data=[kind.PartitionData(index=i, records=r) for i, r in records.items()])]
+
+
+def fetch_fields(
+    topic: str | bytes,
+    *offsets: int,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 26,
+    partition_max_bytes: int = 1 << 20,
+    **more: Any,
+) -> dict[str, Any]:
+    """The fields of a Fetch of the partitions 0, 1, ... of a topic (by name, or by id) from these offsets."""
+    kind = m.FetchRequest.Topics
+    named = {"topic_id": topic} if isinstance(topic, bytes) else {"topic": topic}
+    of_partition = {k: more.pop(k) for k in ("current_leader_epoch", "last_fetched_epoch") if k in more}
+    partitions = [
+        kind.Partitions(partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **of_partition)
+        for index, offset in enumerate(offsets)
+    ]
+    return {
+        "topics": [kind(partitions=partitions, **named)],
+        "max_wait_ms": max_wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        **more,
+    }
+
+
+def values(records: Any) -> list[bytes | None]:
+    """The values of uncompressed batches as a Fetch brings them."""
+    data = bytes(records)
+    return [
+        record[3]
+        for position, header in core.iter_batches(data)
+        for record in core.walk_records(data[position + 61 : position + header.size], header)
+    ]
+
+
+class Live:
+    """A broker in this process, to stop and start again on the same data."""
+
+    def __init__(self, data_dir: Path, sets: Sequence[str] = ()) -> None:
+        self.data_dir = data_dir
+        self.sets = list(sets)
+        self.broker: Broker | None = None
+        self._wires: list[Wire] = []
+
+    async def start(self, *sets: str) -> Broker:
+        assert self.broker is None
+        dirs = [] if any(s.startswith("log.dirs=") for s in [*self.sets, *sets]) else [f"log.dirs={self.data_dir}"]
+        listeners = "listeners=PLAINTEXT://127.0.0.1:0"
+        broker = Broker(BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets]))
+        await broker.start()
+        self.broker = broker
+        return broker
+
+    async def stop(self) -> None:
+        for wire in self._wires:
+            wire.writer.close()
+        self._wires.clear()
+        if self.broker is not None:
+            broker, self.broker = self.broker, None
+            await broker.stop()
+
+    async def restart(self, *sets: str) -> Broker:
+        await self.stop()
+        return await self.start(*sets)
+
+    async def connect(self) -> Wire:
+        assert self.broker is not None
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.broker.port, limit=1 << 27))
+        self._wires.append(wire)
+        return wire

@@ -1,0 +1,320 @@
+"""Fetch: which bytes come, when they come, and what a session leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.protocol import messages as m
+from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
+
+
+async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
+    """Whole batches: the client skips what lies before its offset."""
+    await wire.create("t")
+    for n in range(3):
+        await wire.produce("t", batch(b"%d" % n, b"%d'" % n))
+    for offset, first in ((0, 0), (1, 0), (2, 2), (5, 4)):
+        data = bytes((await wire.fetch("t", offset)).records)
+        assert core.check_batch(data).base_offset == first
+    assert bytes((await wire.fetch("t", 6)).records) == b""
+
+
+@pytest.mark.parametrize("offset", [-1, 7, 1 << 62])
+async def test_an_offset_outside_the_log(wire: Wire, offset: int) -> None:
+    await wire.create("t")
+    await wire.produce("t", batch(b"v"))
+    answer = await wire.fetch("t", offset, max_wait_ms=10_000)
+    assert (answer.error_code, bytes(answer.records)) == (errors.OFFSET_OUT_OF_RANGE, b"")
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+async def test_every_version(wire: Wire, version: int) -> None:
+    """By name up to v12, by id from v13 on."""
+    created = await wire.create("t")
+    await wire.produce("t", batch(b"v"))
+    topic = created.topic_id if version >= 13 else "t"
+    response = await wire.call("Fetch", version, **fetch_fields(topic, 0))
+    [answer] = response.responses[0].partitions
+    assert (answer.error_code, values(answer.records), answer.high_watermark) == (0, [b"v"], 1)
+
+
+async def test_the_first_batch_comes_whole_whatever_the_limits(wire: Wire) -> None:
+    """Then limits are hard, for each partition and for the whole answer, and batches are never cut."""
+    await wire.create("t", 3)
+    size = len(batch(b"x" * 1000))
+    for partition in range(3):
+        for _ in range(5):
+            await wire.produce("t", batch(b"x" * 1000), partition=partition)
+
+    async def sizes(**limits: int) -> list[int]:
+        response = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, 0, **limits))
+        return [len(p.records) for p in response.responses[0].partitions]
+
+    assert await sizes(max_bytes=1, partition_max_bytes=1) == [size, 0, 0]
+    assert await sizes(partition_max_bytes=size) == [size, size, size]
+    assert await sizes(partition_max_bytes=size * 2 - 1) == [size, size, size]
+    assert await sizes(max_bytes=size * 3, partition_max_bytes=size * 2) == [size * 2, size, 0]
+    assert await sizes(max_bytes=size * 6 + 1) == [size * 5, size, 0]
+
+
+async def test_the_brokers_own_limit(live: Live) -> None:
+    await live.restart("fetch.max.bytes=2048")
+    wire = await live.connect()
+    await wire.create("t")
+    for _ in range(5):
+        await wire.produce("t", batch(b"x" * 900))
+    assert len(values((await wire.fetch("t", 0)).records)) == 2
+
+
+# -- long polls --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_that_waits_is_woken_by_the_append(live: Live, wire: Wire) -> None:
+    """Within milliseconds, not at some interval."""
+    await wire.create("t")
+    reader = await live.connect()
+    delays = []
+    for n in range(20):
+        reader.send("Fetch", 12, **fetch_fields("t", n, max_wait_ms=10_000))
+        await asyncio.sleep(0.02)
+        await wire.produce("t", batch(b"%d" % n))
+        appended = time.monotonic()
+        _, response = await reader.receive("Fetch", 12)
+        delays.append(time.monotonic() - appended)
+        assert values(response.responses[0].partitions[0].records) == [b"%d" % n]
+    assert sorted(delays)[10] < 0.01, delays
+
+
+async def test_the_wait_is_exact(wire: Wire) -> None:
+    """librdkafka's other requests on the connection wait behind it."""
+    await wire.create("t")
+    for wait_ms in (0, 50, 300):
+        started = time.monotonic()
+        answer = await wire.fetch("t", 0, max_wait_ms=wait_ms)
+        waited_ms = (time.monotonic() - started) * 1000
+        assert (answer.error_code, bytes(answer.records)) == (0, b"")
+        assert wait_ms <= waited_ms < wait_ms + 60
+
+
+async def test_min_bytes_over_several_partitions_and_appends(live: Live, wire: Wire) -> None:
+    """The fetch waits until all of its partitions together have enough."""
+    await wire.create("t", 2)
+    reader = await live.connect()
+    size = len(batch(b"x" * 1000))
+    reader.send("Fetch", 12, **fetch_fields("t", 0, 0, max_wait_ms=10_000, min_bytes=size * 3))
+    waiting = asyncio.create_task(reader.receive("Fetch", 12))
+    for partition in (0, 1):
+        await wire.produce("t", batch(b"x" * 1000), partition=partition)
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+    await wire.produce("t", batch(b"x" * 1000))
+    _, response = await waiting
+    assert [len(p.records) for p in response.responses[0].partitions] == [size * 2, size]
+
+
+async def test_a_partition_counts_no_more_than_it_may_bring(live: Live, wire: Wire) -> None:
+    """Bytes beyond partition_max_bytes cannot be in the answer, so they do not end the wait."""
+    await wire.create("t", 2)
+    size = len(batch(b"x" * 1000))
+    reader = await live.connect()
+    fields = fetch_fields("t", 0, 0, max_wait_ms=300, min_bytes=size * 2, partition_max_bytes=size)
+    reader.send("Fetch", 12, **fields)
+    waiting = asyncio.create_task(reader.receive("Fetch", 12))
+    for _ in range(5):
+        await wire.produce("t", batch(b"x" * 1000))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    _, response = await waiting
+    assert len(response.responses[0].partitions[0].records) == size
+
+
+async def test_an_error_ends_the_wait_of_the_others(wire: Wire) -> None:
+    await wire.create("t")
+    started = time.monotonic()
+    response = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, max_wait_ms=10_000))
+    assert [p.error_code for p in response.responses[0].partitions] == [0, errors.UNKNOWN_TOPIC_OR_PARTITION]
+    assert time.monotonic() - started < 1
+
+
+async def test_a_stop_answers_parked_fetches(live: Live, wire: Wire) -> None:
+    """A clean stop does not wait for their time to pass."""
+    await wire.create("t")
+    reader = await live.connect()
+    reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=60_000))
+    await asyncio.sleep(0.05)
+    broker, live.broker = live.broker, None
+    assert broker is not None
+    started = time.monotonic()
+    await broker.stop()
+    assert time.monotonic() - started < 2
+    _, response = await reader.receive("Fetch", 12)
+    assert response.responses[0].partitions[0].error_code == 0
+    assert await reader.closed()
+
+
+async def test_a_reader_that_goes_leaves_nothing_behind(live: Live, wire: Wire) -> None:
+    """A parked fetch of a closed connection no longer waits on its partition."""
+    await wire.create("t")
+    assert live.broker is not None and live.broker.replicas is not None
+    replica = live.broker.replicas.leader("t", 0)
+    reader = await live.connect()
+    reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=60_000))
+    async with asyncio.timeout(5):
+        while not replica.waited_for:
+            await asyncio.sleep(0.01)
+        reader.writer.close()
+        while replica.waited_for:
+            await asyncio.sleep(0.01)
+
+
+# -- who asks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "claim"),
+    [
+        (11, {"replica_id": 0}),
+        (11, {"replica_id": 1001}),
+        (15, {"replica_state": m.FetchRequest.ReplicaState(replica_id=1001, replica_epoch=1)}),
+    ],
+)
+async def test_a_client_may_not_claim_to_be_a_broker(wire: Wire, version: int, claim: dict[str, Any]) -> None:
+    """Kafka's answer to a follower without the right to be one."""
+    created = await wire.create("t")
+    await wire.produce("t", batch(b"v"))
+    topic = created.topic_id if version >= 13 else "t"
+    response = await wire.call("Fetch", version, **fetch_fields(topic, 0), **claim)
+    [answer] = response.responses[0].partitions
+    assert (answer.error_code, bytes(answer.records)) == (errors.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
+async def test_leader_epochs_fence(live: Live, wire: Wire) -> None:
+    """An older epoch is FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH, the right one is served."""
+    await wire.create("t")
+    await live.restart()
+    wire = await live.connect()
+    metadata = await wire.call("Metadata", 12, topics=None)
+    now = metadata.topics[0].partitions[0].leader_epoch
+    assert now > 0
+    cases = ((now, 0), (-1, 0), (now - 1, errors.FENCED_LEADER_EPOCH), (now + 1, errors.UNKNOWN_LEADER_EPOCH))
+    for epoch, code in cases:
+        assert (await wire.fetch("t", 0, current_leader_epoch=epoch)).error_code == code
+
+
+async def test_a_log_that_diverges_is_told_where(live: Live, wire: Wire) -> None:
+    """last_fetched_epoch of a reader whose log goes further than that epoch did here (KIP-595)."""
+    await wire.create("t")
+    await wire.produce("t", batch(b"a"))
+    first = (await wire.call("Metadata", 12, topics=None)).topics[0].partitions[0].leader_epoch
+    await live.restart()
+    wire = await live.connect()
+    await wire.produce("t", batch(b"b"))
+    answer = await wire.fetch("t", 2, last_fetched_epoch=first)
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (first, 1)
+    assert bytes(answer.records) == b""
+    assert values((await wire.fetch("t", 1, last_fetched_epoch=first)).records) == [b"b"]
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def fetched(response: Any) -> dict[int, list[bytes | None]]:
+    return {p.partition_index: values(p.records) for topic in response.responses for p in topic.partitions}
+
+
+async def test_a_session_tells_only_news(wire: Wire) -> None:
+    """Full, then nothing, then one partition's news, then a partition more, then one less, then closed."""
+    await wire.create("t", 4)
+    kind = m.FetchRequest
+    full = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, 0), session_id=0, session_epoch=0)
+    session = full.session_id
+    assert session != 0 and fetched(full) == {0: [], 1: [], 2: []}
+
+    async def go_on(epoch: int, **more: Any) -> Any:
+        fields = {"topics": [], "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | more
+        return await wire.call("Fetch", 12, session_id=session, session_epoch=epoch, **fields)
+
+    assert fetched(await go_on(1)) == {}
+    await wire.produce("t", batch(b"news"), partition=1)
+    assert fetched(await go_on(2)) == {1: [b"news"]}
+    moved = [
+        kind.Topics(topic="t", partitions=[kind.Topics.Partitions(partition=1, fetch_offset=1, partition_max_bytes=99)])
+    ]
+    assert fetched(await go_on(3, topics=moved)) == {}
+    await wire.produce("t", batch(b"more"), partition=3)
+    added = [
+        kind.Topics(topic="t", partitions=[kind.Topics.Partitions(partition=3, fetch_offset=0, partition_max_bytes=99)])
+    ]
+    assert fetched(await go_on(4, topics=added)) == {3: [b"more"]}
+    forgotten = [kind.ForgottenTopicsData(topic="t", partitions=[3])]
+    assert fetched(await go_on(5, forgotten_topics_data=forgotten)) == {}
+    assert (await go_on(5)).error_code == errors.INVALID_FETCH_SESSION_EPOCH
+    assert (await go_on(-1)).session_id == 0
+    assert (await go_on(6)).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire: Wire) -> None:
+    await wire.create("t", 3)
+    reader = await live.connect()
+    full = await reader.call("Fetch", 12, **fetch_fields("t", 0, 0, 0), session_epoch=0)
+    reader.send(
+        "Fetch", 12, topics=[], max_wait_ms=10_000, min_bytes=1, max_bytes=1 << 20,
+        session_id=full.session_id, session_epoch=1,
+    )  # fmt: skip
+    await asyncio.sleep(0.05)
+    await wire.produce("t", batch(b"x"), partition=2)
+    _, response = await reader.receive("Fetch", 12)
+    assert fetched(response) == {2: [b"x"]}
+
+
+async def test_names_and_ids_do_not_mix_in_a_session(wire: Wire) -> None:
+    created = await wire.create("t")
+    full = await wire.call("Fetch", 12, **fetch_fields("t", 0), session_epoch=0)
+    mixed = await wire.call(
+        "Fetch", 13, **fetch_fields(created.topic_id, 0), session_id=full.session_id, session_epoch=1
+    )
+    assert mixed.error_code == errors.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+async def test_an_error_is_told_until_it_is_over_and_then_once_more(wire: Wire) -> None:
+    """A partition that does not exist yet keeps telling so; when it exists the session says that it is fine."""
+    await wire.create("t", 1)
+    full = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), session_epoch=0)
+    again = {"topics": [], "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": full.session_id}
+
+    async def codes(epoch: int) -> dict[int, int]:
+        response = await wire.call("Fetch", 12, **again, session_epoch=epoch)
+        return {p.partition_index: p.error_code for topic in response.responses for p in topic.partitions}
+
+    assert await codes(1) == {1: errors.UNKNOWN_TOPIC_OR_PARTITION}
+    await wire.call(
+        "CreatePartitions", 3, topics=[m.CreatePartitionsRequest.Topics(name="t", count=2)], timeout_ms=5000
+    )
+    assert await codes(2) == {1: 0}
+    assert await codes(3) == {}
+
+
+async def test_a_large_answer_to_a_slow_reader_does_not_hold_up_others(live: Live, wire: Wire) -> None:
+    """50 MB are on their way to a client that does not read; produce and fetch elsewhere go on."""
+    await wire.create("t", max_message_bytes="2000000")
+    chunk = batch(b"x" * 1_000_000)
+    for _ in range(50):
+        wire.send("Produce", 9, acks=1, timeout_ms=1000, topic_data=produce_data("t", {0: chunk}))
+    for _ in range(50):
+        await wire.receive("Produce", 9)
+    slow = await live.connect()
+    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    slow.send("Fetch", 12, **fetch_fields("t", 0, partition_max_bytes=1 << 26))
+    await asyncio.sleep(0.1)
+    started = time.monotonic()
+    for _ in range(20):
+        await wire.produce("t", batch(b"v"))
+    assert time.monotonic() - started < 1
+    slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    _, response = await slow.receive("Fetch", 12)
+    assert len(values(response.responses[0].partitions[0].records)) == 50
