@@ -1,6 +1,5 @@
 """Who this broker is: its number and its cluster, which the store, the log dirs and the configuration must agree on."""
 
-import uuid
 from typing import NamedTuple
 
 from pybroker import errors
@@ -51,4 +50,4 @@ async def settle(
     broker_id = recorded_id if recorded_id is not None else configured
     if broker_id < 0:
         broker_id = GENERATED_ABOVE + (await session.set(nodes.SEQUENCE_OF_IDS, b"")).version
-    return Identity(known or recorded_cluster or nodes.id_text(uuid.uuid4().bytes), broker_id)
+    return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id()), broker_id)

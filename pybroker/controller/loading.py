@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from pybroker.cluster.image import PartitionState, Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
-from pybroker.controller.topics import creation, new_topic_id
+from pybroker.controller.topics import creation
 from pybroker.coordination.store import NodeExists, Op, Session, Set
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -99,7 +99,7 @@ async def adopt(
         if len(ids) > 1:
             event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
             continue
-        topic_id = ids.pop() if ids else new_topic_id()
+        topic_id = ids.pop() if ids else nodes.draw_id()
         epochs = [max(0, partitions[i].leader_epoch) if i in partitions else 0 for i in range(max(partitions) + 1)]
         states = [PartitionState((broker_id,), broker_id, epoch, (broker_id,), fence.epoch, 0) for epoch in epochs]
         topic = Topic(name, topic_id, states)

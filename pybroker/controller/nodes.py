@@ -2,6 +2,7 @@
 
 import base64
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,14 @@ def _load(data: bytes) -> dict[str, Any]:
 def id_text(topic_id: bytes) -> str:
     """16 bytes as Kafka writes ids: url-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def draw_id() -> bytes:
+    """A random id; its text begins with no dash, which command lines would take for an option (see Kafka's Uuid)."""
+    while True:
+        drawn = uuid.uuid4().bytes
+        if not id_text(drawn).startswith("-"):
+            return drawn
 
 
 def id_bytes(text: str) -> bytes:

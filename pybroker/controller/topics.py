@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -48,14 +47,6 @@ class Holders(Protocol):
 
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None: ...
     async def delete(self, topic: Topic) -> None: ...
-
-
-def new_topic_id() -> bytes:
-    """A random id; none is zero or one, which are reserved, and none begins with a dash as text (see Kafka's Uuid)."""
-    while True:
-        drawn = uuid.uuid4().bytes
-        if not nodes.id_text(drawn).startswith("-"):
-            return drawn
 
 
 class TopicAdmin:
@@ -120,7 +111,7 @@ class TopicAdmin:
             problem = f"{new.name} and the topic {twin} would be one in metrics, where '.' and '_' are the same"
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
         config = TopicConfig(self._config, new.config).overrides
-        return Topic(new.name, new_topic_id(), self._states(self._assign(new)), config)
+        return Topic(new.name, nodes.draw_id(), self._states(self._assign(new)), config)
 
     def _assign(self, new: NewTopic) -> rules.Assignment:
         brokers = sorted(self._image.brokers)
