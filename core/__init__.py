@@ -11,13 +11,14 @@ from pybroker.core.broker import Broker
 from pybroker.core.crc32c import checksum as crc32c
 from pybroker.core.handles import Appended, Partition, Read, Slice
 from pybroker.core.index import read_index, read_timeindex
+from pybroker.core.plane import Plane
 from pybroker.core.record import build_batch, check_records, walk_records
 from pybroker.core.sequence import read_snapshot
 from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 
 __all__ = [
-    "FAILPOINTS", "Appended", "BatchHeader", "Broker", "LogError", "Partition", "Read", "Slice", "build_batch",
+    "FAILPOINTS", "Appended", "BatchHeader", "Broker", "LogError", "Partition", "Plane", "Read", "Slice", "build_batch",
     "check_batch", "check_records", "crc32c", "iter_batches", "read_index", "read_snapshot", "read_timeindex",
     "rebuild_batch", "walk_records", "write_atomic",
 ]  # fmt: skip

@@ -222,6 +222,39 @@ class Broker:
     def close(self, *, clean: bool = True) -> None:
         """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
 
+class Plane:
+    """The native data plane: reactors on threads of their own that execute Produce and Fetch, and a mailbox to Python."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        reactors: int = 1,
+        frame_bytes_max: int = ...,
+        fetch_bytes_max: int = ...,
+        idle_ms: int = 600000,
+    ) -> None: ...
+    def start(self) -> None: ...
+    def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
+        """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
+    def finish(self) -> None:
+        """Answer what runs, park nothing, close each connection once it is owed nothing."""
+    def stop(self) -> None: ...
+    def publish(self, partition: Partition, *, opaque: bool) -> int:
+        """Let the reactors find a partition; the id that "grown" letters name it by. opaque: they may append to it."""
+    def configure(self, partition: Partition, *, opaque: bool) -> None: ...
+    def watch(self, partition: Partition) -> None:
+        """Ask for one "grown" letter at the next append; look once more after this call."""
+    def withdraw(self, partition: Partition) -> None: ...
+    def adopt(self, fd: int) -> int:
+        """Take over a connected non-blocking socket; the id that letters name it by."""
+    def fileno(self) -> int: ...
+    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown"], int, int, bytes]]:
+        """The letters: (kind, id, token, frame)."""
+    def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
+        """Answer a request, once: parts in order without the size; None for no answer."""
+    def stats(self) -> list[dict[str, int]]: ...
+
 # -- dump -----------------------------------------------------------------------------------------------------------
 
 def read_index(path: str) -> list[tuple[int, int]]:

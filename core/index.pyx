@@ -8,7 +8,8 @@
 All integers are big-endian. One entry is added per `index.interval.bytes`; relative offsets count from the segment's base.
 Kafka preallocates the files with zeros and trims them on a clean close; we never preallocate. The active segment's index
 lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log it points into, and
-recovery writes it anew. A sealed segment's index stays in its file and is searched by pread.
+recovery writes it anew. A sealed segment's offset index is read whole while it is small, as it is where many segments are,
+and searched in its file by pread where it is not; its time index is opened for each of the few look-ups by time.
 """
 
 import os
@@ -27,7 +28,7 @@ from pybroker.core.vfs cimport (
 
 cdef enum:
     FIRST_CHUNK = 64
-    WRITE_ENTRIES = 512  # entries encoded at a time, on the stack
+    BLOCK_ENTRIES = 512  # entries that one call reads or writes, on the stack; an index of no more is small
 
 cdef extern from *:
     """
@@ -97,20 +98,23 @@ cdef void encode(int width, const entry_t* e, uint8_t* p) noexcept nogil:
         store_be32(p + 8, <int32_t>e.value)
 
 
+cdef int read_block(const index_t* ix, vfs_t* fs, int point, int64_t i, int64_t n, uint8_t* raw) noexcept nogil:
+    """Entries i .. i + n - 1 of a file, as they stand there. -EIO if it is shorter."""
+    cdef size_t got = 0
+    cdef int status = vfs_pread(fs, point, ix.fd, raw, n * ix.width, i * ix.width, &got)
+    return -EIO if status == 0 and got < <size_t>(n * ix.width) else status
+
+
 cdef int index_get(const index_t* ix, int64_t i, entry_t* out) noexcept nogil:
     cdef uint8_t raw[TIME_ENTRY]
-    cdef size_t got
-    cdef int status
+    cdef int status = 0
     if ix.fd < 0:
         out[0] = place(ix, i)[0]
         return 0
-    status = vfs_pread(NULL, P_NONE, ix.fd, raw, ix.width, i * ix.width, &got)
-    if status < 0:
-        return status
-    if got < <size_t>ix.width:
-        return -EIO
-    decode(ix.width, raw, out)
-    return 0
+    status = read_block(ix, NULL, P_NONE, i, 1, raw)
+    if status == 0:
+        decode(ix.width, raw, out)
+    return status
 
 
 cdef int64_t index_floor(const index_t* ix, int64_t key, entry_t* out) noexcept nogil:
@@ -124,12 +128,19 @@ cdef int64_t index_floor_value(const index_t* ix, int64_t value, entry_t* out) n
 
 
 cdef int64_t search(const index_t* ix, int64_t wanted, bint by_value, entry_t* out) noexcept nogil:
-    cdef int64_t low = 0, high = load_i64(&ix.count), middle
-    cdef int status
+    cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
+    cdef int64_t low = 0, high = load_i64(&ix.count), middle, block = -1  # raw holds the entries from `block` on
+    cdef int status = 0
     cdef entry_t e
     while low < high:
+        if ix.fd >= 0 and block < 0 and high - low <= BLOCK_ENTRIES:
+            block = low
+            status = read_block(ix, NULL, P_NONE, low, high - low, raw)
         middle = (low + high) >> 1
-        status = index_get(ix, middle, &e)
+        if block >= 0:
+            decode(ix.width, raw + (middle - block) * ix.width, &e)
+        else:
+            status = index_get(ix, middle, &e)
         if status < 0:
             return -1 + status
         if (e.value if by_value else e.key) <= wanted:
@@ -156,23 +167,41 @@ cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcep
     return 0
 
 
+cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil:
+    """Open a sealed segment's index for look-ups: a small one moves to the heap, so that no file of it stays open."""
+    cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
+    cdef entry_t e
+    cdef int64_t i, n
+    cdef int status = index_open(ix, fs, path, width)
+    if status < 0 or ix.count > BLOCK_ENTRIES:
+        return status
+    n = ix.count
+    status = read_block(ix, fs, P_SEGMENT_READ, 0, n, raw)
+    vfs_close(ix.fd)
+    ix.fd = -1
+    ix.count = 0
+    for i in range(n):
+        if status == 0:
+            decode(width, raw + i * width, &e)
+            status = index_add(ix, e.key, e.value)
+    ix.written = ix.count
+    return status
+
+
 cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max) noexcept nogil:
     """Read a whole index file onto the heap, checking that it ascends and that no value passes value_max.
 
     -EIO if it does not: then the index alone is rebuilt from the log."""
     cdef index_t file
-    cdef uint8_t raw[WRITE_ENTRIES * TIME_ENTRY]
+    cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
     cdef entry_t e, last
     cdef int64_t i = 0, k, n
-    cdef size_t got
     cdef int width = ix.width, status = index_open(&file, fs, path, width)
     last.key = -1
     last.value = -1
     while status == 0 and i < file.count:
-        n = min(<int64_t>WRITE_ENTRIES, file.count - i)
-        status = vfs_pread(fs, P_SEGMENT_READ, file.fd, raw, n * width, i * width, &got)
-        if status == 0 and got < <size_t>(n * width):
-            status = -EIO
+        n = min(<int64_t>BLOCK_ENTRIES, file.count - i)
+        status = read_block(&file, fs, P_SEGMENT_READ, i, n, raw)
         k = 0
         while status == 0 and k < n:
             decode(width, raw + k * width, &e)
@@ -192,7 +221,7 @@ cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noe
     """Write the heap entries that the file lacks; whatever stood there beyond them is cut off first.
 
     An index that is in its file already is made durable at most."""
-    cdef uint8_t raw[WRITE_ENTRIES * TIME_ENTRY]
+    cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
     cdef int64_t count = load_i64(&ix.count), i, n
     cdef int status = 0, fd
     if ix.fd >= 0:
@@ -203,7 +232,7 @@ cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noe
     if vfs_size(fd) != ix.written * ix.width:
         status = vfs_truncate(fs, P_INDEX_WRITE, fd, ix.written * ix.width)
     while status == 0 and ix.written < count:
-        n = min(<int64_t>WRITE_ENTRIES, count - ix.written)
+        n = min(<int64_t>BLOCK_ENTRIES, count - ix.written)
         for i in range(n):
             encode(ix.width, place(ix, ix.written + i), raw + i * ix.width)
         status = vfs_pwrite(fs, P_INDEX_WRITE, fd, raw, n * ix.width, ix.written * ix.width)

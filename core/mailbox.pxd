@@ -8,11 +8,12 @@ cdef enum letter_kind_t:
     REQUEST                  # execute this frame and reply, whatever comes of it
     GONE                     # the client of a request that is away has gone: nobody will read its answer
     CLOSED                   # a connection ended
+    GROWN                    # a partition that Python watches grew, or went
 
 cdef struct letter_t:
     letter_t* next
     conn_t* conn             # REQUEST, GONE: valid until the reply
-    int64_t id               # of the connection
+    int64_t id               # of the connection, or of the partition
     int64_t length
     int32_t kind
     uint8_t* frame           # behind the struct
@@ -25,7 +26,7 @@ cdef struct mailbox_t:
 
 cdef int mailbox_init(mailbox_t* m) noexcept nogil
 cdef void mailbox_destroy(mailbox_t* m) noexcept nogil
-cdef int mailbox_put(mailbox_t* m, int kind, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil
+cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil
 cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil
 cdef void ring(int fd) noexcept nogil
 cdef void unring(int fd) noexcept nogil

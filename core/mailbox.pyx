@@ -49,7 +49,7 @@ cdef void unring(int fd) noexcept nogil:
     read(fd, &count, sizeof(count))
 
 
-cdef int mailbox_put(mailbox_t* m, int kind, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Leave a letter, with a copy of the frame."""
     cdef letter_t* l = <letter_t*>malloc(sizeof(letter_t) + n)
     cdef bint empty
@@ -58,7 +58,7 @@ cdef int mailbox_put(mailbox_t* m, int kind, conn_t* c, const uint8_t* frame, in
     l.next = NULL
     l.kind = kind
     l.conn = c
-    l.id = c.id
+    l.id = id
     l.length = n
     l.frame = <uint8_t*>(l + 1)
     if n > 0:

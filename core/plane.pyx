@@ -12,14 +12,16 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.atomic cimport store_i32
+from pybroker.core.atomic cimport load_ptr, store_i32
 from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition, Slice
 from pybroker.core.log cimport log_hold
-from pybroker.core.mailbox cimport GONE, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_take
-from pybroker.core.partition cimport partition_tell
+from pybroker.core.mailbox cimport GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
+from pybroker.core.partition cimport (
+    partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
+)
 from pybroker.core.reactor cimport (
     note_t, plane_t, reactor_free, reactor_leave, reactor_new, reactor_run, reactor_step, reactor_t, reactor_wake,
 )
@@ -29,8 +31,21 @@ from pybroker.core.status cimport raise_status
 
 import threading
 
-KINDS = ("request", "gone", "closed")
+KINDS = ("request", "gone", "closed", "grown")
 REACTORS_MAX = 64
+
+
+cdef struct bell_t:          # Python watches a partition
+    watch_t watch
+    plane_t* plane
+    partition_t* held
+    int64_t id
+
+
+cdef void grown(watch_t* w) noexcept nogil:
+    """A partition that Python watches grew, or went."""
+    cdef bell_t* b = <bell_t*>w.owner
+    mailbox_put(&b.plane.mailbox, GROWN, b.id, NULL, NULL, 0)
 
 
 cdef int add_part(note_t* n, object part) except -1:
@@ -78,6 +93,8 @@ cdef class Plane:
     cdef int64_t adopted
     cdef Broker owner
     cdef list threads
+    cdef dict bells              # Partition -> the address of its bell_t
+    cdef int64_t published
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000):
@@ -86,6 +103,7 @@ cdef class Plane:
         memset(&self.state, 0, sizeof(self.state))
         self.owner = broker
         self.threads = []
+        self.bells = {}
         self.state.context = broker.context
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
@@ -139,6 +157,8 @@ cdef class Plane:
         for thread in self.threads:
             thread.join()
         self.threads.clear()
+        for partition in list(self.bells):
+            self._unbell(partition)
 
     def _wake(self) -> None:
         for i in range(self.count):
@@ -146,19 +166,49 @@ cdef class Plane:
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def publish(self, Partition partition not None, *, bint opaque) -> None:
-        """Let the reactors find a partition; opaque: its topic asks for no record to be seen, so they may append."""
+    def publish(self, Partition partition not None, *, bint opaque) -> int:
+        """Let the reactors find a partition; the id that "grown" letters name it by.
+
+        opaque: its topic asks for no record to be seen, so that reactors may append."""
+        cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
+        if bell == NULL:
+            raise MemoryError()
+        self.published += 1
+        bell.id = self.published
+        bell.plane = &self.state
+        bell.held = partition.state
+        bell.watch.owner = bell
+        bell.watch.notify = grown
+        partition_hold(partition.state)
+        self.bells[partition] = <uintptr_t>bell
         store_i32(&partition.state.opaque, opaque)
         raise_status(registry_add(self.state.registry, partition.state), f"publishing {partition.topic}")
+        return self.published
 
     def configure(self, Partition partition not None, *, bint opaque) -> None:
         """The topic's rules changed."""
         store_i32(&partition.state.opaque, opaque)
 
+    def watch(self, Partition partition not None) -> None:
+        """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after it."""
+        cdef uintptr_t address = self.bells[partition]
+        cdef bell_t* bell = <bell_t*>address
+        if load_ptr(<void**>&bell.watch.partition) == NULL:
+            partition_watch(partition.state, &bell.watch)
+
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
         registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
         partition_tell(partition.state)
+        self._unbell(partition)
+
+    def _unbell(self, Partition partition not None) -> None:
+        cdef uintptr_t address = self.bells.pop(partition, 0)
+        cdef bell_t* bell = <bell_t*>address
+        if bell != NULL:
+            partition_unwatch(&bell.watch)
+            partition_drop(bell.held)
+            free(bell)
 
     # -- connections -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end), and
 holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
 five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
-an older one; with none the replay begins at the log's first segment.
+an older one, but for one from before the log's first segment; with none the replay begins there.
 """
 
 from libc.errno cimport ENOMEM
@@ -158,8 +158,10 @@ cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
     return w.segment.base_offset
 
 
-cdef int producers_load(log_t* l, int64_t offset, int64_t* loaded) noexcept nogil:
-    """Forget all producers and take the newest whole snapshot at or below `offset`; its offset, or -1 if there is none."""
+cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded) noexcept nogil:
+    """Forget all producers and take the newest whole snapshot in [first, offset]; its offset, or -1 if there is none.
+
+    One from before the log's first segment would miss what its producers wrote between the two."""
     cdef int64_t highest = l.producers.highest_id
     cdef sequence_t tail
     cdef uint8_t* data = NULL
@@ -168,7 +170,7 @@ cdef int producers_load(log_t* l, int64_t offset, int64_t* loaded) noexcept nogi
     sequence_free(&l.producers)
     l.producers.highest_id = highest
     loaded[0] = newest_snapshot(l, offset)
-    while loaded[0] >= 0:
+    while loaded[0] >= first:
         data = NULL
         status = read_whole(l, loaded[0], &data, &n)
         if status == 0:
@@ -177,6 +179,8 @@ cdef int producers_load(log_t* l, int64_t offset, int64_t* loaded) noexcept nogi
         if status == 0:
             break
         loaded[0] = newest_snapshot(l, loaded[0] - 1)
+    if loaded[0] < first:
+        loaded[0] = -1
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
         return 0
     sequence_init(&tail)
@@ -194,11 +198,9 @@ cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
 
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
     """The producers as the log's batches before `end` left them. Under the append mutex."""
-    cdef int64_t loaded = -1
-    cdef int status = producers_load(l, end, &loaded)
-    if status != 0:
-        return status
-    return producers_replay(l, max(loaded, l.segments.items[0].base_offset), end)
+    cdef int64_t first = l.segments.items[0].base_offset, loaded = -1
+    cdef int status = producers_load(l, first, end, &loaded)
+    return status if status != 0 else producers_replay(l, max(loaded, first), end)
 
 
 cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:

@@ -248,9 +248,9 @@ cdef void close_conn(reactor_t* r, conn_t* c) noexcept nogil:
         close(c.fd)
         c.fd = -1
         c.readable = c.writable = 0
-        mailbox_put(&r.plane.mailbox, CLOSED, c, NULL, 0)
+        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, NULL, 0)
         if c.state == AWAY:
-            mailbox_put(&r.plane.mailbox, GONE, c, NULL, 0)
+            mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
     if c.state != AWAY:
         c.state = CLOSING
         make_ready(r, c)
@@ -312,7 +312,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     elif verdict == DECLINED:
         conn_unwatch(c)
         r.declined += 1
-        if mailbox_put(&r.plane.mailbox, REQUEST, c, frame, n) < 0:
+        if mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n) < 0:
             return REFUSED
         c.state = AWAY
     return verdict

@@ -321,9 +321,22 @@ cdef int open_last(log_t* l, int64_t base, recovery_t* r, int64_t* end) noexcept
     return status
 
 
-cdef int open_scanned(scan_t* c, int64_t base, bint last, bint* torn) noexcept nogil:
-    """List a segment after a scan; `torn` if it was cut, so that nothing can follow."""
-    cdef segment_t* s = segment_new(c.log.context.fs, c.log.directory, base)
+cdef int unlink_from(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
+    """Remove segments i .. n - 1, last first: a crash in between leaves no hole."""
+    cdef segment_t gone
+    cdef int status = 0
+    gone.fs = l.context.fs
+    gone.directory = l.directory
+    while status == 0 and n > i:
+        n -= 1
+        gone.base_offset = bases[n]
+        status = segment_unlink(&gone, "")
+    return status
+
+
+cdef int open_scanned(scan_t* c, const int64_t* bases, int64_t i, int64_t n, bint* torn) noexcept nogil:
+    """List segment i after a scan; `torn` if it was cut. What followed the cut is removed first: it follows on nothing."""
+    cdef segment_t* s = segment_new(c.log.context.fs, c.log.directory, bases[i])
     cdef int64_t end = 0
     cdef int status
     if s == NULL:
@@ -335,11 +348,13 @@ cdef int open_scanned(scan_t* c, int64_t base, bint last, bint* torn) noexcept n
     torn[0] = status == 0 and end < s.size
     if torn[0]:
         c.recovery.cut_bytes += s.size - end
-        status = segment_cut(s, end)
+        status = unlink_from(c.log, bases, i + 1, n)
+        if status == 0:
+            status = segment_cut(s, end)
     if status == 0:
         s.end_offset = c.expected
         s.behind = 0
-        if not last and not torn[0]:
+        if i + 1 < n and not torn[0]:
             status = segment_seal(s, &c.log.context.quiesce)
     if status == 0:
         status = log_add_segment(c.log, s)
@@ -361,12 +376,11 @@ cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexce
 
 
 cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recovery_t* r, int64_t* end) noexcept nogil:
-    """Scan segments i .. n - 1. Those after a cut are removed: their records follow on nothing."""
+    """Scan segments i .. n - 1, up to one that has to be cut."""
     cdef scan_t c
-    cdef segment_t gone
     cdef bint torn = False
     cdef int64_t loaded = -1
-    cdef int status = producers_load(l, bases[i], &loaded)
+    cdef int status = producers_load(l, bases[0], bases[i], &loaded)
     if status == 0 and i > 0 and loaded < bases[i]:
         status = producers_replay(l, max(loaded, bases[0]), bases[i])
     if status != 0:
@@ -387,17 +401,13 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
                 r.fault_base = bases[i]
                 r.fault_end = c.expected
                 status = KAFKA_STORAGE_ERROR
-            break  # files that a roll made just before the power went, and nothing in them
+            else:
+                status = unlink_from(l, bases, i, n)  # a roll made them just before the power went
+            break
         c.expected = bases[i]
-        status = open_scanned(&c, bases[i], i == n - 1, &torn)
+        status = open_scanned(&c, bases, i, n, &torn)
         i += 1
     free(c.buffer)
-    while status == 0 and i < n:
-        gone.fs = l.context.fs
-        gone.directory = l.directory
-        gone.base_offset = bases[i]
-        status = segment_unlink(&gone, "")
-        i += 1
     end[0] = c.expected
     return status
 
@@ -415,7 +425,7 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
         status = open_last(l, bases[i], r, end)
         if status != CORRUPT_MESSAGE:
             if status == 0:
-                status = producers_load(l, end[0], &loaded)
+                status = producers_load(l, bases[0], end[0], &loaded)
             if status == 0 and 0 <= loaded < end[0] and l.producers.count:
                 status = producers_replay(l, loaded, end[0])
             return status

@@ -84,6 +84,23 @@ cdef int drop_head(log_t* l, int64_t count) noexcept nogil:
     return 0
 
 
+cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
+    """Write the snapshots that wait for it, and remove those of what lies past `end`. Under both mutexes.
+
+    One that cannot be written is missed only where the batches before it are gone as well."""
+    cdef pending_t* p = l.pending
+    cdef pending_t* after
+    l.pending = NULL
+    while p != NULL:
+        after = p.next
+        if p.offset <= end:
+            producers_write(l, p)
+        free(p.data)
+        free(p)
+        p = after
+    producers_prune(l, end)
+
+
 cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
     """Publish a higher log start. Under the append mutex."""
     cdef view_t v = l.view
@@ -159,6 +176,7 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     if gone > 0 and gone == l.segments.count:
         status = log_roll(l)
     if status == 0 and gone > 0:
+        settle_snapshots(l, l.view.log_end)  # the batches that tell the same are about to go
         raise_start(l, l.segments.items[gone].base_offset)
         status = drop_head(l, gone)
         deleted[0] = gone
@@ -233,23 +251,6 @@ cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     v.active_size = log_active(l).size
     log_publish(l, &v)
     return 0
-
-
-cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
-    """Write the snapshots that wait for it, and remove those of what lies past `end`. Under both mutexes.
-
-    One that cannot be written is missed only where the batches before it are gone as well."""
-    cdef pending_t* p = l.pending
-    cdef pending_t* after
-    l.pending = NULL
-    while p != NULL:
-        after = p.next
-        if p.offset <= end:
-            producers_write(l, p)
-        free(p.data)
-        free(p)
-        p = after
-    producers_prune(l, end)
 
 
 cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:

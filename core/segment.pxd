@@ -17,8 +17,8 @@ cdef struct files_t:
     int32_t fd
     uint8_t* map                 # read-only, made at the first need; only ever handed to send()
     int64_t map_size
-    index_t offsets              # on the heap in the active segment, in its file once sealed
-    index_t times
+    index_t offsets
+    index_t times                # of the active segment; see segment_times for a sealed one
 
 cdef struct segment_t:
     vfs_t* fs
@@ -47,6 +47,7 @@ cdef void segment_free(void* segment) noexcept nogil
 cdef int segment_create(segment_t* s) noexcept nogil
 cdef int segment_open(segment_t* s, bint active) noexcept nogil
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil
+cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
 cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
 cdef int segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,

@@ -8,17 +8,17 @@ open: its files open at the first read and close again when nobody used them for
 last batch, which recovery cuts.
 """
 
-from libc.errno cimport EIO, ENOMEM
+from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from posix.fcntl cimport O_CREAT, O_RDWR
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.mman cimport munmap
 
 from pybroker.core.atomic cimport add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
 from pybroker.core.index cimport (
-    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_open, index_t,
-    index_write,
+    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_open, index_read,
+    index_t, index_write,
 )
 from pybroker.core.quiesce cimport quiesce_t, retire
 from pybroker.core.vfs cimport (
@@ -140,10 +140,10 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     """The open files of a segment, opening them where nobody did. The caller is pinned, or holds the append mutex."""
     cdef char path[PATH_BYTES]
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
-    cdef int fd
+    cdef int fd, status
     if f == NULL:
         segment_path(s, ".log", path)
-        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
+        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDONLY)
         if fd < 0:
             return fd
         f = files_new(fd)
@@ -151,11 +151,12 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
             vfs_close(fd)
             return -ENOMEM
         segment_path(s, ".index", path)
-        if index_open(&f.offsets, s.fs, path, OFFSET_ENTRY) < 0:
+        status = index_read(&f.offsets, s.fs, path, OFFSET_ENTRY)
+        if status == -EMFILE or status == -ENFILE or status == -ENOMEM:
+            files_drop(f)
+            return status
+        if status < 0:
             store_i32(&s.index_bad, 1)  # reads walk from the start of the segment until it is written anew
-        segment_path(s, ".timeindex", path)
-        if index_open(&f.times, s.fs, path, TIME_ENTRY) < 0:
-            store_i32(&s.index_bad, 1)
         if not cas_ptr(<void**>&s.files, NULL, f):
             files_drop(f)
             f = <files_t*>load_ptr(<void**>&s.files)
@@ -164,6 +165,22 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     f.used = 1
     out[0] = f
     return 0
+
+
+cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil:
+    """The time index: the active segment's, or a sealed one's opened into `own`, which the caller frees either way.
+
+    One that cannot be read is empty. The caller is pinned."""
+    cdef char path[PATH_BYTES]
+    cdef int status
+    index_init(own, TIME_ENTRY)
+    if not load_i32(&s.sealed):
+        return &f.times
+    segment_path(s, ".timeindex", path)
+    status = index_open(own, s.fs, path, TIME_ENTRY)
+    if status < 0 and status != -EMFILE and status != -ENFILE:
+        store_i32(&s.index_bad, 1)
+    return own
 
 
 cdef int reserve(segment_t* s, int64_t end) noexcept nogil:
@@ -259,17 +276,34 @@ cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
     return 0
 
 
+cdef int sync_file(segment_t* s, int point, const char* suffix) noexcept nogil:
+    """Make a file of a sealed segment durable, and leave it as it is to readers: open to them, or not."""
+    cdef char path[PATH_BYTES]
+    cdef int fd, status
+    segment_path(s, suffix, path)
+    fd = vfs_open(s.fs, P_NONE, path, O_RDONLY)
+    if fd < 0:
+        return fd
+    status = vfs_sync(s.fs, point, fd)
+    vfs_close(fd)
+    return status
+
+
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
     """Make the first `size` bytes and the indexes durable. The caller is pinned and alone in flushing this partition."""
-    cdef files_t* f
     cdef int status
     if load_i64(&s.flushed) >= size and size > 0:
         return 0
-    status = segment_files(s, &f)
-    if status == 0:
-        status = vfs_sync(s.fs, P_SEGMENT_SYNC, f.fd)
-    if status == 0 and not (load_i32(&s.sealed) and load_i32(&s.index_bad)):  # a bad one is written anew, elsewhere
-        status = segment_write_indexes(s, f, True)
+    if not load_i32(&s.sealed):
+        status = vfs_sync(s.fs, P_SEGMENT_SYNC, s.files.fd)
+        if status == 0:
+            status = segment_write_indexes(s, s.files, True)
+    else:
+        status = sync_file(s, P_SEGMENT_SYNC, ".log")
+        if status == 0 and not load_i32(&s.index_bad):  # a bad one is written anew, elsewhere
+            status = sync_file(s, P_INDEX_SYNC, ".index")
+            if status == 0:
+                status = sync_file(s, P_INDEX_SYNC, ".timeindex")
     if status == 0:
         store_i64(&s.flushed, size)
     return status

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from pybroker import core, errors
-from pybroker.cluster.image import Image, PartitionState, Topic
+from pybroker.cluster.image import INTERNAL_TOPICS, Image, PartitionState, Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -52,6 +52,8 @@ class Replica:
         "key",
         "leader_epoch",
         "log",
+        "plane",
+        "plane_key",
         "rules",
         "topic_id",
     )
@@ -66,6 +68,8 @@ class Replica:
         self.rules = rules
         self.leader_epoch = -1
         self.log: core.Partition | None = None
+        self.plane: core.Plane | None = None  # that it is published to, under plane_key
+        self.plane_key = 0
         self.directory: LogDir | None = None
         self.failure = "it is not open"
         self.gone = False
@@ -99,6 +103,19 @@ class Replica:
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
+        if self.plane is not None and self.log is not None:
+            self.plane.watch(self.log)
+
+    def grown(self) -> None:
+        """The plane saw an append, or the end: tell those who wait, and go on watching while somebody does."""
+        if self._waiters and self.plane is not None and self.log is not None and not self.gone:
+            self.plane.watch(self.log)
+        self.tell()
+
+    @property
+    def opaque(self) -> bool:
+        """Batches may be appended unseen, whatever they hold."""
+        return not self.rules.looks_inside and self.rules.codec is None and self.key.topic not in INTERNAL_TOPICS
 
     def leave(self, waiter: Waiter) -> None:
         if self._waiters is not None:
@@ -134,6 +151,8 @@ class Replicas:
         failpoints.arm(self._core)
         self._held: dict[TopicPartition, Replica] = {}
         self._found: dict[TopicPartition, Found] = {}  # directories, at start
+        self._plane: core.Plane | None = None
+        self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
             log_dir.write = self._core.write_atomic
         self._workers = ThreadPoolExecutor(max(DISK_THREADS, self._threads * len(log_dirs)), "replicas")
@@ -197,6 +216,43 @@ class Replicas:
                 work.append(loop.run_in_executor(self._workers, self._open_share, log_dir, share[turn::threads]))
         await asyncio.gather(*work)
         self._held.update((replica.key, replica) for replica in opened)
+        for replica in opened:
+            self._publish(replica)
+
+    # -- the native plane ------------------------------------------------------------------------------------------
+
+    def native_plane(self, reactors: int, frame_bytes_max: int, fetch_bytes_max: int, idle_ms: int) -> core.Plane:
+        """Make the plane that serves these replicas without Python; it is to be stopped before close()."""
+        self._plane = core.Plane(
+            self._core,
+            reactors=reactors,
+            frame_bytes_max=frame_bytes_max,
+            fetch_bytes_max=fetch_bytes_max,
+            idle_ms=idle_ms,
+        )
+        for replica in self:
+            self._publish(replica)
+        return self._plane
+
+    def grown(self, key: int) -> None:
+        """The plane says that a partition grew that somebody in Python watches."""
+        replica = self._published.get(key)
+        if replica is not None:
+            replica.grown()
+
+    def _publish(self, replica: Replica) -> None:
+        if self._plane is not None and replica.log is not None and not replica.gone:
+            replica.plane = self._plane
+            replica.plane_key = self._plane.publish(replica.log, opaque=replica.opaque)
+            self._published[replica.plane_key] = replica
+
+    def _withdraw(self, replica: Replica) -> None:
+        if replica.plane is not None and replica.log is not None:
+            replica.plane.withdraw(replica.log)
+            replica.plane = None
+            del self._published[replica.plane_key]
+
+    # -- where things lie ------------------------------------------------------------------------------------------
 
     def _usable(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs if not log_dir.failure]
@@ -252,6 +308,7 @@ class Replicas:
         for replica in gone.values():
             if replica is not None:
                 replica.gone = True
+                self._withdraw(replica)
                 replica.tell()
                 if replica.directory is not None:
                     replica.directory.placed -= 1

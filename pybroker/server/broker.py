@@ -28,6 +28,7 @@ from pybroker.logs import event
 from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
+from pybroker.server.bridge import Bridge
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher
@@ -52,8 +53,10 @@ FINISH_SECONDS = 30.0
 class Broker:
     """One broker: `await start()`, serve, `await stop()`. `host` and `port` are where it listens."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, *, native_plane: bool = True) -> None:
+        """Without the native plane, Produce and Fetch are Python handlers as everything else is."""
         self.config = config
+        self._native = native_plane
         self.broker_id = -1
         self.cluster_id = ""
         self.host, self.port = "", 0
@@ -195,7 +198,21 @@ class Broker:
         self._cleaner.start()
         self._workers.submit(finish_deletions, self._dirs)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
+        if self._native:
+            listener.bridge = self._native_plane(replicas)
         listener.open(Dispatcher(handlers(asked, self._fetch)))
+
+    def _native_plane(self, replicas: Replicas) -> Bridge:
+        """The reactors that execute Produce and Fetch; what they decline comes to the handlers."""
+        config = self.config
+        reactors = config["num.network.threads"] if config.is_set("num.network.threads") else _reactors()
+        plane = replicas.native_plane(
+            reactors,
+            config["socket.request.max.bytes"],
+            config["fetch.max.bytes"],
+            config["connections.max.idle.ms"],
+        )
+        return Bridge(plane, replicas.grown)
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
@@ -236,6 +253,11 @@ class Broker:
                 await self._store.close()
         for log_dir in self._dirs:
             log_dir.close()
+
+
+def _reactors() -> int:
+    """One for each processor but one, which the rest of the broker has."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def _positive(number: int) -> int | None:

@@ -7,9 +7,11 @@ import resource
 import socket
 from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol
 
 from pybroker.cluster.caller import Caller
 from pybroker.logs import event
+from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Connection, Responder
 from pybroker.server.pool import Pool
 
@@ -37,10 +39,21 @@ class Limits:
     receive_buffer_bytes: int | None
 
 
+class Peer(Protocol):
+    """A live connection, as its listener sees it."""
+
+    caller: Caller
+    last_active: float
+
+    def finish(self) -> None: ...
+    def close(self, reason: str, level: int = ...) -> None: ...
+
+
 class Listener:
     """One endpoint: its name, its bound address and its live connections."""
 
     responder: Responder
+    bridge: Bridge | None = None  # to the native plane, which then owns the sockets
 
     def __init__(self, name: str, pool: Pool, limits: Limits) -> None:
         self.name = name
@@ -52,7 +65,7 @@ class Listener:
         self.closing = False
         self.host, self.port = "", 0
         self._sock: socket.socket | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[Peer] = set()
         self._per_host: Counter[str] = Counter()
         self._accepting = False
         self._full = False
@@ -90,6 +103,8 @@ class Listener:
     def open(self, responder: Responder) -> None:
         """Begin to accept, and have requests executed by `responder`."""
         self.responder = responder
+        if self.bridge is not None:
+            self.bridge.open(responder)
         self._resume()
         self._tend()
 
@@ -104,6 +119,8 @@ class Listener:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):
             connection.close("the broker stops", logging.INFO)
+        if self.bridge is not None:
+            self.bridge.close()
 
     def abandon(self) -> None:
         """Wait for no running request: close() comes to its end at once."""
@@ -180,9 +197,13 @@ class Listener:
             sock.close()
             return
         self._per_host[host] += 1
-        self._connections.add(Connection(self, sock, Caller(host, port, self.name)))
+        caller = Caller(host, port, self.name)
+        if self.bridge is not None:
+            self._connections.add(self.bridge.adopt(sock, caller, self.forget))
+        else:
+            self._connections.add(Connection(self, sock, caller))
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Peer) -> None:
         """A connection closed itself."""
         self._connections.discard(connection)
         host = connection.caller.host

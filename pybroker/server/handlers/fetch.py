@@ -58,17 +58,21 @@ class _Read(NamedTuple):
 class _Parked:
     """A fetch that waits until its partitions have `missing` more bytes."""
 
-    __slots__ = ("_caps", "_done", "_missing", "_seen")
+    __slots__ = ("_caps", "_done", "_ends", "_missing", "_seen")
 
     def __init__(self, reads: Iterable[_Read], missing: int, done: Callable[[], None]) -> None:
         self._missing = missing
         self._done = done
         self._caps = {read.replica: read.wanted for read in reads if read.replica is not None}
         self._seen = {read.replica: len(read.answer.records) for read in reads if read.replica is not None}
+        self._ends = {read.replica: read.answer.high_watermark for read in reads if read.replica is not None}
 
     def wait(self) -> None:
-        for replica in self._caps:
+        """Wait for news of each replica; what the native plane appended since the read counts at once."""
+        for replica, end in self._ends.items():
             replica.wait(self)
+            if replica.log is not None and replica.log.high_watermark != end:
+                self.news(replica)
 
     def leave(self) -> None:
         for replica in self._caps:

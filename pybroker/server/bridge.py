@@ -1,0 +1,133 @@
+"""The bridge to the native plane: sockets go in, and the requests that are Python's come out, are answered, go back.
+
+The plane executes Produce and Fetch itself where all is in order; whatever it declines arrives here, one request a
+connection at a time, so that answers keep their order. What runs for a client that went away is given up if nobody needs
+its effects.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from pybroker import core
+from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.logs import event
+from pybroker.server.connection import Answer, Responder, Waiting
+
+log = logging.getLogger(__name__)
+
+
+class Adopted:
+    """A connection that the plane owns, as its listener counts it; the plane itself closes it when it is idle."""
+
+    __slots__ = ("_bridge", "caller", "last_active")
+
+    def __init__(self, bridge: "Bridge", caller: Caller) -> None:
+        self._bridge = bridge
+        self.caller = caller
+        self.last_active = float("inf")
+
+    def finish(self) -> None:
+        """End once nothing is owed: said to all connections at once."""
+        self._bridge.finish()
+
+    def close(self, reason: str, level: int = logging.WARNING) -> None:
+        """The plane closes what is left when it stops."""
+
+
+class Bridge:
+    """Carries requests between a plane and a responder; on the event loop's thread."""
+
+    def __init__(self, plane: core.Plane, grown: Callable[[int], object]) -> None:
+        """`grown` is told the plane's id of a partition that was watched and grew."""
+        self._plane = plane
+        self._grown = grown
+        self._loop = asyncio.get_running_loop()
+        self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
+        self._running: dict[int, tuple[asyncio.Task[Answer], bool]] = {}
+        self._responder: Responder | None = None
+        self._finishing = False
+
+    def open(self, responder: Responder) -> None:
+        """Begin to execute what the plane declines."""
+        self._responder = responder
+        self._loop.add_reader(self._plane.fileno(), self._take)
+        self._plane.start()
+
+    def adopt(self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object]) -> Adopted:
+        """Hand a socket to the plane; `forget` is called when its connection ended."""
+        adopted = Adopted(self, caller)
+        self._adopted[self._plane.adopt(sock.detach())] = adopted, forget
+        return adopted
+
+    def finish(self) -> None:
+        """Let every connection end once it is owed nothing."""
+        if not self._finishing:
+            self._finishing = True
+            self._plane.finish()
+
+    def close(self) -> None:
+        """Stop the reactors; waits for their turns, not for requests."""
+        self._loop.remove_reader(self._plane.fileno())
+        for task, _ in self._running.values():
+            task.cancel()
+        self._plane.stop()
+
+    def _take(self) -> None:
+        for kind, key, token, frame in self._plane.take():
+            if kind == "request":
+                self._execute(key, token, frame)
+            elif kind == "grown":
+                self._grown(key)
+            elif kind == "closed":
+                adopted, forget = self._adopted.pop(key)
+                forget(adopted)
+            elif token in self._running and self._running[token][1]:
+                self._running[token][0].cancel()
+
+    def _execute(self, key: int, token: int, frame: bytes) -> None:
+        assert self._responder is not None
+        held = self._adopted.get(key)
+        if held is None:  # it went before its request was looked at
+            self._plane.reply(token, None, close=True)
+            return
+        caller = held[0].caller
+        try:
+            answer = self._responder.respond(frame, caller)
+        except Disconnect as problem:
+            self._refuse(token, caller, problem)
+            return
+        if isinstance(answer, Waiting):
+            task = self._loop.create_task(_run(answer))
+            self._running[token] = task, answer.abandon
+            task.add_done_callback(lambda done: self._done(token, caller, done))
+        else:
+            self._reply(token, answer)
+
+    def _done(self, token: int, caller: Caller, task: "asyncio.Task[Answer]") -> None:
+        del self._running[token]
+        if task.cancelled():
+            self._plane.reply(token, None, close=True)
+        elif isinstance(problem := task.exception(), Disconnect):
+            self._refuse(token, caller, problem)
+        elif problem is not None:
+            event(log, logging.ERROR, "request failed", client=caller.address, reason=problem, exc_info=problem)
+            self._plane.reply(token, None, close=True)
+        else:
+            self._reply(token, task.result())
+
+    def _refuse(self, token: int, caller: Caller, problem: Disconnect) -> None:
+        event(log, logging.WARNING, "connection closed", client=caller.address, reason=problem)
+        self._plane.reply(token, None, close=True)
+
+    def _reply(self, token: int, answer: Answer) -> None:
+        self._plane.reply(token, answer)  # type: ignore[arg-type]  # the parts of an answer are bytes and core.Slices
+        for part in answer or ():
+            if isinstance(part, core.Slice):
+                part.close()
+
+
+async def _run(waiting: Waiting) -> Answer:
+    return await waiting.answer
