@@ -63,7 +63,8 @@ def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every
         time.sleep(every_s)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Run in the child between fork and exec."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -82,7 +83,7 @@ class Process:
             env={**os.environ, **(env or {})},
             cwd=cwd,
             start_new_session=True,  # Ctrl-C is for pytest; its fixtures then stop the child
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         self.pid = self._popen.pid
         self._reader = threading.Thread(target=self._read, name=f"output of {self.pid}", daemon=True)

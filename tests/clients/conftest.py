@@ -8,13 +8,14 @@ import pytest
 
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
+from tests.clients.adapters.java import JavaClient
 from tests.clients.adapters.kafka_python import KafkaPython
 from tests.clients.adapters.neutral import Client
 from tests.harness import Server
+from tests.java.driver import Driver
+from tests.java.peers import VERSIONS, MissingJava
 
 CLIENTS: dict[str, type[Client]] = {c.name: c for c in (Confluent, KafkaPython, Aiokafka)}  # type: ignore[type-abstract]
-LEAKS = "ignore:unclosed <socket:ResourceWarning"
-"""kafka-python drops the socket of each connection that is refused."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,14 +40,43 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Server]:
         server.restart()
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.filterwarnings(LEAKS)) for name in CLIENTS])
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[Server], Client]]:
+@pytest.fixture(scope="session")
+def java_driver() -> Iterator[Callable[[str], Driver]]:
+    """The JVM with Kafka's Java client of a version, started when it is first asked for."""
+    drivers: dict[str, Driver] = {}
+
+    def driver(version: str) -> Driver:
+        if version not in drivers:
+            try:
+                drivers[version] = Driver(version)
+            except MissingJava as e:
+                pytest.skip(str(e))
+        return drivers[version]
+
+    yield driver
+    for started in drivers.values():
+        started.close()
+
+
+@pytest.fixture(
+    params=[
+        *CLIENTS,
+        *(pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS),
+    ]
+)
+def connect(
+    request: pytest.FixtureRequest, java_driver: Callable[[str], Driver]
+) -> Iterator[Callable[[Server], Client]]:
     """Connect the client library of this run to a broker."""
     opened: list[Client] = []
 
     def open_client(server: Server) -> Client:
-        opened.append(CLIENTS[request.param](server.bootstrap))
-        return opened[-1]
+        if request.param in CLIENTS:
+            client: Client = CLIENTS[request.param](server.bootstrap)
+        else:
+            client = JavaClient(server.bootstrap, java_driver(request.param.removeprefix("java-")))
+        opened.append(client)
+        return client
 
     yield open_client
     for client in opened:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -16,12 +16,23 @@ with warnings.catch_warnings():
     from kafka import TopicPartition
     from kafka.admin import ConfigResource, KafkaAdminClient
     from kafka.errors import KafkaError
+    from kafka.net.inet import KafkaNetSocket
 
 from tests.clients.adapters.neutral import CALL_S_MAX, Acks, Client, Consumer, Producer, Record, Refused
 
 T = TypeVar("T")
 LIMIT = 16 << 20
 RECONNECT = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
+
+
+class ClosedAtLast(socket.socket):
+    """kafka-python drops the socket of each connection that is refused; without this, each is a ResourceWarning."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+KafkaNetSocket.socket = lambda self, family, kind, proto: ClosedAtLast(family, kind, proto)
 
 
 def refusal(error: BaseException) -> Refused:
@@ -96,7 +107,6 @@ class KafkaPython(Client):
         for opened in self._opened:
             opened.close()
         self._opened.clear()
-        gc.collect()  # the sockets that it left open warn here, not in another test
 
     @contextmanager
     def producer(
