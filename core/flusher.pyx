@@ -98,11 +98,16 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
     cdef segment_t* s
     cdef void* f
     cdef int64_t i
+    if not load_i32(&l.repair):
+        return
+    store_i32(&l.repair, 0)
     for i in range(load_i64(&list.count)):
         s = list.items[i].segment
-        if not load_i32(&s.index_bad) or not load_i32(&s.sealed):
+        if not load_i32(&s.index_bad):
             continue
-        if segment_rebuild(s, l.settings.index_interval_bytes) == 0:
+        if not load_i32(&s.sealed) or segment_rebuild(s, l.settings.index_interval_bytes) < 0:
+            store_i32(&l.repair, 1)  # at the next round
+        else:
             store_i32(&s.index_bad, 0)
             f = load_ptr(<void**>&s.files)
             store_ptr(<void**>&s.files, NULL)

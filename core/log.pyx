@@ -16,11 +16,11 @@ from pybroker.core.atomic cimport (
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_queue, context_t
 from pybroker.core.epochs cimport epochs_free
-from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_get
+from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
 from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
 from pybroker.core.segment cimport (
     UNKNOWN, files_hold, files_t, segment_create, segment_files, segment_free, segment_new, segment_note, segment_t,
-    segment_write,
+    segment_times, segment_write,
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
 from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
@@ -259,6 +259,13 @@ cdef int bound_position(walk_t* w, int64_t bound) noexcept nogil:
     return 0 if status == NOT_FOUND else status
 
 
+cdef void note_index(log_t* l, const segment_t* s) noexcept nogil:
+    """Have the flusher write the indexes of a segment anew, if a look-up found one bad."""
+    if load_i32(&s.index_bad) and not load_i32(&l.repair):
+        store_i32(&l.repair, 1)
+        log_wake_flusher(l)
+
+
 cdef int read_segment(
     segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
     """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
@@ -305,6 +312,7 @@ cdef int log_read(
         i = 0
     while i < load_i64(&list.count) and list.items[i].base_offset < bound:
         status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
+        note_index(l, list.items[i].segment)
         if status != NOT_FOUND:
             return status
         i += 1
@@ -320,17 +328,20 @@ cdef int segment_learn(segment_t* s) noexcept nogil:
     cdef batch_t b
     cdef files_t* f
     cdef entry_t last
+    cdef index_t own
     cdef int64_t position = 0, largest = -1, at_offset = s.base_offset
     cdef int status
     if load_i64(&s.largest_timestamp) != UNKNOWN:
         return 0
-    status = segment_files(s, &f)
-    if status < 0:
-        return status
-    if f.times.count > 0 and index_get(&f.times, f.times.count - 1, &last) == 0:
+    segment_times(s, NULL, &own)
+    if own.count > 0 and index_get(&own, own.count - 1, &last) == 0:
         largest = last.key
         at_offset = s.base_offset + last.value
-    else:
+    index_free(&own)
+    if largest < 0:
+        status = segment_files(s, &f)
+        if status < 0:
+            return status
         walk_init(&w, s, f, load_i64(&s.size))
         status = walk_header(&w, position, &b)
         while status == 0:
@@ -353,6 +364,7 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
     cdef files_t* f
     cdef walk_t w
     cdef view_t v
+    cdef index_t own
     cdef int64_t i, position = 0
     cdef int status
     log_view(l, &v)
@@ -369,7 +381,9 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
         if status < 0:
             return status
         walk_init(&w, s, f, segment_limit(s, &v))
-        status = walk_to_time(&w, timestamp, v.log_start, &position, out)
+        status = walk_to_time(&w, segment_times(s, f, &own), timestamp, v.log_start, &position, out)
+        index_free(&own)
+        note_index(l, s)
         if status == 0:
             return 0 if out.base_offset < bound else NOT_FOUND
         if status != NOT_FOUND:

@@ -16,6 +16,7 @@ from pybroker.core.crc32c cimport crc32c
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
+    index_t,
 )
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport CLEANUP_COMPACT, log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
@@ -23,7 +24,7 @@ from pybroker.core.producers cimport producers_load, producers_replay, producers
 from pybroker.core.quiesce cimport retire
 from pybroker.core.segment cimport (
     PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
-    segment_open, segment_path, segment_seal, segment_t, segment_unlink,
+    segment_open, segment_path, segment_seal, segment_t, segment_times, segment_unlink,
 )
 from pybroker.core.sequence cimport sequence_first_open
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
@@ -276,10 +277,12 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
 cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) noexcept nogil:
     """List a segment that is believed: below the recovery point, or after a clean stop, and not the last."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
+    cdef index_t times
     cdef int64_t end = base
     cdef int status
     if s == NULL:
         return -ENOMEM
+    s.sealed = 1
     status = segment_open(s, False)
     if status == 0:
         status = end_of(s, &end)
@@ -289,7 +292,9 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
         r.fault_end = end
         status = KAFKA_STORAGE_ERROR
     if status == 0:
-        s.sealed = 1
+        segment_times(s, s.files, &times)  # is there one?
+        index_free(&times)
+        l.repair |= s.index_bad
         s.flushed = s.size
         s.end_offset = next_base
         s.largest_timestamp = UNKNOWN

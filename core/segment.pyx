@@ -22,9 +22,9 @@ from pybroker.core.index cimport (
 )
 from pybroker.core.quiesce cimport quiesce_t, retire
 from pybroker.core.vfs cimport (
-    P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE,
-    P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_open, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size,
-    vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
+    P_INDEX_SYNC, P_NONE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC,
+    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_open, vfs_pwritev, vfs_rename,
+    vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
 
 cdef extern from *:
@@ -143,7 +143,7 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     cdef int fd, status
     if f == NULL:
         segment_path(s, ".log", path)
-        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDONLY)
+        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
         if fd < 0:
             return fd
         f = files_new(fd)

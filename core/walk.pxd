@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch cimport batch_t
+from pybroker.core.index cimport index_t
 from pybroker.core.segment cimport files_t, segment_t
 
 cdef enum:
@@ -21,5 +22,6 @@ cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) no
 cdef int walk_header(walk_t* w, int64_t position, batch_t* out) noexcept nogil
 cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil
 cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil
-cdef int walk_to_time(walk_t* w, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil
+cdef int walk_to_time(
+    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil
 cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.atomic cimport store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_parse, batch_t
-from pybroker.core.index cimport entry_t, index_floor, index_floor_value
+from pybroker.core.index cimport entry_t, index_floor, index_floor_value, index_t
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.segment cimport files_t, segment_t
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
@@ -97,13 +97,14 @@ cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) 
         at += b.size
 
 
-cdef int walk_to_time(walk_t* w, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
+cdef int walk_to_time(
+    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
     """The first batch whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
     cdef entry_t entry
     cdef int64_t at = 0
     cdef int status
     # Before the offset of the last entry with a smaller timestamp nothing can match.
-    if index_floor(&w.files.times, timestamp - 1, &entry) >= 0 and w.segment.base_offset + entry.value > start:
+    if index_floor(times, timestamp - 1, &entry) >= 0 and w.segment.base_offset + entry.value > start:
         start = w.segment.base_offset + entry.value
     status = walk_to_offset(w, start, &at, out)
     while status == 0 and out.max_timestamp < timestamp:

@@ -1,0 +1,81 @@
+"""Segments that no append goes to: what they keep open, and how they are searched."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import Partition, check_batch
+from tests.core.logs import NOW, Home, batch, read, read_all
+
+SEGMENTS = 40
+
+
+def held(partition: Partition) -> list[str]:
+    """The names of this partition's files that are open."""
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    found = [link.readlink() for link in links if link.exists()]  # not the one that the listing itself used
+    return sorted(path.name for path in found if str(path.parent) == partition.directory)
+
+
+def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tmp_path: Path) -> None:
+    """Descriptors are spent on what is read: one a segment, and none for having been written."""
+    data = batch(4, size=100)
+    home = Home(tmp_path, {"segment.bytes": 4 * len(data), "index.interval.bytes": 1})
+    partition = home.open()
+    for _ in range(4 * SEGMENTS):
+        partition.append(data, now_ms=NOW)
+    partition.flush()
+    active = f"{16 * (SEGMENTS - 1):020}.log"
+    assert held(partition) == [active]
+    assert len(read_all(partition)) == 4 * SEGMENTS * len(data)
+    assert partition.offset_for_timestamp(NOW, bound=partition.log_end_offset) is not None
+    assert held(partition) == [f"{16 * i:020}.log" for i in range(SEGMENTS)]
+    home.crash()
+
+
+@pytest.mark.parametrize("batches", [511, 512, 513, 514, 1500])
+def test_a_large_index_is_searched_in_its_file_as_a_small_one_on_the_heap(tmp_path: Path, batches: int) -> None:
+    """Every offset and every time is found where it is, on either side of what one read of the index brings."""
+    home = Home(tmp_path, {"index.interval.bytes": 1})
+    partition = home.open()
+    for i in range(batches):
+        partition.append(batch(1, at=NOW + 2 * i), now_ms=NOW)
+    partition.roll()
+    partition = home.reopen(clean=True)
+    assert (partition.segment_count, partition.log_end_offset) == (2, batches)
+    for i in range(batches):
+        assert check_batch(read(partition, i, 1)).base_offset == i
+        found = partition.offset_for_timestamp(NOW + 2 * i - 1, bound=batches)
+        assert found is not None and found[:2] == (i, NOW + 2 * i)
+    assert partition.offset_for_timestamp(NOW + 2 * batches, bound=batches) is None
+    home.crash()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_lost_index_is_written_anew_once_somebody_misses_it(tmp_path: Path, suffix: str) -> None:
+    """A look-up that misses an index wakes the flusher, whether or not anything is appended."""
+    home = Home(tmp_path, {"index.interval.bytes": 1})
+    partition = home.open(flush_idle_ms=10)
+    for i in range(20):
+        partition.append(batch(1, at=NOW + i), now_ms=NOW)
+    partition.roll()
+    partition.flush()
+    [lost, *_] = home.files(suffix)
+    before = lost.read_bytes()
+    lost.unlink()
+    if suffix == ".index":
+        assert check_batch(read(partition, 13, 1)).base_offset == 13
+    else:
+        assert partition.offset_for_timestamp(NOW + 13, bound=20) == (13, NOW + 13, -1)
+    until_exists(lost)
+    assert lost.read_bytes() == before
+    home.crash()
+
+
+def until_exists(path: Path) -> None:
+    deadline = time.monotonic() + 5
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} was not written"
+        time.sleep(0.005)
