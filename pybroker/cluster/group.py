@@ -30,6 +30,19 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
+class Cause(StrEnum):
+    """The kinds of reasons that a rebalance may have: few, so that rebalances can be counted by them."""
+
+    JOINED = "member_joined"
+    REJOINED = "member_rejoined"  # its metadata changed, or the leader asks for a new assignment
+    RETURNED = "static_member_returned"
+    LEFT = "member_left"
+    SILENT = "session_timed_out"
+    NOT_SYNCED = "sync_timed_out"
+    NOT_STORED = "not_stored"
+    FORCED = "forced"
+
+
 @dataclass(slots=True)
 class Limits:
     """What the broker's configuration says about groups; times in ms."""
@@ -135,8 +148,9 @@ class Store:
 
 @dataclass(slots=True, frozen=True)
 class Rebalancing:
-    """A rebalance began; one line for the log, kept for those who describe the group."""
+    """A rebalance began: of which kind is its cause, and the whole of it in one line."""
 
+    kind: Cause
     cause: str
 
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from pybroker.cluster.group import Group, State
 from pybroker.model import TopicPartition
 
-METADATA_BYTES_MAX = 4096
-
 
 class Committed(NamedTuple):
     """One committed offset; `leader_epoch` -1 unknown, times in ms since the epoch."""

@@ -13,6 +13,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.group import (
     NEW_MEMBER_TIMEOUT_MS,
+    Cause,
     Effect,
     Group,
     Joined,
@@ -111,7 +112,7 @@ def _add(group: Group, now_ms: int, request: Join, member_id: str, limits: Limit
         group.leader = member_id
     if group.rebalance is not None:
         group.rebalance.member_added = True
-    return _prepare(group, now_ms, _because(f"{member_id} joined", request.reason), limits)
+    return _prepare(group, now_ms, Cause.JOINED, _because(f"{member_id} joined", request.reason), limits)
 
 
 def _rejoin(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effect]:
@@ -124,7 +125,8 @@ def _rejoin(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Ef
     why = "rejoined as leader" if group.leader == member.id and same else "rejoined with changed metadata"
     effects = _supersede(member)
     _update(member, now_ms, request)
-    return effects + _prepare(group, now_ms, _because(f"{member.id} {why}", request.reason), limits)
+    cause = _because(f"{member.id} {why}", request.reason)
+    return effects + _prepare(group, now_ms, Cause.REJOINED, cause, limits)
 
 
 def _update(member: Member, now_ms: int, request: Join) -> None:
@@ -182,7 +184,7 @@ def _replace_static(group: Group, now_ms: int, request: Join, limits: Limits) ->
         return [*effects, Store(group.generation), answer]
     member.joining = request.token
     cause = _because(f"static member {request.instance_id} came back as {member.id}", request.reason)
-    return effects + _prepare(group, now_ms, cause, limits)
+    return effects + _prepare(group, now_ms, Cause.RETURNED, cause, limits)
 
 
 def _because(what: str, reason: str) -> str:
@@ -204,7 +206,7 @@ def _enter(group: Group, state: State, now_ms: int) -> None:
     group.since_ms = now_ms
 
 
-def _prepare(group: Group, now_ms: int, cause: str, limits: Limits) -> list[Effect]:
+def _prepare(group: Group, now_ms: int, kind: Cause, cause: str, limits: Limits) -> list[Effect]:
     """Begin a rebalance unless one is in its join phase; complete it where nobody is missing."""
     effects: list[Effect] = []
     if group.state is not State.PREPARING:
@@ -222,7 +224,7 @@ def _prepare(group: Group, now_ms: int, cause: str, limits: Limits) -> list[Effe
         group.storing = False
         group.cause, group.cause_ms = cause, now_ms
         _enter(group, State.PREPARING, now_ms)
-        effects.append(Rebalancing(cause))
+        effects.append(Rebalancing(kind, cause))
     return effects + _complete_if_all_joined(group, now_ms)
 
 
@@ -327,7 +329,8 @@ def stored(group: Group, now_ms: int, generation: int, error: int, limits: Limit
     if error:
         for member in group.members.values():
             member.assignment = b""
-        return _fail_sync(group, now_ms, error) + _prepare(group, now_ms, f"storing the group failed ({error})", limits)
+        cause = f"storing the group failed: {errors.lookup(error).name}"
+        return _fail_sync(group, now_ms, error) + _prepare(group, now_ms, Cause.NOT_STORED, cause, limits)
     _enter(group, State.STABLE, now_ms)
     effects: list[Effect] = []
     for member in group.members.values():
@@ -385,10 +388,11 @@ def leave(
     error = check_member(group, member_id, instance_id)
     if error:
         return error, []
-    return errors.NONE, _remove(group, now_ms, group.members[member_id], _because(f"{member_id} left", reason), limits)
+    cause = _because(f"{member_id} left", reason)
+    return errors.NONE, _remove(group, now_ms, group.members[member_id], Cause.LEFT, cause, limits)
 
 
-def _remove(group: Group, now_ms: int, member: Member, cause: str, limits: Limits) -> list[Effect]:
+def _remove(group: Group, now_ms: int, member: Member, kind: Cause, cause: str, limits: Limits) -> list[Effect]:
     effects: list[Effect] = []
     if member.joining is not None:
         effects.append(Joined(member.joining, errors.UNKNOWN_MEMBER_ID, member.id))
@@ -397,7 +401,7 @@ def _remove(group: Group, now_ms: int, member: Member, cause: str, limits: Limit
     _forget(group, member)
     if group.state is State.PREPARING:
         return effects + _complete_if_all_joined(group, now_ms)
-    return effects + _prepare(group, now_ms, cause, limits)
+    return effects + _prepare(group, now_ms, kind, cause, limits)
 
 
 def tick(group: Group, now_ms: int, limits: Limits) -> list[Effect]:
@@ -410,14 +414,15 @@ def tick(group: Group, now_ms: int, limits: Limits) -> list[Effect]:
     for member in [m for m in group.members.values() if can_expire(m) and m.deadline_ms <= now_ms]:
         if member.id in group.members:
             cause = f"{member.id} sent no heartbeat for {member.session_timeout_ms} ms"
-            effects += _remove(group, now_ms, member, cause, limits)
+            effects += _remove(group, now_ms, member, Cause.SILENT, cause, limits)
     if group.rebalance is not None and group.rebalance.deadline_ms <= now_ms:
         effects += _join_phase_over(group, now_ms, limits)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms:
         group.sync_deadline_ms = None
         for member in [m for m in group.members.values() if not m.synced]:
             if member.id in group.members and group.state in (State.COMPLETING, State.STABLE, State.PREPARING):
-                effects += _remove(group, now_ms, member, f"{member.id} did not sync in time", limits)
+                cause = f"{member.id} did not sync in time"
+                effects += _remove(group, now_ms, member, Cause.NOT_SYNCED, cause, limits)
     return effects
 
 
@@ -437,4 +442,4 @@ def force(group: Group, now_ms: int, cause: str, limits: Limits) -> list[Effect]
     """Begin a rebalance for a reason from outside (a test, an administrator)."""
     if group.state not in (State.STABLE, State.COMPLETING):
         return []
-    return _prepare(group, now_ms, cause, limits)
+    return _prepare(group, now_ms, Cause.FORCED, cause, limits)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pybroker import errors
@@ -58,6 +58,7 @@ class TopicAdmin:
         self._image = image
         self._config = config
         self._holders = holders
+        self.on_deleted: list[Callable[[str], object]] = []  # who keeps something of topics, and is told their names
         self._changing: set[str] = set()
         self._background: set[asyncio.Task[Topic]] = set()
         self._random = random.Random()
@@ -161,6 +162,8 @@ class TopicAdmin:
         """Do what the wish to delete in the store asks for."""
         self._image.remove(topic.name)
         await self._holders.delete(topic)
+        for tell in self.on_deleted:
+            tell(topic.name)
         ops: list[Op] = []
         for index in range(len(topic.partitions)):
             ops += [Delete(nodes.state(topic.name, index)), Delete(nodes.partition(topic.name, index))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.cluster import rebalance
 from pybroker.cluster.group import (
+    Cause,
     Effect,
     Group,
     Joined,
@@ -28,7 +30,7 @@ from pybroker.cluster.group import (
     check_commit,
     next_deadline_ms,
 )
-from pybroker.cluster.offsets import METADATA_BYTES_MAX, Committed, expired
+from pybroker.cluster.offsets import Committed, expired
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups import records
@@ -62,7 +64,10 @@ class Coordinator:
     def __init__(self, config: BrokerConfig, workers: Executor) -> None:
         self._workers = workers
         self._read_bytes: int = config["offsets.load.buffer.size"]
+        self._codec: int = config["offsets.topic.compression.codec"]
+        self._metadata_bytes_max: int = config["offset.metadata.max.bytes"]
         self._retention_ms: int = config["offsets.retention.minutes"] * 60_000
+        self._check_seconds: float = config["offsets.retention.check.interval.ms"] / 1000
         self._limits = Limits(
             session_timeout_min_ms=config["group.min.session.timeout.ms"],
             session_timeout_max_ms=config["group.max.session.timeout.ms"],
@@ -71,23 +76,31 @@ class Coordinator:
         )
         self._shards: dict[int, Shard] = {}
         self._partitions = 0
-        self.rebalances = 0  # begun since the start
+        self._upkeep: asyncio.Task[None] | None = None
+        self.rebalances: Counter[Cause] = Counter()  # begun since the start
 
     # -- partitions of the offsets topic -----------------------------------------------------------------------------
 
-    async def lead(self, replicas: Sequence[OffsetsLog], partitions: int) -> None:
-        """Load the groups of these partitions; each can be used as soon as it is read."""
-        self._partitions = partitions
-        await asyncio.gather(*(self._load(replica) for replica in replicas))
+    async def lead(self, replicas: Sequence[OffsetsLog], partitions: int, deleted: Iterable[str] = ()) -> None:
+        """Load the groups of these partitions; each can be used as soon as it is read.
 
-    async def _load(self, replica: OffsetsLog) -> None:
-        shard = self._shards[replica.key.partition] = Shard(replica.key.partition, replica)
+        `deleted`: topics whose deletion was decided in an earlier life, and finished in this one."""
+        self._partitions = partitions
+        shards = [Shard(replica.key.partition, replica, self._codec, set(deleted)) for replica in replicas]
+        self._shards.update((shard.index, shard) for shard in shards)
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().create_task(self._keep_up())
+        await asyncio.gather(*map(self._load, shards))
+
+    async def _load(self, shard: Shard) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._workers, load, replica.partition(), self._read_bytes)
+            found = await loop.run_in_executor(self._workers, load, shard.replica.partition(), self._read_bytes)
         except (KafkaError, core.LogError, OSError) as problem:
             shard.failure = str(problem)
-            event(log, logging.ERROR, "groups not loaded", partition=replica.key, reason=problem)
+            event(log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem)
+            return
+        if self._shards.get(shard.index) is not shard:  # resigned meanwhile
             return
         now_ms = self._now_ms()
         for entry in found.values():
@@ -96,9 +109,14 @@ class Coordinator:
             self._arm(shard, entry)
         shard.entries = found
         shard.loading = False
+        for topic in shard.deleted_topics:
+            self._forget_topic(shard, topic)
 
     def resign(self) -> None:
         """The broker stops, or the topic is gone: tell everybody who waits to look for another coordinator."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            self._upkeep = None
         for shard in self._shards.values():
             for entry in shard.entries.values():
                 if entry.alarm is not None:
@@ -108,6 +126,7 @@ class Coordinator:
                         if token is not None and not token.done():
                             token.set_result(kind(token, errors.NOT_COORDINATOR))
         self._shards.clear()
+        self._partitions = 0
 
     def shard_of(self, group_id: str) -> Shard:
         """The partition that a group lives in. Raises 14, 15, 16, 24."""
@@ -154,7 +173,12 @@ class Coordinator:
         protocol_type: str | None, protocol: str | None,
     ) -> Synced:  # fmt: skip
         """A SyncGroup; waits for the leader's assignment."""
-        shard, entry = self._existing(group_id)
+        try:
+            shard, entry = self._existing(group_id)
+        except KafkaError as problem:
+            if problem.code == errors.COORDINATOR_LOAD_IN_PROGRESS:  # what was joined before is worth no more
+                raise KafkaError(errors.REBALANCE_IN_PROGRESS, problem.message) from None
+            raise
         future: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         effects = rebalance.sync(
             entry.group, self._now_ms(), future, member_id, instance_id, generation, assignments,
@@ -174,8 +198,11 @@ class Coordinator:
         return rebalance.heartbeat(entry.group, self._now_ms(), member_id, instance_id, generation)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None, reason: str) -> int:
-        """A member goes."""
-        shard, entry = self._existing(group_id)
+        """A member goes; NONE or why it cannot. Raises as shard_of."""
+        shard = self.shard_of(group_id)
+        entry = shard.entries.get(group_id)
+        if entry is None:
+            return errors.UNKNOWN_MEMBER_ID
         error, effects = rebalance.leave(entry.group, self._now_ms(), member_id, instance_id, reason, self._limits)
         self._do(shard, entry, effects)
         return error
@@ -209,7 +236,7 @@ class Coordinator:
         rebalance.touch(entry.group, self._now_ms(), member_id)
         answers = dict.fromkeys(offsets, errors.NONE)
         for key, committed in offsets.items():
-            if len(committed.metadata.encode()) > METADATA_BYTES_MAX:
+            if len(committed.metadata.encode()) > self._metadata_bytes_max:
                 answers[key] = errors.OFFSET_METADATA_TOO_LARGE
         good = {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
         if not good:
@@ -222,13 +249,16 @@ class Coordinator:
         return answers
 
     def forget(self, group_id: str, keys: Iterable[TopicPartition]) -> int:
-        """Forget committed offsets; NONE or an error code."""
+        """Forget committed offsets; NONE or an error code. Raises as shard_of."""
         shard = self.shard_of(group_id)
         entry = shard.entries.get(group_id)
-        known = [key for key in keys if entry is not None and key in entry.offsets]
-        if entry is None or not known:
-            return errors.NONE
-        error = shard.write([records.offset_record(group_id, key, None) for key in known])
+        return errors.NONE if entry is None else self._forget(shard, entry, keys)
+
+    def _forget(self, shard: Shard, entry: Entry, keys: Iterable[TopicPartition]) -> int:
+        known = [key for key in keys if key in entry.offsets]
+        error = errors.NONE
+        if known:
+            error = shard.write([records.offset_record(entry.group.id, key, None) for key in known])
         if not error:
             for key in known:
                 del entry.offsets[key]
@@ -248,23 +278,37 @@ class Coordinator:
             self._remove(shard, entry)
         return error
 
-    def expire(self, now_ms: int) -> int:
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_seconds)
+            gone = await self.expire(wall_ms())
+            if gone:
+                event(log, logging.INFO, "offsets expired", offsets=gone)
+
+    async def expire(self, now_ms: int) -> int:
         """Forget the offsets whose time is over, and the groups that keep none; how many offsets."""
         gone = 0
-        for shard in self._shards.values():
+        for shard in list(self._shards.values()):
             for entry in [] if shard.loading else list(shard.entries.values()):
                 topics = records.subscribed_topics(entry.group)
                 keys = expired(entry.group, entry.offsets, topics, entry.since_ms, now_ms, self._retention_ms)
-                if keys and self.forget(entry.group.id, keys) == errors.NONE:
+                if keys and self._forget(shard, entry, keys) == errors.NONE:
                     gone += len(keys)
                 self._drop_if_over(shard, entry)
+            await asyncio.sleep(0)  # whoever waits for an answer goes first
         return gone
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: nobody stands anywhere in it."""
+        """A topic was deleted: nobody stands anywhere in it, whatever is still to be read of its offsets."""
         for shard in self._shards.values():
-            for entry in [] if shard.loading else list(shard.entries.values()):
-                self.forget(entry.group.id, [key for key in entry.offsets if key.topic == topic])
+            if shard.loading:
+                shard.deleted_topics.add(topic)
+            else:
+                self._forget_topic(shard, topic)
+
+    def _forget_topic(self, shard: Shard, topic: str) -> None:
+        for entry in list(shard.entries.values()):
+            self._forget(shard, entry, [key for key in entry.offsets if key.topic == topic])
 
     # -- doing what was decided --------------------------------------------------------------------------------------
 
@@ -280,7 +324,7 @@ class Coordinator:
                 error = shard.write([records.group_record(entry.group, entry.since_ms)])
                 todo += rebalance.stored(entry.group, self._now_ms(), effect.generation, error, self._limits)
             elif isinstance(effect, Rebalancing):
-                self.rebalances += 1
+                self.rebalances[effect.kind] += 1
                 event(log, logging.INFO, "rebalance", group=entry.group.id, generation=entry.group.generation,
                       members=len(entry.group.members), cause=effect.cause)  # fmt: skip
         self._arm(shard, entry)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from pybroker import core, errors
@@ -20,7 +21,7 @@ from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord, Pair
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import open_batch
+from pybroker.protocol.compression import compress, open_batch
 
 CONTROL = 0x20
 
@@ -87,9 +88,11 @@ def _replay(found: dict[str, Entry], batch: memoryview, header: core.BatchHeader
 class Shard:
     """The groups of one partition."""
 
-    def __init__(self, index: int, replica: OffsetsLog) -> None:
+    def __init__(self, index: int, replica: OffsetsLog, codec: int, deleted_topics: set[str]) -> None:
         self.index = index
         self.replica = replica
+        self._codec = codec
+        self.deleted_topics = deleted_topics  # while it loads: their offsets are to be forgotten
         self.loading = True
         self.failure: str | None = None
         self.entries: dict[str, Entry] = {}
@@ -104,7 +107,10 @@ class Shard:
     def write(self, pairs: Sequence[Pair]) -> int:
         """Append records in one batch; NONE or the error that a group's client is told."""
         now_ms = wall_ms()
-        batch = core.build_batch([(now_ms, key, value, ()) for key, value in pairs])
+        squeeze = partial(compress, self._codec) if self._codec else None
+        batch = core.build_batch(
+            [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze
+        )
         try:
             self.replica.append(batch, now_ms)
         except (KafkaError, core.LogError) as problem:

@@ -72,6 +72,7 @@ class Broker:
         self._epoch = -1
         self._groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
+        self._deleted_topics: list[str] = []  # whose deletion this start finished
 
     @property
     def topic_count(self) -> int:
@@ -156,6 +157,7 @@ class Broker:
             await identity.record_cluster_id(session, self.cluster_id)
         for topic in loaded.deleted:
             await admin.finish_deletion(topic)
+            self._deleted_topics.append(topic.name)
         await loading.lead_again(session, fence, loaded.topics, self.broker_id)
         await replicas.open(loaded.topics, new=False)
         for topic in loaded.topics:
@@ -192,7 +194,8 @@ class Broker:
         asked = Collaborators(
             self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers, groups, locator
         )
-        self._loading_groups = asyncio.get_running_loop().create_task(locator.lead())
+        self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
+        admin.on_deleted.append(locator.topic_deleted)
         self._fetch = fetch_of(asked)
         self._cleaner = Cleaner(chores(replicas, self.config))
         self._cleaner.start()

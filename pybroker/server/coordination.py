@@ -1,8 +1,9 @@
-"""Who coordinates a group: the broker that leads its partition of __consumer_offsets, which is made when first asked for."""
+"""Who coordinates a group: who leads its partition of __consumer_offsets, which is made when it is first asked for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from pybroker import errors
 from pybroker.cluster.image import Image, Node
@@ -33,14 +34,22 @@ class Locator:
         self._groups = groups
         self._making: asyncio.Task[None] | None = None
 
-    async def lead(self) -> None:
-        """Take over the groups that are here; nothing if there are none yet."""
+    async def lead(self, deleted: Iterable[str] = ()) -> None:
+        """Take over the groups that are here; nothing if there are none yet. `deleted`: as Coordinator.lead."""
         topic = self._image.topic(OFFSETS_TOPIC)
         if topic is None:
             return
         count = len(topic.partitions)
         held = [self._replicas.get(OFFSETS_TOPIC, index) for index in range(count)]
-        await self._groups.lead([replica for replica in held if replica is not None], count)
+        await self._groups.lead([replica for replica in held if replica is not None], count, deleted)
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone, and what groups committed in it; with the offsets topic all of them."""
+        if topic == OFFSETS_TOPIC:
+            self._groups.resign()
+            self._making = None
+        else:
+            self._groups.forget_topic(topic)
 
     async def locate(self, group_id: str) -> Node:
         """The broker that coordinates a group. Raises COORDINATOR_NOT_AVAILABLE while there is none."""
