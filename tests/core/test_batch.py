@@ -11,10 +11,8 @@ import pytest
 import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
-from pybroker.core.record import build_batch
-from pybroker.core.status import LogError
 
+from pybroker.core import BatchHeader, LogError, build_batch, check_batch, iter_batches, rebuild_batch
 from tests.core import probes, slow_batch
 from tests.core.slow_batch import Batch
 

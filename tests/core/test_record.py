@@ -7,10 +7,8 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pybroker.core.batch import BatchHeader, check_batch
-from pybroker.core.record import build_batch, check_records, walk_records
-from pybroker.core.status import LogError
 
+from pybroker.core import BatchHeader, LogError, build_batch, check_batch, check_records, walk_records
 from tests.core import probes, slow_batch
 from tests.core.slow_batch import Batch
 
