@@ -1,0 +1,161 @@
+"""Stories about a log, told in a process of their own that a failpoint may kill.
+
+A story is a list of steps, each a name and its arguments. The process that runs these tests keeps one helper, which
+forks for every story: the child says what each step gave as soon as it is done, and what it said was acknowledged.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pybroker.core import Broker
+from tests.core.logs import NOW, Home, batch_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCER = 11
+SIZE = 100
+
+Step = tuple[Any, ...]
+
+
+def sent(i: int, size: int = SIZE) -> bytes:
+    """The i-th batch of a story: one record of an idempotent producer."""
+    return batch_of(size, at=NOW + i, producer=(PRODUCER, 0, i), fill=bytes([i % 251]))
+
+
+class Teller:
+    """Performs the steps of a story."""
+
+    def __init__(self, path: Path, config: dict[str, int]) -> None:
+        self.home = Home(path, config)
+        self.broker = Broker(flush_idle_ms=1)
+        self.count = 0
+
+    def open(self, recovery_point: int = 0, log_start: int = 0, clean: bool = False) -> int:
+        self.home.recovery_point, self.home.log_start, self.home.clean = recovery_point, log_start, clean
+        partition = self.home.open_in(self.broker)
+        partition.become_leader(max(0, partition.leader_epoch), 0)
+        self.count = partition.log_end_offset
+        return partition.log_end_offset
+
+    def append(self, size: int = SIZE) -> int:
+        went = self.home.partition.append(sent(self.count, size), now_ms=NOW)
+        self.count += 1
+        return went.base_offset
+
+    def arm(self, point: str, action: str, value: int = 0, after: int = 0, times: int = 1) -> None:
+        self.broker.arm(point, action, value, after=after, times=times)  # type: ignore[arg-type]
+
+    def lead(self, epoch: int) -> None:
+        self.home.partition.become_leader(epoch, 0)
+
+    def roll(self) -> None:
+        self.home.partition.roll()
+
+    def flush(self) -> int:
+        return self.home.partition.flush()
+
+    def truncate(self, offset: int) -> int:
+        self.home.partition.truncate(offset)
+        self.count = self.home.partition.log_end_offset
+        return self.count
+
+    def announce_truncation(self, offset: int) -> int:
+        return offset
+
+    def delete_records(self, offset: int) -> int:
+        return self.home.partition.set_log_start(offset)
+
+    def retain(self, retention_bytes: int = -1) -> int:
+        self.home.partition.configure({**self.home.config, "retention.bytes": retention_bytes, "retention.ms": -1})
+        return self.home.partition.enforce_retention(NOW)
+
+    def checkpoint(self) -> tuple[int, int]:
+        """What a broker writes down, in its order: epochs before the recovery point that may depend on them."""
+        self.home.checkpoint()
+        content = f"{self.home.recovery_point} {self.home.log_start}".encode()
+        self.broker.write_atomic(str(self.home.path / "checkpoint"), content)
+        return self.home.recovery_point, self.home.log_start
+
+    def delete(self) -> None:
+        self.broker.delete(self.home.partition)
+
+    def stop(self) -> None:
+        self.broker.close()
+
+
+class Told(NamedTuple):
+    """How a story ended: the signal that ended it (0: it came to its end), and (step, result) of all that was done."""
+
+    signal: int
+    said: list[tuple[str, Any]]
+
+    def all(self, step: str) -> list[Any]:
+        return [result for name, result in self.said if name == step]
+
+    def last(self, step: str, otherwise: Any = None) -> Any:
+        return (self.all(step) or [otherwise])[-1]
+
+
+class Stage:
+    """The helper that tells stories."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.core.crash"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, path: Path, config: dict[str, int], *steps: Step) -> Told:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(path), config, steps]) + "\n")
+        self.process.stdin.flush()
+        status, lines = json.loads(self.process.stdout.readline())
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "\n".join(lines)
+        return Told(os.WTERMSIG(status), [tuple(json.loads(line)) for line in lines])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def tell(path: Path, config: dict[str, int], steps: list[Step], pipe: int) -> None:
+    """In the child: do the steps, say what each gave."""
+    try:
+        teller = Teller(path, config)
+        for name, *args in steps:
+            os.write(pipe, json.dumps([name, getattr(teller, name)(*args)]).encode() + b"\n")
+        os._exit(0)
+    except BaseException:
+        os.write(pipe, traceback.format_exc().encode())
+        os._exit(1)
+
+
+def serve() -> None:
+    """The helper's loop: a line a story in, a line with its end out."""
+    for line in sys.stdin:
+        path, config, steps = json.loads(line)
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(ours)
+            tell(Path(path), config, steps, theirs)
+        os.close(theirs)
+        with open(ours) as pipe:
+            lines = pipe.read().splitlines()
+        print(json.dumps([os.waitpid(child, 0)[1], lines]), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
