@@ -25,7 +25,8 @@ from pybroker.replication import failpoints
 from pybroker.replication.logdirs import Found, LogDir, StartError
 from pybroker.replication.validation import Rules
 
-DISK_THREADS = 4
+DISK_THREADS = 16
+"""Threads that make, flush and delete logs: they wait for fsyncs, which the file system does together."""
 NEVER = (1 << 63) - 1
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,10 @@ class Replica:
 
     @property
     def opaque(self) -> bool:
-        """Batches may be appended unseen, whatever they hold."""
-        return not self.rules.looks_inside and self.rules.codec is None and self.key.topic not in INTERNAL_TOPICS
+        """Batches may be appended unseen, whatever they hold, and acknowledged at once."""
+        if self._flush_messages != NEVER or self.key.topic in INTERNAL_TOPICS:
+            return False
+        return not self.rules.looks_inside and self.rules.codec is None
 
     def leave(self, waiter: Waiter) -> None:
         if self._waiters is not None:
@@ -211,7 +214,7 @@ class Replicas:
         loop = asyncio.get_running_loop()
         work = []
         for log_dir, share in shares.items():
-            threads = min(self._threads, len(share))
+            threads = min(DISK_THREADS if new else self._threads, len(share))
             for turn in range(threads):
                 work.append(loop.run_in_executor(self._workers, self._open_share, log_dir, share[turn::threads]))
         await asyncio.gather(*work)
@@ -377,7 +380,7 @@ class Replicas:
 
     def close(self) -> list[LogDir]:
         """Flush and close every log, and record it; the log dirs where all of that went well. Waits for the disk."""
-        self.each(core.Partition.flush)
+        list(self._workers.map(_flush, self))
         self.record_log_starts()
         self.record_recovery_points()
         self.record_high_watermarks()
@@ -389,3 +392,13 @@ class Replicas:
             event(log, logging.ERROR, "not closed cleanly", reason=problem)
             return []
         return [log_dir for log_dir in self._usable() if log_dir not in troubled]
+
+
+def _flush(replica: Replica) -> None:
+    """Put all of a log on disk, and what goes with it."""
+    try:
+        if replica.log is not None:
+            replica.log.flush()
+            replica.log.write_checkpoints()
+    except (core.LogError, OSError) as problem:
+        event(log, logging.ERROR, "not flushed", partition=replica.key, reason=problem)
