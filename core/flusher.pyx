@@ -193,7 +193,7 @@ cdef int close_active(log_t* l) noexcept nogil:
     cdef pending_t p
     cdef segment_t* s = log_active(l)
     cdef int status = segment_write_indexes(s, s.files, True)
-    if status == 0 and l.producers.count:
+    if status == 0 and l.producers.highest_id >= 0:  # there was one, ever: also that it expired is worth a snapshot
         p.offset = l.view.log_end
         status = sequence_save(&l.producers, &p.data, &p.length)
         if status == 0:

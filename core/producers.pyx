@@ -158,10 +158,11 @@ cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
     return w.segment.base_offset
 
 
-cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded) noexcept nogil:
+cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil:
     """Forget all producers and take the newest whole snapshot in [first, offset]; its offset, or -1 if there is none.
 
-    One from before the log's first segment would miss what its producers wrote between the two."""
+    One from before the log's first segment would miss what its producers wrote between the two. `torn`: a newer one was
+    there, but not whole."""
     cdef int64_t highest = l.producers.highest_id
     cdef sequence_t tail
     cdef uint8_t* data = NULL
@@ -169,6 +170,7 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     cdef int status
     sequence_free(&l.producers)
     l.producers.highest_id = highest
+    torn[0] = False
     loaded[0] = newest_snapshot(l, offset)
     while loaded[0] >= first:
         data = NULL
@@ -178,6 +180,7 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
         free(data)
         if status == 0:
             break
+        torn[0] = True
         loaded[0] = newest_snapshot(l, loaded[0] - 1)
     if loaded[0] < first:
         loaded[0] = -1
@@ -199,7 +202,8 @@ cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
     """The producers as the log's batches before `end` left them. Under the append mutex."""
     cdef int64_t first = l.segments.items[0].base_offset, loaded = -1
-    cdef int status = producers_load(l, first, end, &loaded)
+    cdef bint torn
+    cdef int status = producers_load(l, first, end, &loaded, &torn)
     return status if status != 0 else producers_replay(l, max(loaded, first), end)
 
 

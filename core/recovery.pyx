@@ -385,7 +385,8 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     cdef scan_t c
     cdef bint torn = False
     cdef int64_t loaded = -1
-    cdef int status = producers_load(l, bases[0], bases[i], &loaded)
+    cdef int status = producers_load(l, bases[0], bases[i], &loaded, &torn)
+    torn = False
     if status == 0 and i > 0 and loaded < bases[i]:
         status = producers_replay(l, max(loaded, bases[0]), bases[i])
     if status != 0:
@@ -420,6 +421,7 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
 cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r, int64_t* end) noexcept nogil:
     """Open all segments in order: believed while they lie below the recovery point, then scanned."""
     cdef int64_t i = 0, loaded = -1
+    cdef bint torn = False
     cdef int status = 0
     while status == 0 and i + 1 < n and (r.clean or bases[i + 1] <= r.recovery_point):
         status = open_sealed(l, bases[i], bases[i + 1], r)
@@ -430,9 +432,10 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
         status = open_last(l, bases[i], r, end)
         if status != CORRUPT_MESSAGE:
             if status == 0:
-                status = producers_load(l, bases[0], end[0], &loaded)
-            if status == 0 and 0 <= loaded < end[0] and l.producers.count:
-                status = producers_replay(l, loaded, end[0])
+                status = producers_load(l, bases[0], end[0], &loaded, &torn)
+            # A stop without producers writes no snapshot; an older one is of before the first of them, if it is empty.
+            if status == 0 and loaded < end[0] and (torn or l.producers.count):
+                status = producers_replay(l, max(loaded, bases[0]), end[0])
             return status
         r.recovery_point = min(r.recovery_point, bases[i])  # the marker lied: believe nothing of this segment
     return scan_from(l, bases, n, i, r, end)
