@@ -13,7 +13,7 @@ from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
 from pybroker.core.cursor cimport SHORT
-from pybroker.core.epochs cimport epochs_assign, epochs_cut_tail
+from pybroker.core.epochs cimport epochs_assign
 from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
     RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
@@ -187,7 +187,6 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         publish_end(l, end[0], transactions)
     else:
         end[0] = g.start
-        epochs_cut_tail(&l.epochs, g.start)
         for i in range(g.count - 1, -1, -1):
             if g.ready[i].batch.producer_id >= 0:
                 sequence_put_back(&l.producers, g.ready[i].batch.producer_id, &g.before[i] if g.before[i].id >= 0 else NULL)
@@ -238,6 +237,24 @@ cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
     return status
 
 
+cdef void take(partition_t* p, ready_t* r, int64_t end, int64_t now_ms) noexcept nogil:
+    """See whether a batch may be appended at `end`, and give it that place."""
+    r.status = admit(p, r)
+    if r.status == 0:
+        stamp(p, r, end, now_ms)
+
+
+cdef bint must_write_before(log_t* l, const gather_t* g, const ready_t* r, int64_t now_ms) noexcept nogil:
+    """Is what became of the gathered batches to be known before this one is looked at?"""
+    if r.status == DUPLICATE:
+        return r.out.last_offset >= g.start  # its original is among them
+    if r.status != 0:
+        return False
+    if g.count == GATHER_MAX or log_active(l).size + g.bytes + r.batch.size > l.settings.segment_bytes:
+        return True
+    return log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms)
+
+
 cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil:
     """Append checked batches in their order, all that fit one segment in one call; each says how it went."""
     cdef gather_t g
@@ -249,21 +266,18 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
     pthread_mutex_lock(&l.append_mutex)
     end = g.start = l.view.log_end
     while r != NULL:
-        r.status = admit(p, r)
+        take(p, r, end, now_ms)
+        if g.count > 0 and must_write_before(l, &g, r, now_ms):
+            write_gathered(p, &g, &end)
+            take(p, r, end, now_ms)
+        if r.status == 0 and log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
+            r.status = log_roll(l)
         if r.status == 0:
-            stamp(p, r, end, now_ms)
-            if g.count == GATHER_MAX or log_must_roll(
-                    l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
-                write_gathered(p, &g, &end)
-                stamp(p, r, end, now_ms)
-                if log_must_roll(l, r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
-                    r.status = log_roll(l)
-            if r.status == 0:
-                remember(l, r.batch.producer_id, &g.before[g.count])
-                r.status = account(l, &r.batch)
-            if r.status == 0:
-                gather(&g, r)
-                end = r.out.last_offset + 1
+            remember(l, r.batch.producer_id, &g.before[g.count])
+            r.status = account(l, &r.batch)
+        if r.status == 0:
+            gather(&g, r)
+            end = r.out.last_offset + 1
         r = r.next
     write_gathered(p, &g, &end)
     pthread_mutex_unlock(&l.append_mutex)
