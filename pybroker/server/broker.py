@@ -70,7 +70,7 @@ class Broker:
         self._cleaner: Cleaner | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._epoch = -1
-        self._groups: Coordinator | None = None
+        self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
         self._deleted_topics: list[str] = []  # whose deletion this start finished
 
@@ -189,7 +189,7 @@ class Broker:
     async def _serve(self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds) -> None:
         threads = min(self.config["num.io.threads"], os.cpu_count() or 1)
         self._workers = ThreadPoolExecutor(threads, "records")
-        groups = self._groups = Coordinator(self.config, self._workers)
+        groups = self.groups = Coordinator(self.config, self._workers)
         locator = Locator(self.broker_id, self.config, self.image, replicas, admin, groups)
         asked = Collaborators(
             self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers, groups, locator
@@ -224,8 +224,8 @@ class Broker:
         if self._listener is not None and self._fetch is not None:
             self._listener.stop_accepting()
             self._fetch.release()
-            if self._groups is not None:
-                self._groups.resign()
+            if self.groups is not None:
+                self.groups.resign()
             await self._listener.close(FINISH_SECONDS)
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.stop)

@@ -1,0 +1,41 @@
+"""What the tests of groups share: a whole broker in this process, and members that speak the protocol by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.groups.members import Member
+from tests.server.live import Live, Wire
+
+FEW = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100")
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker that runs, with few partitions for groups and no wait before their first rebalance."""
+    made = Live(tmp_path / "data", FEW)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def wire(live: Live) -> Wire:
+    """A connection to a broker whose offsets topic is made, with a topic `t` of four partitions."""
+    wire = await live.connect()
+    await wire.create("t", 4)
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    return wire
+
+
+@pytest.fixture
+def member(live: Live, wire: Wire) -> Callable[..., Awaitable[Member]]:
+    """Make members of groups, each on a connection of its own: `await member("g")`."""
+
+    async def make(group: str = "g", **how: object) -> Member:
+        return Member(await live.connect(), group, **how)  # type: ignore[arg-type]
+
+    return make

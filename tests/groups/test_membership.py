@@ -1,0 +1,220 @@
+"""Members of groups over real sockets: they come, go, vanish, come back, and the broker restarts under them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pybroker import errors
+from pybroker.protocol import messages as m
+from tests.groups.members import Member, commit, committed, describe, stable, until
+from tests.server.live import Live, Wire
+
+Make = Callable[..., Awaitable[Member]]
+
+
+async def test_three_members_share_the_work(wire: Wire, member: Make) -> None:
+    """They join, the first leads, each gets what the leader gave it, and the group can be described."""
+    members = [await member() for _ in range(3)]
+    await stable(*members)
+    assert [one.leads for one in members] == [True, False, False]
+    assert sorted(members[0].members) == sorted(one.id for one in members)
+    group = await describe(wire, "g")
+    assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
+    assert {(x.member_id, bytes(x.member_assignment)) for x in group.members} == {
+        (one.id, str(n).encode()) for n, one in enumerate(members)
+    }
+    assert {await one.heartbeat() for one in members} == {0}
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_every_version_of_join_leads_to_a_stable_group(member: Make, version: int) -> None:
+    one = await member()
+    assert await one.join(version) == 0
+    assert await one.sync({one.id: b"all"}) == (0, b"all")
+
+
+async def test_a_member_that_leaves_makes_the_others_rejoin(wire: Wire, member: Make) -> None:
+    first, second = await member(), await member()
+    await stable(first, second)
+    assert await second.leave() == 0
+    assert await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
+    assert await second.heartbeat() == errors.UNKNOWN_MEMBER_ID
+    assert await first.join() == 0
+    assert await first.sync({first.id: b"all"}) == (0, b"all")
+
+
+async def test_each_member_that_is_asked_to_leave_has_an_answer_of_its_own(wire: Wire, member: Make) -> None:
+    """Of a group that is there, and of one that is not."""
+    one = await member()
+    await stable(one)
+    kind = m.LeaveGroupRequest.Members
+    for group, codes in (("g", [0, errors.UNKNOWN_MEMBER_ID]), ("none", [errors.UNKNOWN_MEMBER_ID] * 2)):
+        asked = [kind(member_id=one.id), kind(member_id="nobody")]
+        answer = await wire.call("LeaveGroup", 5, group_id=group, members=asked)
+        assert answer.error_code == 0
+        assert [(x.member_id, x.error_code) for x in answer.members] == list(zip((one.id, "nobody"), codes, strict=True))
+        old = await wire.call("LeaveGroup", 1, group_id=group, member_id="nobody")
+        assert old.error_code == errors.UNKNOWN_MEMBER_ID
+
+
+async def test_a_silent_member_is_out_after_its_session(member: Make) -> None:
+    first, second = await member(), await member(session_ms=300)
+    await stable(first, second)
+
+    async def told() -> bool:
+        return await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
+
+    await until("the silent member is missed", told)
+    assert await first.join() == 0
+    assert first.members == [first.id]
+
+
+async def test_a_static_member_keeps_its_place_over_a_restart_of_its_process(member: Make) -> None:
+    """It comes back under a new id without a rebalance, with the same assignment; its old self is fenced."""
+    other, old = await member(), await member(instance="i1")
+    assert await old.join() == 0
+    await old.sync({old.id: b"1"})
+    other.send_join()
+    assert await other.receive_join() == errors.MEMBER_ID_REQUIRED
+    for one in (old, other):
+        one.send_join()
+    assert [await one.receive_join() for one in (old, other)] == [0, 0]
+    other.send_sync()
+    assert await old.sync({old.id: b"1", other.id: b"2"}) == (0, b"1")
+    assert (await other.wire.receive("SyncGroup", 5))[1].assignment == b"2"
+
+    again = await member(instance="i1")
+    assert await again.join() == 0
+    assert again.generation == old.generation and again.id != old.id
+    assert await again.sync() == (0, b"1")
+    assert await old.heartbeat() == errors.FENCED_INSTANCE_ID
+    assert await old.commit(t0=1) == [errors.FENCED_INSTANCE_ID]
+    assert await other.heartbeat() == 0
+
+
+async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
+    wire: Wire, member: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its request is given up; the others join without it once its session is over, and nothing is left in the log."""
+    first, ghost = await member(), await member(session_ms=300)
+    await stable(first)
+    ghost.send_join()
+    assert await ghost.receive_join() == errors.MEMBER_ID_REQUIRED
+    ghost.send_join()
+
+    async def seen() -> bool:
+        return len((await describe(wire, "g")).members) == 2
+
+    await until("the second member waits", seen)
+    ghost.wire.writer.close()
+    await asyncio.sleep(0.1)
+    assert await first.join() == 0
+    assert len(first.members) == 2
+    assert await first.sync({first.id: b"1"}) == (0, b"1")
+
+    async def told() -> bool:
+        return await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
+
+    await until("the ghost is missed", told)
+    assert await first.join() == 0
+    assert first.members == [first.id]
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+async def test_the_cause_of_a_rebalance_is_logged_and_kept(
+    live: Live, member: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for each, with the reason that the client gave; the last one stays with the group, all are counted."""
+    caplog.set_level(logging.INFO, "pybroker")
+    one = await member()
+    assert await one.join(reason="first poll") == 0
+    await one.sync({one.id: b"1"})
+    assert await one.leave() == 0
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("rebalance ")]
+    assert len(lines) == 2
+    assert f'cause="{one.id} joined: first poll"' in lines[0]
+    assert f'cause="{one.id} left: done"' in lines[1]
+    assert live.broker is not None and live.broker.groups is not None
+    assert live.broker.groups.rebalances == {"member_joined": 1, "member_left": 1}
+    entry = live.broker.groups.find("g")
+    assert entry is not None and entry.group.cause == f"{one.id} left: done"
+
+
+async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: Live, member: Make) -> None:
+    """A heartbeat and a commit of before go on as if nothing had happened; so does a rejoin that changes nothing."""
+    first, second = await member(), await member()
+    await stable(first, second)
+    assert await first.commit(t0=10, t1=11) == [0, 0]
+    await live.restart()
+    first.wire, second.wire = await live.connect(), await live.connect()
+
+    async def serves() -> bool:
+        return await second.commit(t2=12) == [0]
+
+    await until("the groups are loaded", serves)
+    assert [await one.heartbeat() for one in (first, second)] == [0, 0]
+    assert await committed(first.wire, "g") == {"t0": 10, "t1": 11, "t2": 12}
+    assert await second.sync() == (0, b"1")
+    generation = second.generation
+    assert await second.join() == 0
+    assert second.generation == generation
+
+
+async def test_members_of_a_loaded_group_have_a_session_again(live: Live, member: Make) -> None:
+    """Nobody of them comes back: the group is empty after a session, and keeps its offsets."""
+    one = await member(session_ms=300)
+    await stable(one)
+    assert await one.commit(t0=10) == [0]
+    await live.restart()
+    wire = await live.connect()
+
+    async def empty() -> bool:
+        return bool((await describe(wire, "g")).group_state == "Empty")
+
+    await until("the group is empty", empty)
+    assert await committed(wire, "g") == {"t0": 10}
+
+
+async def test_who_waits_when_the_broker_stops_is_told_to_look_elsewhere(live: Live, wire: Wire, member: Make) -> None:
+    first, second = await member(), await member()
+    await stable(first)
+    second.send_join()
+    assert await second.receive_join() == errors.MEMBER_ID_REQUIRED
+    second.send_join()
+
+    async def waits() -> bool:
+        return len((await describe(wire, "g")).members) == 2
+
+    await until("the second member waits", waits)
+    broker, live.broker = live.broker, None
+    assert broker is not None
+    _, error = await asyncio.gather(broker.stop(), second.receive_join())
+    assert error == errors.NOT_COORDINATOR
+
+
+async def test_a_deleted_group_is_gone(live: Live, wire: Wire, member: Make) -> None:
+    """Not while it has members; then with its offsets, and for good."""
+    one = await member()
+    await stable(one)
+    await one.commit(t0=1)
+    assert await commit(wire, "simple", {"t0": 7}) == [0]
+    asked = ["g", "simple", "none"]
+    results = (await wire.call("DeleteGroups", 2, groups_names=asked)).results
+    assert [(r.group_id, r.error_code) for r in results] == [
+        ("g", errors.NON_EMPTY_GROUP), ("simple", 0), ("none", errors.GROUP_ID_NOT_FOUND)
+    ]  # fmt: skip
+    await one.leave()
+    assert [r.error_code for r in (await wire.call("DeleteGroups", 2, groups_names=["g"])).results] == [0]
+    await live.restart()
+    wire = await live.connect()
+
+    async def loaded() -> bool:
+        return (await wire.call("ListGroups", 4)).error_code == 0
+
+    await until("the groups are loaded", loaded)
+    assert (await wire.call("ListGroups", 4)).groups == []
+    assert (await describe(wire, "g")).group_state == "Dead"

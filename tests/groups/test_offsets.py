@@ -1,0 +1,293 @@
+"""Committed offsets: taken, refused, forgotten with their topic, expired; what is said while they are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.cluster.offsets import Committed
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
+from pybroker.groups.shard import wall_ms
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from tests.groups.members import Member, commit, committed, stable, until
+from tests.server.live import Live, Wire
+
+Make = Callable[..., Awaitable[Member]]
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+MINUTE_MS = 60_000
+
+
+async def test_metadata_is_taken_up_to_its_limit(wire: Wire) -> None:
+    """offset.metadata.max.bytes, counted in bytes: at the limit and one above."""
+    assert await commit(wire, "g", {"t0": 5}, committed_metadata="é" * 2048) == [0]
+    assert await commit(wire, "g", {"t0": 6}, committed_metadata="é" * 2048 + "x") == [errors.OFFSET_METADATA_TOO_LARGE]
+    assert await committed(wire, "g") == {"t0": 5}
+
+
+async def test_what_is_unknown_is_refused_alone(wire: Wire) -> None:
+    unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert await commit(wire, "g", {"t0": 1, "t9": 1, "nope0": 1}) == [0, unknown, unknown]
+    assert await committed(wire, "g") == {"t0": 1}
+
+
+async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: Make) -> None:
+    """With the wrong generation, the wrong id or none nothing is stored; between join and sync neither."""
+    one = await member()
+    assert await one.join() == 0
+    assert await one.commit(t0=1) == [errors.REBALANCE_IN_PROGRESS]
+    await one.sync({one.id: b""})
+    assert await one.commit(t0=1) == [0]
+    assert await commit(wire, "g", {"t0": 2}) == [errors.UNKNOWN_MEMBER_ID]
+    assert await commit(wire, "g", {"t0": 2}, "nobody", one.generation) == [errors.UNKNOWN_MEMBER_ID]
+    assert await commit(wire, "g", {"t0": 2}, one.id, one.generation + 1) == [errors.ILLEGAL_GENERATION]
+    assert await commit(wire, "new", {"t0": 2}, "m", 3) == [errors.ILLEGAL_GENERATION]
+    assert await committed(wire, "g") == {"t0": 1}
+
+
+async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -> None:
+    """A new topic of that name is read from wherever the group says, not from where it stood in the old one."""
+    await wire.create("u")
+    assert await commit(wire, "g", {"t0": 1, "u0": 2}) == [0, 0]
+    assert await commit(wire, "h", {"u0": 3}) == [0]
+    await wire.call("DeleteTopics", 5, topic_names=["u"], timeout_ms=5000)
+    await wire.create("u")
+    assert await committed(wire, "g") == {"t0": 1}
+    assert await committed(wire, "h") == {}
+    await live.restart()
+    wire = await live.connect()
+    await until("the groups are loaded", lambda: listed(wire))
+    assert await committed(wire, "g") == {"t0": 1}
+    assert await committed(wire, "h") == {}
+
+
+async def listed(wire: Wire) -> bool:
+    return (await wire.call("ListGroups", 4)).error_code == 0
+
+
+async def test_without_its_topic_there_are_no_groups_and_then_new_ones(wire: Wire, member: Make) -> None:
+    """__consumer_offsets is deleted: members are sent to find a coordinator, which makes it again, empty."""
+    one = await member()
+    await stable(one)
+    await wire.call("DeleteTopics", 5, topic_names=[OFFSETS_TOPIC], timeout_ms=5000)
+    assert await one.heartbeat() == errors.COORDINATOR_NOT_AVAILABLE
+    found = await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    assert found.coordinators[0].error_code == 0
+    assert await committed(wire, "g") == {}
+    one.id = ""
+    assert await one.join() == 0
+
+
+async def test_deleting_offsets_spares_what_the_group_reads(wire: Wire, member: Make) -> None:
+    """OffsetDelete: not of a subscribed topic, and GROUP_ID_NOT_FOUND for a group that is not there."""
+    await wire.create("u")
+    one = await member()
+    await stable(one)
+    assert await one.commit(t0=1, u0=2) == [0, 0]
+    kind = m.OffsetDeleteRequest.Topics
+    topics = [kind(name=name, partitions=[kind.Partitions(partition_index=0)]) for name in ("t", "u")]
+    answer = await wire.call("OffsetDelete", 0, group_id="g", topics=topics)
+    codes = [p.error_code for topic in answer.topics for p in topic.partitions]
+    assert codes == [errors.GROUP_SUBSCRIBED_TO_TOPIC, 0]
+    assert await committed(wire, "g") == {"t0": 1}
+    answer = await wire.call("OffsetDelete", 0, group_id="none", topics=topics)
+    assert answer.error_code == errors.GROUP_ID_NOT_FOUND
+
+
+# -- the coordinator on logs of its own -------------------------------------------------------------------------------
+
+
+class Log:
+    """A partition of the offsets topic on disk; its first read waits for `gate`."""
+
+    def __init__(self, broker: core.Broker, directory: Path, index: int) -> None:
+        self.key = TopicPartition(OFFSETS_TOPIC, index)
+        config = {"cleanup.policy": 2, "segment.bytes": 1 << 20}
+        self._log = broker.open(str(directory), OFFSETS_TOPIC, index, topic_id=b"\1" * 16, config=config)
+        self._log.become_leader(0, 0)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def partition(self) -> Any:
+        return self
+
+    def append(self, records: core.Bytes, now_ms: int) -> core.Appended:
+        return self._log.append(records, now_ms=now_ms)
+
+    @property
+    def log_start_offset(self) -> int:
+        assert self.gate.wait(10)
+        return self._log.log_start_offset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class Bench:
+    """A coordinator of 4 partitions, to load again as often as a test wants."""
+
+    def __init__(self, directory: Path, workers: ThreadPoolExecutor) -> None:
+        self._workers = workers
+        self._core = core.Broker()
+        self.logs = [Log(self._core, directory, index) for index in range(4)]
+        self.groups = self.fresh()
+
+    def fresh(self, *sets: str) -> Coordinator:
+        self.groups = Coordinator(BrokerConfig.load(sets=sets), self._workers)
+        return self.groups
+
+    def close(self) -> None:
+        self._core.close(clean=False)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with ThreadPoolExecutor(4) as workers:
+        made = Bench(tmp_path, workers)
+        yield made
+        made.close()
+
+
+def at(offset: int, commit_ms: int = 0) -> Committed:
+    return Committed(offset, -1, "", commit_ms or wall_ms())
+
+
+async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) -> None:
+    """Its groups are COORDINATOR_LOAD_IN_PROGRESS, a heartbeat is fine and a sync is to rejoin; others are served."""
+    slow, quick = "g0", next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != partition_of("g0", 4))
+    await bench.groups.lead(bench.logs, 4)
+    bench.groups.commit(slow, "", None, -1, {T0: at(5)})
+    bench.groups.resign()
+    gate = bench.logs[partition_of(slow, 4)].gate
+    gate.clear()
+    groups = bench.fresh()
+    loading = asyncio.get_running_loop().create_task(groups.lead(bench.logs, 4))
+    try:
+        await asyncio.sleep(0)  # the others are read on threads of their own
+        async with asyncio.timeout(5):
+            while sum(shard.loading for shard in groups._shards.values()) != 1:
+                await asyncio.sleep(0.01)
+        assert groups.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
+        for call, code in (
+            (lambda: groups.commit(slow, "", None, -1, {T0: at(7)}), errors.COORDINATOR_LOAD_IN_PROGRESS),
+            (lambda: groups.find(slow), errors.COORDINATOR_LOAD_IN_PROGRESS),
+            (lambda: groups.sync(slow, "m", None, 1, {}, None, None), errors.REBALANCE_IN_PROGRESS),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                result = call()
+                if asyncio.iscoroutine(result):
+                    await result
+            assert refused.value.code == code
+        assert groups.heartbeat(slow, "m", None, 1) == errors.NONE
+        groups.forget_topic("u")
+    finally:
+        gate.set()
+    await loading
+    found = groups.find(slow)
+    assert found is not None and found.offsets[T0].offset == 5
+    groups.resign()
+
+
+async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_that(bench: Bench) -> None:
+    await bench.groups.lead(bench.logs, 4)
+    bench.groups.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
+    bench.groups.resign()
+    gate = bench.logs[partition_of("g", 4)].gate
+    gate.clear()
+    groups = bench.fresh()
+    loading = asyncio.get_running_loop().create_task(groups.lead(bench.logs, 4))
+    await asyncio.sleep(0.05)
+    groups.forget_topic("u")
+    gate.set()
+    await loading
+    for groups in (groups, bench.fresh()):
+        if not groups._shards:
+            await groups.lead(bench.logs, 4)
+        found = groups.find("g")
+        assert found is not None and list(found.offsets) == [T0]
+        groups.resign()
+
+
+async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None:
+    """offsets.retention.minutes after the last commit of a group that has no members: at the limit and just before."""
+    groups = bench.fresh("offsets.retention.minutes=1")
+    await groups.lead(bench.logs, 4)
+    now = wall_ms()
+    groups.commit("g", "", None, -1, {T0: at(1, now), T1: at(2, now + 500)})
+    assert await groups.expire(now + MINUTE_MS - 1) == 0
+    assert await groups.expire(now + MINUTE_MS) == 1
+    found = groups.find("g")
+    assert found is not None and list(found.offsets) == [T1]
+    assert await groups.expire(now + MINUTE_MS + 500) == 1
+    assert groups.find("g") is None
+    groups.resign()
+    again = bench.fresh()
+    await again.lead(bench.logs, 4)
+    assert list(again.entries()) == []
+    again.resign()
+
+
+async def test_offsets_expire_by_themselves(bench: Bench) -> None:
+    """The look at offsets.retention.check.interval.ms finds what was committed long ago."""
+    groups = bench.fresh("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=20")
+    await groups.lead(bench.logs, 4)
+    groups.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
+    async with asyncio.timeout(5):
+        while groups.find("g") is not None:
+            await asyncio.sleep(0.01)
+    groups.resign()
+
+
+@pytest.mark.parametrize("codec", range(5))
+async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
+    """offsets.topic.compression.codec: each codec is written, and read at the next start."""
+    groups = bench.fresh(f"offsets.topic.compression.codec={codec}")
+    await groups.lead(bench.logs, 4)
+    assert groups.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
+    groups.resign()
+    piece = bench.logs[partition_of("g", 4)].read(0, 1 << 20).slice
+    assert [header.codec for _, header in core.iter_batches(piece.tobytes())] == [codec]
+    piece.close()
+    again = bench.fresh()
+    await again.lead(bench.logs, 4)
+    found = again.find("g")
+    assert found is not None and {k: c.offset for k, c in found.offsets.items()} == {T0: 1, T1: 2}
+    again.resign()
+
+
+async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench) -> None:
+    """Its groups answer NOT_COORDINATOR, the others are served."""
+    bad = bench.logs[partition_of("g", 4)]
+    bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
+    await bench.groups.lead(bench.logs, 4)
+    with pytest.raises(KafkaError) as refused:
+        bench.groups.find("g")
+    assert refused.value.code == errors.NOT_COORDINATOR
+    other = next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != bad.key.partition)
+    assert bench.groups.commit(other, "", None, -1, {T0: at(1)}) == {T0: 0}
+    bench.groups.resign()
+
+
+async def test_a_log_that_takes_nothing_is_told_to_the_client(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the commit is NOT_COORDINATOR and was not made; with space again the next one is."""
+    await bench.groups.lead(bench.logs, 4)
+    log = bench.logs[partition_of("g", 4)]
+
+    def full(records: core.Bytes, now_ms: int) -> core.Appended:
+        raise core.LogError(errors.KAFKA_STORAGE_ERROR, "no space left")
+
+    monkeypatch.setattr(log, "append", full)
+    assert bench.groups.commit("g", "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
+    assert bench.groups.find("g") is None
+    monkeypatch.undo()
+    assert bench.groups.commit("g", "", None, -1, {T0: at(2)}) == {T0: 0}
+    bench.groups.resign()
