@@ -127,10 +127,10 @@ async def bench() -> AsyncIterator[Bench]:
     await made.close()
 
 
-@pytest.fixture
-async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that runs, on a data directory of its own."""
-    made = Live(tmp_path / "data")
+@pytest.fixture(params=["native", "python"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker that runs, on a data directory of its own; with the native plane, and with Python's slow truth alone."""
+    made = Live(tmp_path / "data", native_plane=request.param == "native")
     await made.start()
     yield made
     await made.stop()

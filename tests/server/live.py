@@ -133,8 +133,9 @@ def values(records: Any) -> list[bytes | None]:
 class Live:
     """A broker in this process, to stop and start again on the same data."""
 
-    def __init__(self, data_dir: Path, sets: Sequence[str] = ()) -> None:
+    def __init__(self, data_dir: Path, sets: Sequence[str] = (), *, native_plane: bool = True) -> None:
         self.data_dir = data_dir
+        self.native_plane = native_plane
         self.sets = list(sets)
         self.broker: Broker | None = None
         self._wires: list[Wire] = []
@@ -143,7 +144,7 @@ class Live:
         assert self.broker is None
         dirs = [] if any(s.startswith("log.dirs=") for s in [*self.sets, *sets]) else [f"log.dirs={self.data_dir}"]
         listeners = "listeners=PLAINTEXT://127.0.0.1:0"
-        broker = Broker(BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets]))
+        broker = Broker(BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets]), native_plane=self.native_plane)
         await broker.start()
         self.broker = broker
         return broker

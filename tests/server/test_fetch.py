@@ -13,6 +13,12 @@ from pybroker.protocol import messages as m
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
 
+@pytest.fixture(params=["python", "native"])
+def plane(request: pytest.FixtureRequest) -> str:
+    """Both move the same bytes in the same way."""
+    return str(request.param)
+
+
 async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
     """Whole batches: the client skips what lies before its offset."""
     await wire.create("t")
@@ -157,6 +163,7 @@ async def test_a_stop_answers_parked_fetches(live: Live, wire: Wire) -> None:
     assert await reader.closed()
 
 
+@pytest.mark.parametrize("live", ["python"], indirect=True)
 async def test_a_reader_that_goes_leaves_nothing_behind(live: Live, wire: Wire) -> None:
     """A parked fetch of a closed connection no longer waits on its partition."""
     await wire.create("t")
@@ -227,6 +234,7 @@ def fetched(response: Any) -> dict[int, list[bytes | None]]:
     return {p.partition_index: values(p.records) for topic in response.responses for p in topic.partitions}
 
 
+@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_a_session_tells_only_news(wire: Wire) -> None:
     """Full, then nothing, then one partition's news, then a partition more, then one less, then closed."""
     await wire.create("t", 4)
@@ -258,6 +266,7 @@ async def test_a_session_tells_only_news(wire: Wire) -> None:
     assert (await go_on(6)).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
 
 
+@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire: Wire) -> None:
     await wire.create("t", 3)
     reader = await live.connect()
@@ -272,6 +281,7 @@ async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire:
     assert fetched(response) == {2: [b"x"]}
 
 
+@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_names_and_ids_do_not_mix_in_a_session(wire: Wire) -> None:
     created = await wire.create("t")
     full = await wire.call("Fetch", 12, **fetch_fields("t", 0), session_epoch=0)

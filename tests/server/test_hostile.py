@@ -19,6 +19,13 @@ from pybroker.replication.replicas import Replica
 from tests.protocol.values import sample
 from tests.server.live import Live, batch, fetch_fields, produce_data
 
+
+@pytest.fixture(params=["python", "native"])
+def plane(request: pytest.FixtureRequest) -> str:
+    """Both move the same bytes in the same way."""
+    return str(request.param)
+
+
 NAMES = sorted(api.name for api in SERVED.values())
 
 
@@ -146,6 +153,7 @@ async def test_tags_without_end(target: Live) -> None:
     await serves(target)
 
 
+@pytest.mark.parametrize("live", ["python"], indirect=True)
 async def test_what_nobody_foresaw_is_answered_and_logged(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

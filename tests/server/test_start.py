@@ -19,7 +19,11 @@ from pybroker.errors import KafkaError
 from pybroker.server.broker import STORE_FILE
 from tests.server.live import Live, Wire, batch, values
 
-RECOVERY, STARTS, MARKS = "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"
+RECOVERY, STARTS, MARKS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
 CLEAN = ".kafka_cleanshutdown"
 
 
@@ -110,7 +114,9 @@ async def test_a_clean_stop_leaves_its_mark_and_a_start_takes_it(live: Live) -> 
 
 
 @pytest.mark.parametrize("name", [RECOVERY, STARTS, MARKS])
-@pytest.mark.parametrize("content", [b"", b"0", b"0\n9\nt 0 3\n", b"1\n0\n", b"0\n1\nt zero 3\n", b"\xff\xfe\x00", b"0\n1\nt 0"])
+@pytest.mark.parametrize(
+    "content", [b"", b"0", b"0\n9\nt 0 3\n", b"1\n0\n", b"0\n1\nt zero 3\n", b"\xff\xfe\x00", b"0\n1\nt 0"]
+)
 async def test_a_checkpoint_that_is_no_use_is_ignored(
     live: Live, name: str, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,9 +130,7 @@ async def test_a_checkpoint_that_is_no_use_is_ignored(
 
 
 async def test_checkpoints_are_written_at_intervals(live: Live) -> None:
-    await live.restart(
-        "replica.high.watermark.checkpoint.interval.ms=50", "log.flush.offset.checkpoint.interval.ms=50"
-    )
+    await live.restart("replica.high.watermark.checkpoint.interval.ms=50", "log.flush.offset.checkpoint.interval.ms=50")
     await filled(live)
     deadline = time.monotonic() + 5
     while (live.data_dir / MARKS).read_text() != "0\n1\nt 0 3\n":
