@@ -12,5 +12,5 @@ cdef class Broker:
     cdef object thread
     cdef object lock
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL
-    cdef _claim(self, str log_dir, str directory, bytes topic_id)
+    cdef _claim(self, str directory, bytes topic_id)
     cdef _recover(self, Partition p, recovery_t* r)

@@ -22,7 +22,7 @@ from pybroker.core.sequence cimport sequence_init
 from pybroker.core.status cimport raise_status
 from pybroker.core.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
-    P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace, vfs_sync_dir,
+    P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
 )
 
 import base64
@@ -141,7 +141,7 @@ cdef class Broker:
         cdef size_t n = len(data)
         cdef int status
         with nogil:
-            status = vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n)
+            status = vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n, True)
         raise_status(status, path)
 
     def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1) -> None:
@@ -168,7 +168,7 @@ cdef class Broker:
             p.topic = topic
             p.partition = partition
             p.directory = directory
-            p.topic_id = self._claim(log_dir, directory, topic_id)
+            p.topic_id = self._claim(directory, topic_id)
             p.state = self._new_state(topic, partition, p.topic_id, new_log(self.context, os.fsencode(directory)))
             p.owner = self
             p.recovery = ""
@@ -202,12 +202,12 @@ cdef class Broker:
         state.index = partition
         return state
 
-    cdef _claim(self, str log_dir, str directory, bytes topic_id):
-        """Make the directory and its metadata, or check that an existing one belongs to this topic id."""
+    cdef _claim(self, str directory, bytes topic_id):
+        """Make the directory and its metadata, or check that an existing one belongs to this topic id.
+
+        Neither is made durable here: who opens the partition after a power cut makes them again."""
         cdef bytes name = os.fsencode(directory)
-        cdef bytes parent = os.fsencode(log_dir)
         cdef const char* c_name = name
-        cdef const char* c_parent = parent
         cdef const char* c_path
         cdef const char* c_text
         cdef size_t n
@@ -215,8 +215,6 @@ cdef class Broker:
         if not os.path.isdir(directory):
             with nogil:
                 status = vfs_mkdir(self.context.fs, P_PARTITION_CREATE, c_name)
-                if status == 0:
-                    status = vfs_sync_dir(c_parent)
             raise_status(status, directory)
         known = read_metadata(directory)
         if known and topic_id != bytes(16) and known != topic_id:
@@ -229,7 +227,7 @@ cdef class Broker:
             c_text = text
             n = len(text)
             with nogil:
-                status = vfs_replace(self.context.fs, P_METADATA_WRITE, c_path, c_text, n)
+                status = vfs_replace(self.context.fs, P_METADATA_WRITE, c_path, c_text, n, False)
             raise_status(status, directory)
         return known or topic_id
 

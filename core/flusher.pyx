@@ -19,7 +19,7 @@ from pybroker.core.producers cimport producers_prune, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_rebuild
 from pybroker.core.segment cimport (
-    PATH_BYTES, files_drop, files_t, segment_flush, segment_seal, segment_t, segment_write_indexes,
+    PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
 from pybroker.core.vfs cimport P_EPOCH_WRITE, vfs_replace, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
@@ -85,7 +85,7 @@ cdef void write_behind(log_t* l) noexcept nogil:
     cdef int64_t size = load_i64(&s.size), behind = load_i64(&s.behind)
     if f == NULL or load_i32(&s.sealed):
         return
-    if size - behind >= l.context.write_behind_bytes:
+    if segment_is_behind(s, size, l.context.write_behind_bytes):
         vfs_write_behind(f.fd, behind, size - behind)
         store_i64(&s.behind, size)
     if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
@@ -181,7 +181,7 @@ cdef int log_write_epochs(log_t* l) noexcept nogil:
     if text == NULL:
         return status
     snprintf(path, PATH_BYTES, "%s/leader-epoch-checkpoint", l.directory)
-    status = vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n)
+    status = vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n, True)
     free(text)
     if status < 0:
         l.epochs.dirty = True

@@ -254,7 +254,7 @@ cdef int index_replace(const index_t* ix, vfs_t* fs, const char* path) noexcept 
         return -ENOMEM
     for i in range(ix.count):
         encode(ix.width, place(ix, i), data + i * ix.width)
-    status = vfs_replace(fs, P_INDEX_WRITE, path, data, n)
+    status = vfs_replace(fs, P_INDEX_WRITE, path, data, n, True)
     free(data)
     return status
 

@@ -19,8 +19,8 @@ from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
 from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
 from pybroker.core.segment cimport (
-    UNKNOWN, files_hold, files_t, segment_create, segment_files, segment_free, segment_new, segment_note, segment_t,
-    segment_times, segment_write,
+    UNKNOWN, files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind, segment_new,
+    segment_note, segment_t, segment_times, segment_write,
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
 from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
@@ -237,7 +237,7 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
             return status
         position += batches[i].bytes
     store_i64(&s.size, position)
-    if position - s.behind >= l.context.write_behind_bytes:
+    if segment_is_behind(s, position, l.context.write_behind_bytes):
         log_wake_flusher(l)
     return 0
 

@@ -239,7 +239,8 @@ cdef class Plane:
 
     def take(self) -> list:
         """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
-        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended."""
+        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says why
+        unless its peer ended it; "grown": see watch()."""
         cdef letter_t* l
         cdef letter_t* after
         out = []
@@ -247,7 +248,7 @@ cdef class Plane:
             l = mailbox_take(&self.state.mailbox)
         while l != NULL:
             after = l.next
-            frame = PyBytes_FromStringAndSize(<char*>l.frame, l.length) if l.kind == REQUEST else b""
+            frame = PyBytes_FromStringAndSize(<char*>l.frame, l.length)
             out.append((KINDS[l.kind], l.id, <uintptr_t>l.conn, frame))
             free(l)
             l = after

@@ -210,7 +210,7 @@ cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
 cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:
     cdef char path[PATH_BYTES]
     snapshot_path(l, p.offset, path)
-    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length)
+    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length, True)
 
 
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:

@@ -12,7 +12,7 @@ is pinned for the length of its turn, and never while it waits.
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memset, strlen
 from posix.unistd cimport close
 
 from pybroker.core.atomic cimport load_i32
@@ -65,7 +65,8 @@ cdef enum:
     OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
     SWEEP_MS = 1000
     READS_MAX = 8                # of one connection in one turn
-    BROKEN = -100000             # a read found no frame, or no memory
+    BROKEN = -100000             # no frame has such a size, or there is no memory for it
+    REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing
 
 
 cdef int64_t nanoseconds(int clock) noexcept nogil:
@@ -190,7 +191,7 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         link_newest(r, c)
         r.connections += 1
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
-            close_conn(r, c)
+            close_conn(r, c, "it cannot be watched")
         return
     if n.first != NULL:
         if c.last != NULL:
@@ -242,13 +243,13 @@ cdef void make_ready(reactor_t* r, conn_t* c) noexcept nogil:
     r.ready_last = c
 
 
-cdef void close_conn(reactor_t* r, conn_t* c) noexcept nogil:
-    """End a connection; it is freed at the end of the turn, or when Python's answer to it came."""
+cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
+    """End a connection, saying why unless it was its peer; freed at the turn's end, or when Python's answer came."""
     if c.fd >= 0:
         close(c.fd)
         c.fd = -1
         c.readable = c.writable = 0
-        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, NULL, 0)
+        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason))
         if c.state == AWAY:
             mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
     if c.state != AWAY:
@@ -284,9 +285,11 @@ cdef void drain(reactor_t* r) noexcept nogil:
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
     cdef cursor_t at
-    cdef int16_t api = load_be16(frame), version = load_be16(frame + 2)
+    cdef int16_t api = -1, version = 0
     cdef int verdict = DECLINED
-    cursor_init(&at, frame + 4, n - 4)
+    if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
+        api, version = load_be16(frame), load_be16(frame + 2)
+        cursor_init(&at, frame + 4, n - 4)
     if api == API_PRODUCE:
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
         if verdict == DECLINED and r.turn.count > 0:
@@ -319,18 +322,18 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
 
 
 cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
-    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, -1: close it."""
+    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, or why to close."""
     cdef int64_t at = 0, length
     cdef int verdict
     while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET:
         length = load_be32(data + at)
-        if length < FRAME_BYTES_MIN or length > r.plane.frame_bytes_max:
-            return -1
+        if length < 0 or length > r.plane.frame_bytes_max:
+            return BROKEN
         if n - at - 4 < length:
             break
         verdict = execute(r, c, data + at + 4, length)
         if verdict == REFUSED or c.state == CLOSING:
-            return -1
+            return REFUSED_FRAME
         if verdict == WAITS:
             break                # its frame stays, to be executed again
         at += 4 + length
@@ -338,7 +341,7 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
 
 
 cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
-    """Execute what the connection kept; -1: close it."""
+    """Execute what the connection kept; the bytes used up, or why to close."""
     cdef int64_t used = execute_all(r, c, c.own, c.own_used)
     if used > 0:
         drain(r)                 # the orders point into the buffer that is about to move
@@ -351,7 +354,7 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     cdef int64_t need = 4, got
     if c.own_used >= 4:
         need = 4 + <int64_t>load_be32(c.own)
-        if need > 4 + r.plane.frame_bytes_max or need < 4 + FRAME_BYTES_MIN:
+        if need > 4 + r.plane.frame_bytes_max or need < 4:
             return BROKEN
     elif c.own_capacity >= OWN_KEPT:
         need = c.own_capacity
@@ -383,35 +386,42 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
         c.readable = 0
     r.arena_used += got
     used = execute_all(r, c, at, got)
-    if used < 0 or (used < got and conn_keep(c, at + used, got - used) < 0):
-        return BROKEN
-    return got
+    if used < 0:
+        return used
+    return BROKEN if used < got and conn_keep(c, at + used, got - used) < 0 else got
 
 
 cdef bint take_input(reactor_t* r, conn_t* c) noexcept nogil:
-    """Read from a connection once, and execute what came; False: close it."""
-    cdef int64_t got
+    """Read from a connection once, and execute what came; False: it is closed."""
+    cdef int64_t got, used
     if c.own_used > 0 or c.own_capacity >= OWN_KEPT:
         got = read_own(r, c)
-        if got > 0 and execute_own(r, c) < 0:
-            return False
+        if got > 0:
+            used = execute_own(r, c)
+            if used < 0:
+                got = used
     else:
         got = read_arena(r, c)
     if got == -EAGAIN:
         c.readable = 0
-    return got > 0 or got == -EAGAIN or got == -EINTR
+    if got == BROKEN:
+        close_conn(r, c, "a frame of a size that is not allowed, or no memory for it")
+    elif got == REFUSED_FRAME:
+        close_conn(r, c, "Produce with acks=0 failed, or no memory for an answer")
+    elif got <= 0 and got != -EAGAIN and got != -EINTR:
+        close_conn(r, c, "")
+    return c.fd >= 0
 
 
 cdef void serve(reactor_t* r, conn_t* c) noexcept nogil:
     """One connection's share of a turn: execute what it kept, read a few times, execute that."""
     cdef int reads = 0
     if c.own_used > 0 and execute_own(r, c) < 0:
-        close_conn(r, c)
+        close_conn(r, c, "a frame of a size that is not allowed, or Produce with acks=0 failed")
         return
     while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
         reads += 1
         if not take_input(r, c):
-            close_conn(r, c)
             return
 
 
@@ -428,7 +438,7 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
         if events[i].events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP):
             c.readable = 1       # what it sent before it went is still executed; then read says 0
             if c.state != OPEN or events[i].events & (EPOLLHUP | EPOLLERR):
-                close_conn(r, c)
+                close_conn(r, c, "")
                 continue
         if events[i].events & EPOLLIN:
             c.readable = 1
@@ -457,10 +467,10 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         after = c.next_ready
         c.is_ready = 0
         if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
-            close_conn(r, c)
+            close_conn(r, c, "")
             c.is_ready = 0
         if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
-            close_conn(r, c)
+            close_conn(r, c, "")
         if c.state == CLOSING:
             c.is_ready = 1       # not again in the list of the next turn
             unready(r, c)
@@ -511,7 +521,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
             free(c.own)
             c.own = NULL
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
-            close_conn(r, c)
+            close_conn(r, c, "")
         c = after
     collect(&r.plane.context.quiesce)
 

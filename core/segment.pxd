@@ -9,6 +9,7 @@ cdef enum:
     PATH_BYTES = 4096
     RESERVE_MIN = 64 << 10       # space reserved ahead: as much again as is written, within these bounds
     RESERVE_MAX = 64 << 20
+    BEHIND_MAX = 64 << 20        # bytes that may wait for the kernel to write them, in one segment
 
 # What reading a segment needs open. Counted, because a slice on its way to a socket outlives the segment.
 cdef struct files_t:
@@ -53,6 +54,7 @@ cdef int segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil
 cdef int segment_write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil
+cdef bint segment_is_behind(const segment_t* s, int64_t size, int64_t least) noexcept nogil
 cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil
 cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil

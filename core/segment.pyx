@@ -276,6 +276,14 @@ cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
     return 0
 
 
+cdef bint segment_is_behind(const segment_t* s, int64_t size, int64_t least) noexcept nogil:
+    """Of `size` bytes, has as much again gathered in the page cache as the kernel was asked to write, within bounds?
+
+    Each round of write-behind costs a wake, and more requests to the disk: a long segment is written in long steps."""
+    cdef int64_t behind = load_i64(&s.behind)
+    return size - behind >= max(least, min(behind, <int64_t>BEHIND_MAX))
+
+
 cdef int sync_file(segment_t* s, int point, const char* suffix) noexcept nogil:
     """Make a file of a sealed segment durable, and leave it as it is to readers: open to them, or not."""
     cdef char path[PATH_BYTES]

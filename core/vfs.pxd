@@ -72,4 +72,5 @@ cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil
 cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil
 cdef int vfs_sync_dir(const char* path) noexcept nogil
 cdef int64_t vfs_size(int fd) noexcept nogil                               # bytes or -errno
-cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* data, size_t n) noexcept nogil
+cdef int vfs_replace(
+    vfs_t* fs, int write_point, const char* path, const void* data, size_t n, bint durable) noexcept nogil

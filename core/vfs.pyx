@@ -278,8 +278,11 @@ cdef int64_t vfs_size(int fd) noexcept nogil:
     return size if size >= 0 else -errno
 
 
-cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* data, size_t n) noexcept nogil:
+cdef int vfs_replace(
+    vfs_t* fs, int write_point, const char* path, const void* data, size_t n, bint durable) noexcept nogil:
     """Put a whole file in place of `path`, or leave it as it was: temporary file, sync, rename, sync of the directory.
+
+    What can be made again after a power cut need not be durable; a process that dies leaves it whole all the same.
 
     The points after `write_point` in the table are passed for the sync and the rename."""
     cdef char temporary[4096]
@@ -292,7 +295,7 @@ cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* d
     if fd < 0:
         return fd
     status = vfs_pwrite(fs, write_point, fd, data, n, 0)
-    if status == 0:
+    if status == 0 and durable:
         status = vfs_sync(fs, write_point + 1, fd)
     close(fd)
     if status == 0:
@@ -300,6 +303,8 @@ cdef int vfs_replace(vfs_t* fs, int write_point, const char* path, const void* d
     if status < 0:
         unlink(temporary)
         return status
+    if not durable:
+        return 0
     snprintf(directory, sizeof(directory), "%s", path)
     slash = strrchr(directory, c"/")
     if slash != NULL:
@@ -316,5 +321,5 @@ def write_atomic(str path, bytes data) -> None:
     cdef size_t n = len(data)
     cdef int status
     with nogil:
-        status = vfs_replace(NULL, P_CHECKPOINT_WRITE, c_path, c_data, n)
+        status = vfs_replace(NULL, P_CHECKPOINT_WRITE, c_path, c_data, n, True)
     raise_status(status, path)

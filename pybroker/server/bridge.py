@@ -83,6 +83,8 @@ class Bridge:
                 self._grown(key)
             elif kind == "closed":
                 adopted, forget = self._adopted.pop(key)
+                if frame:
+                    self._tell(adopted.caller, frame.decode())
                 forget(adopted)
             elif token in self._running and self._running[token][1]:
                 self._running[token][0].cancel()
@@ -119,8 +121,11 @@ class Bridge:
             self._reply(token, task.result())
 
     def _refuse(self, token: int, caller: Caller, problem: Disconnect) -> None:
-        event(log, logging.WARNING, "connection closed", client=caller.address, reason=problem)
+        self._tell(caller, str(problem))
         self._plane.reply(token, None, close=True)
+
+    def _tell(self, caller: Caller, reason: str) -> None:
+        event(log, logging.WARNING, "connection closed", client=caller.address, reason=reason)
 
     def _reply(self, token: int, answer: Answer) -> None:
         self._plane.reply(token, answer)  # type: ignore[arg-type]  # the parts of an answer are bytes and core.Slices
