@@ -1,0 +1,67 @@
+"""A broker as a process: a stop while requests run, and death while it writes the files of its log dirs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.harness import BrokerProcess
+from tests.wire import Wire, batch
+
+INTERVALS = {
+    "replica.high.watermark.checkpoint.interval.ms": 20,
+    "log.flush.offset.checkpoint.interval.ms": 20,
+    "log.flush.start.offset.checkpoint.interval.ms": 20,
+}
+Start = Callable[..., BrokerProcess]
+
+
+def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -> None:
+    """SIGTERM while a topic is being made on a slow disk: the client is answered, and the topic is there afterwards."""
+    broker = start_broker(failpoints="partition.create=sleep:1500")
+    with Wire(broker.port) as wire, ThreadPoolExecutor(1) as client:
+        created = client.submit(wire.create_topic, topic)
+        time.sleep(0.5)
+        assert broker.process is not None and not created.done()
+        broker.process.signal(signal.SIGTERM)
+        assert created.result(10) == 0
+        assert wire.is_closed()
+    assert broker.wait_end(10) == 0
+    broker.failpoints = ""
+    broker.restart()
+    with Wire(broker.port) as wire:
+        assert topic in wire.metadata()[1]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5])
+@pytest.mark.parametrize("point", ["checkpoint.write", "checkpoint.sync", "checkpoint.rename"])
+def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, point: str, after: int) -> None:
+    """At every step of every checkpoint: the file is the old or the new one, and what was acknowledged is read back.
+
+    The first are passed at the first start, before the broker says that it serves."""
+    broker = start_broker(sets=INTERVALS)
+    acknowledged = 0
+    with Wire(broker.port) as wire:
+        wire.create_topic(topic)
+        acknowledged += wire.produce(topic, batch([b"before"])).error == 0
+    broker.stop()
+    broker.failpoints = f"{point}=kill:3:{after}"
+    broker.restart()
+    try:
+        with Wire(broker.port) as wire:
+            for n in range(2000):
+                acknowledged += wire.produce(topic, batch([b"%d" % n])).error == 0
+    except OSError:
+        pass
+    assert broker.wait_end(10) == -signal.SIGKILL
+    broker.failpoints = ""
+    broker.restart()
+    assert "Traceback" not in broker.output()
+    with Wire(broker.port) as wire:
+        kept = sum(b.count for b in wire.fetch_all(topic))
+        assert acknowledged <= kept <= acknowledged + 1
+        assert wire.list_offset(topic, -1)[2] == kept
