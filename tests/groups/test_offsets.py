@@ -209,12 +209,12 @@ async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_tha
     groups.forget_topic("u")
     gate.set()
     await loading
-    for groups in (groups, bench.fresh()):
-        if not groups._shards:
-            await groups.lead(bench.logs, 4)
-        found = groups.find("g")
+    again = bench.fresh()
+    await again.lead(bench.logs, 4)
+    for loaded in (groups, again):
+        found = loaded.find("g")
         assert found is not None and list(found.offsets) == [T0]
-        groups.resign()
+        loaded.resign()
 
 
 async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None:
