@@ -177,7 +177,7 @@ def test_during_recovery(stage: Stage, tmp_path: Path, point: str) -> None:
     pytest.fail(f"{point} is passed too often")
 
 
-@pytest.mark.parametrize("point", ["partition.create", "metadata.write", "metadata.sync", "metadata.rename"])
+@pytest.mark.parametrize("point", ["partition.create", "metadata.write", "metadata.rename"])
 def test_while_a_partition_is_made(stage: Stage, tmp_path: Path, point: str) -> None:
     home = Home(tmp_path, SEGMENTS_OF_THREE)
     assert stage.tell(home.path, SEGMENTS_OF_THREE, ("arm", point, "kill", 3), ("open",)).signal == 9
