@@ -97,7 +97,9 @@ cdef str batch_fault(const batch_t* b)
 # -- stamping ---------------------------------------------------------------------------------------------------------
 # `header` takes HEADER_BYTES; the records stay where they are, so that header and records go out in one pwritev.
 
-cdef inline void batch_stamp(const batch_t* b, int64_t base_offset, int32_t leader_epoch, uint8_t* header) noexcept nogil:
+cdef inline void batch_stamp(
+    const batch_t* b, int64_t base_offset, int32_t leader_epoch, uint8_t* header
+) noexcept nogil:
     memcpy(header, b.at, HEADER_BYTES)
     store_be64(header + AT_BASE_OFFSET, base_offset)
     store_be32(header + AT_LEADER_EPOCH, leader_epoch)

@@ -74,7 +74,9 @@ cdef int64_t records_check(
     return -1
 
 
-def check_records(payload, BatchHeader header not None, *, bint need_keys, int64_t timestamp_min, int64_t timestamp_max):
+def check_records(
+    payload, BatchHeader header not None, *, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
+):
     """Walk without building objects: -1 if all is well, else the index of the first record at fault as
     (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
     cdef Py_buffer view

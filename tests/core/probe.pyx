@@ -13,7 +13,7 @@ OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 
 
 cdef class Reader:
-    """A cursor over a copy of data that ends where its allocation ends, so that AddressSanitizer sees a step too far."""
+    """A cursor over a copy of data that ends where its allocation ends: AddressSanitizer sees a step too far."""
 
     cdef c.cursor_t r
     cdef uint8_t* start
