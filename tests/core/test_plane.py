@@ -1,0 +1,420 @@
+"""The native plane by hand: turns are stepped one by one, so that each story has one order of events."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+TOPIC_ID = bytes(range(16))
+FRAME_MAX = 1 << 20
+
+
+def batch(*values: bytes, **how: Any) -> bytes:
+    return core.build_batch([(1000 + n, None, value, ()) for n, value in enumerate(values)], **how)
+
+
+class Client:
+    """One end of a socket pair whose other end the plane owns."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.sock, other = socket.socketpair()
+        other.setblocking(False)
+        self.sock.settimeout(5)
+        self.id = stage.plane.adopt(other.detach())
+        stage.clients.append(self)
+        stage.step()
+
+    def send(self, frame: bytes) -> None:
+        self.sock.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def produce(self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1) -> None:
+        kind = m.ProduceRequest.TopicData
+        parts = [kind.PartitionData(index=partition, records=records)]
+        topics = [kind(name="t", topic_id=TOPIC_ID, partition_data=parts)]
+        request = m.ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+        self.send(codec.encode_request(PRODUCE, version, number, "c", request))
+
+    def fetch(
+        self, offset: int, *, version: int = 12, max_wait_ms: int = 0, min_bytes: int = 1, number: int = 2
+    ) -> None:
+        kind = m.FetchRequest.Topics
+        parts = [kind.Partitions(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+        request = m.FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 24,
+            topics=[kind(topic="t", topic_id=TOPIC_ID, partitions=parts)],
+        )  # fmt: skip
+        self.send(codec.encode_request(FETCH, version, number, "c", request))
+
+    def receive(self, api: int, version: int) -> tuple[int, Any]:
+        size = struct.unpack(">i", self._exactly(4))[0]
+        return codec.decode_response(api, version, self._exactly(size))
+
+    def _exactly(self, n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            piece = self.sock.recv(n - len(data))
+            assert piece, "the plane closed the connection"
+            data += piece
+        return data
+
+    def quiet(self) -> bool:
+        """Nothing came."""
+        self.sock.setblocking(False)
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        finally:
+            self.sock.settimeout(5)
+
+
+class Stage:
+    """A broker's core with one topic `t` of two partitions, and a plane that is stepped by hand."""
+
+    def __init__(self, home: Path, reactors: int = 1) -> None:
+        self.broker = core.Broker()
+        self.plane = core.Plane(self.broker, reactors=reactors, frame_bytes_max=FRAME_MAX)
+        self.reactors = reactors
+        self.partitions = []
+        self.clients: list[Client] = []
+        for index in range(2):
+            partition = self.broker.open(str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
+            partition.become_leader(0, 0)
+            self.plane.publish(partition, opaque=True)
+            self.partitions.append(partition)
+        self.log = self.partitions[0]
+
+    def step(self, turns: int = 3) -> None:
+        for _ in range(turns):
+            for reactor in range(self.reactors):
+                self.plane.step(reactor)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.sock.close()
+        self.plane.stop()
+        self.broker.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_at_every_version(stage: Stage, version: int) -> None:
+    """Two requests in one go are answered in order, with the offsets they got."""
+    client = Client(stage)
+    client.produce(batch(b"a", b"b"), version=version, number=7)
+    client.produce(batch(b"c"), version=version, number=8)
+    stage.step()
+    for number, offset in ((7, 0), (8, 2)):
+        answered, response = client.receive(PRODUCE, version)
+        part = response.responses[0].partition_responses[0]
+        assert (answered, part.error_code, part.base_offset) == (number, 0, offset)
+    assert stage.log.high_watermark == 3 and not stage.plane.take()
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_fetch_at_every_version(stage: Stage, version: int) -> None:
+    """What was appended comes back as it was stored."""
+    stage.log.append(batch(b"a", b"b"), now_ms=1)
+    client = Client(stage)
+    client.fetch(1, version=version)
+    stage.step()
+    _, response = client.receive(FETCH, version)
+    part = response.responses[0].partitions[0]
+    assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 2, 2)
+    assert [h.base_offset for _, h in core.iter_batches(bytes(part.records))] == [0]
+
+
+def test_acks_0_is_not_answered(stage: Stage) -> None:
+    """The append happens, and what follows is answered."""
+    client = Client(stage)
+    client.produce(batch(b"a"), acks=0, number=1)
+    client.produce(batch(b"b"), acks=1, number=2)
+    stage.step()
+    assert client.receive(PRODUCE, 9)[0] == 2 and stage.log.log_end_offset == 2
+
+
+def test_batches_of_one_turn_go_out_in_one_write(stage: Stage) -> None:
+    """One failing write fails the batches of two connections: they were one call. Then all is well again."""
+    clients = [Client(stage), Client(stage)]
+    stage.broker.arm("segment.write", "errno", errno.ENOSPC)
+    for client in clients:
+        client.produce(batch(b"x"))
+    stage.step()
+    for client in clients:
+        code = client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].error_code
+        assert code == errors.KAFKA_STORAGE_ERROR
+    clients[0].produce(batch(b"x"))
+    stage.step()
+    assert clients[0].receive(PRODUCE, 9)[1].responses[0].partition_responses[0].base_offset == 0
+
+
+def test_a_long_poll_is_woken_by_the_append(stage: Stage) -> None:
+    """A fetch at the end waits; the append of another connection answers it in the same turn or the next."""
+    reader, writer = Client(stage), Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    assert reader.quiet()
+    writer.produce(batch(b"news"))
+    stage.step()
+    part = reader.receive(FETCH, 12)[1].responses[0].partitions[0]
+    assert part.high_watermark == 1 and len(part.records) > 0
+
+
+def test_a_long_poll_is_woken_by_an_append_of_python(stage: Stage) -> None:
+    """Whoever appends, the plane hears of it."""
+    reader = Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    stage.log.append(batch(b"news"), now_ms=1)
+    stage.step()
+    assert reader.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == 1
+
+
+def test_a_long_poll_ends_at_its_deadline(stage: Stage) -> None:
+    """Nothing comes: the answer is empty, and not late."""
+    reader = Client(stage)
+    reader.fetch(0, max_wait_ms=30)
+    stage.step()
+    assert reader.quiet()
+    stage.plane.step(0, 1000)
+    part = reader.receive(FETCH, 12)[1].responses[0].partitions[0]
+    assert (part.error_code, len(part.records)) == (0, 0)
+
+
+def test_python_is_told_of_a_partition_that_it_watches(stage: Stage) -> None:
+    """One letter for one append, and none before."""
+    stage.plane.watch(stage.log)
+    assert stage.plane.take() == []
+    Client(stage).produce(batch(b"x"))
+    stage.step()
+    assert [kind for kind, *_ in stage.plane.take()] == ["grown"]
+    stage.log.append(batch(b"y"), now_ms=1)
+    assert stage.plane.take() == []
+
+
+def test_what_python_must_answer_holds_back_the_rest(stage: Stage) -> None:
+    """No request overtakes another: the Produce behind a Metadata waits for Python's answer."""
+    client = Client(stage)
+    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    client.produce(batch(b"x"), number=6)
+    stage.step()
+    ((kind, key, token, frame),) = stage.plane.take()
+    assert (kind, key) == ("request", client.id) and codec.decode_request_header(frame).api_key == METADATA
+    assert client.quiet() and stage.log.log_end_offset == 0
+    stage.plane.reply(token, codec.encode_response_parts(METADATA, 9, 5, m.MetadataResponse()))
+    stage.step()
+    assert client.receive(METADATA, 9)[0] == 5 and client.receive(PRODUCE, 9)[0] == 6
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param({"records": batch(b"x")[:-1]}, id="a torn batch"),
+        pytest.param({"records": b""}, id="no records"),
+        pytest.param({"records": batch(b"x"), "partition": 9}, id="an unknown partition"),
+        pytest.param({"records": batch(b"x"), "acks": 5}, id="unknown acks"),
+    ],
+)
+def test_what_is_not_in_order_goes_to_python_untouched(stage: Stage, frame: dict[str, Any]) -> None:
+    """The plane appends nothing of it and answers nothing."""
+    client = Client(stage)
+    client.produce(**frame)
+    stage.step()
+    assert [kind for kind, *_ in stage.plane.take()] == ["request"]
+    assert client.quiet() and stage.log.log_end_offset == 0
+
+
+def test_bytes_that_come_one_by_one(stage: Stage) -> None:
+    """A frame cut anywhere is the same frame."""
+    client, writer = Client(stage), Client(stage)
+    writer.produce(batch(b"slowly"))
+    client.sock.settimeout(5)
+    frame = codec.encode_request(
+        PRODUCE, 9, 3, "c",
+        m.ProduceRequest(acks=1, timeout_ms=1, topic_data=[m.ProduceRequest.TopicData(
+            name="t", partition_data=[m.ProduceRequest.TopicData.PartitionData(index=0, records=batch(b"v"))])]),
+    )  # fmt: skip
+    for byte in struct.pack(">i", len(frame)) + frame:
+        client.sock.sendall(bytes([byte]))
+        stage.step(1)
+    assert client.receive(PRODUCE, 9)[0] == 3
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), FRAME_MAX + 1, (1 << 31) - 1])
+def test_frames_of_impossible_sizes_close_the_connection(stage: Stage, size: int) -> None:
+    """Nothing is allocated for them, and the log hears why."""
+    client = Client(stage)
+    client.sock.sendall(struct.pack(">i", size) + b"x" * 64)
+    stage.step()
+    assert client.sock.recv(1) == b""
+    ((kind, key, _, reason),) = stage.plane.take()
+    assert (kind, key) == ("closed", client.id) and b"size" in reason
+
+
+def test_a_client_that_goes_while_python_works_for_it(stage: Stage) -> None:
+    """Python is told, its late answer finds nobody, and nothing leaks."""
+    client = Client(stage)
+    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    client.sock.close()
+    stage.step()
+    assert sorted(kind for kind, *_ in stage.plane.take()) == ["closed", "gone"]
+    stage.plane.reply(token, [b"late"])
+    stage.step()
+    assert stage.plane.stats()[0]["connections"] == 0
+
+
+def test_a_partition_that_goes_wakes_who_waits_for_it(stage: Stage) -> None:
+    """The parked fetch is handed to Python, which knows the error."""
+    reader = Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    stage.plane.withdraw(stage.log)
+    stage.broker.delete(stage.log)
+    stage.step()
+    assert [kind for kind, *_ in stage.plane.take()] == ["request"]
+
+
+def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
+    """Fifty fetches of a megabyte, none of them received: what is queued for it stays bounded."""
+    for _ in range(20):
+        stage.log.append(batch(bytes(100_000)), now_ms=1)
+    client = Client(stage)
+    for number in range(50):
+        client.fetch(0, number=number)
+    stage.step(20)
+    assert stage.plane.stats()[0]["fetched"] < 10
+    for number in range(50):
+        stage.step(2)
+        assert client.receive(FETCH, 12)[0] == number
+
+
+def test_stop_answers_what_is_parked_and_closes(stage: Stage) -> None:
+    """finish(): the long poll is answered with what there is, then the connection ends."""
+    reader, idle = Client(stage), Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    stage.plane.finish()
+    stage.step()
+    assert reader.receive(FETCH, 12)[0] == 2
+    assert reader.sock.recv(1) == b"" and idle.sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_hostile_frames(stage: Stage, seed: int) -> None:
+    """Mutated and cut frames: an answer, Python's turn, or a closed connection; and the next client is served."""
+    rng = random.Random(seed)
+    good = Client(stage)
+    good.produce(batch(b"a", b"b"), version=rng.randrange(3, 14))
+    good.fetch(0, version=rng.randrange(4, 18))
+    stage.step()
+    for _ in range(25):
+        client = Client(stage)
+        api, version = rng.choice([(PRODUCE, rng.randrange(3, 14)), (FETCH, rng.randrange(4, 18))])
+        recorded, pair = socket.socketpair()
+        client.sock, kept = recorded, client.sock
+        (client.produce if api == PRODUCE else client.fetch)(
+            *((batch(b"x"),) if api == PRODUCE else (0,)), version=version
+        )
+        frame = bytearray(pair.recv(1 << 16)[4:])
+        client.sock = kept
+        recorded.close()
+        pair.close()
+        for _ in range(rng.randrange(1, 6)):
+            frame[rng.randrange(len(frame))] = rng.randrange(256)
+        data = bytes(frame[: rng.randrange(len(frame))]) if rng.random() < 0.3 else bytes(frame)
+        client.sock.sendall(struct.pack(">i", len(data)) + data)
+        stage.step(2)
+        for kind, _, token, _ in stage.plane.take():
+            if kind == "request":
+                stage.plane.reply(token, None, close=True)
+        client.sock.close()
+        stage.step(2)
+    stage.plane.take()
+    last = Client(stage)
+    last.produce(batch(b"z"), number=99)
+    stage.step()
+    assert last.receive(PRODUCE, 9)[0] == 99
+
+
+PRODUCER = """
+import socket, struct, sys, time
+port, frame = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+s = socket.create_connection(("127.0.0.1", port)); s.settimeout(10)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+worst, end = 0.0, time.monotonic() + 1.6
+print("go", flush=True)
+while time.monotonic() < end:
+    t = time.monotonic(); s.sendall(frame); n = struct.unpack(">i", s.recv(4, socket.MSG_WAITALL))[0]
+    s.recv(n, socket.MSG_WAITALL); worst = max(worst, time.monotonic() - t); time.sleep(0.002)
+print(worst)
+"""
+
+
+def test_a_held_gil_delays_no_produce(tmp_path: Path) -> None:
+    """Python stands still for a second; a producer in another process notices nothing of it."""
+    stage = Stage(tmp_path)
+    kind = m.ProduceRequest.TopicData
+    topics = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(b"v"))])]
+    frame = codec.encode_request(PRODUCE, 9, 3, "c", m.ProduceRequest(acks=1, timeout_ms=1, topic_data=topics))
+    stage.plane.start()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argument = (struct.pack(">i", len(frame)) + frame).hex()
+        command = [sys.executable, "-c", PRODUCER, str(server.getsockname()[1]), argument]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
+            sock, _ = server.accept()
+            sock.setblocking(False)
+            stage.plane.adopt(sock.detach())
+            assert producer.stdout is not None and producer.stdout.readline() == "go\n"
+            ctypes.PyDLL(None).usleep(1_000_000)  # PyDLL keeps the GIL
+            worst = float(producer.stdout.readline())
+    stage.close()
+    assert worst < 0.5
+
+
+def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:
+    """Connections on two threads, one partition: every record once, every answer its own offset."""
+    stage = Stage(tmp_path, reactors=2)
+    clients = [Client(stage) for _ in range(4)]
+    stage.plane.start()
+    offsets: list[int] = []
+    lock = threading.Lock()
+
+    def work(client: Client) -> None:
+        for number in range(200):
+            client.produce(batch(b"v"), number=number)
+            part = client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0]
+            with lock:
+                offsets.append(part.base_offset)
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stage.close()
+    assert sorted(offsets) == list(range(800))
