@@ -308,8 +308,8 @@ def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
         client.fetch(0, number=number)
     stage.step(20)
     assert stage.plane.stats()[0]["fetched"] < 10
+    stage.plane.start()
     for number in range(50):
-        stage.step(2)
         assert client.receive(FETCH, 12)[0] == number
 
 
