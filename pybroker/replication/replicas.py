@@ -393,6 +393,21 @@ class Replicas:
             return []
         return [log_dir for log_dir in self._usable() if log_dir not in troubled]
 
+    def abandon(self) -> None:
+        """Close every log as a crash would: nothing is flushed or recorded."""
+        self._workers.shutdown()
+        self._core.close(clean=False)
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def arm(self, point: str, error: int, times: int) -> None:
+        """Make a file call fail: at the failpoint `point` (core.FAILPOINTS) with this errno, this many times."""
+        self._core.arm(point, "errno", error, times=times)
+
+    def disarm(self) -> None:
+        """Let every file call do its work again."""
+        self._core.disarm()
+
 
 def _flush(replica: Replica) -> None:
     """Put all of a log on disk, and what goes with it."""

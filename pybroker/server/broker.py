@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pybroker.cluster.image import Image, Node
@@ -31,7 +31,7 @@ from pybroker.replication.replicas import Replicas
 from pybroker.server.bridge import Bridge
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
 from pybroker.server.coordination import Locator
-from pybroker.server.dispatch import Dispatcher
+from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import Limits, Listener
 from pybroker.server.pool import Pool
@@ -49,14 +49,22 @@ POOL_BYTES = 512 << 20
 FINISH_SECONDS = 30.0
 """How long running requests have at a stop."""
 
+Table = Mapping[int, Handler]
+"""API key to handler."""
+
 
 class Broker:
     """One broker: `await start()`, serve, `await stop()`. `host` and `port` are where it listens."""
 
-    def __init__(self, config: BrokerConfig, *, native_plane: bool = True) -> None:
-        """Without the native plane, Produce and Fetch are Python handlers as everything else is."""
+    def __init__(
+        self, config: BrokerConfig, *, native_plane: bool = True, through: Callable[[Table], Table] | None = None
+    ) -> None:
+        """Without the native plane, Produce and Fetch are Python handlers as everything else is.
+
+        `through`: what the table of handlers passes through before it serves; a test puts its faults there."""
         self.config = config
         self._native = native_plane
+        self._through = through
         self.broker_id = -1
         self.cluster_id = ""
         self.host, self.port = "", 0
@@ -203,7 +211,8 @@ class Broker:
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
         if self._native:
             listener.bridge = self._native_plane(replicas)
-        listener.open(Dispatcher(handlers(asked, self._fetch)))
+        table = handlers(asked, self._fetch)
+        listener.open(Dispatcher(table if self._through is None else self._through(table)))
 
     def _native_plane(self, replicas: Replicas) -> Bridge:
         """The reactors that execute Produce and Fetch; what they decline comes to the handlers."""
@@ -235,6 +244,26 @@ class Broker:
                 log_dir.record_clean_stop(self._epoch)
             self.replicas = None
         await self._release()
+
+    async def abort(self) -> None:
+        """End as SIGKILL would end the process: nobody is answered, nothing is flushed, no stop is marked."""
+        if self._listener is not None:
+            self._listener.abandon()
+            await self._listener.close(0)
+        if self.groups is not None:
+            self.groups.resign()
+        if self._cleaner is not None:
+            await asyncio.to_thread(self._cleaner.stop)
+        if self.replicas is not None:
+            await asyncio.to_thread(self.replicas.abandon)
+            self.replicas = None
+        self._session = None  # its nodes stay until the store is opened again
+        await self._release()
+
+    def disconnect(self) -> None:
+        """Close every connection; clients may come back at once."""
+        if self._listener is not None:
+            self._listener.disconnect()
 
     def hurry(self) -> None:
         """Do not wait for running requests any longer; what was acknowledged is flushed all the same."""

@@ -122,6 +122,11 @@ class Listener:
         if self.bridge is not None:
             self.bridge.close()
 
+    def disconnect(self) -> None:
+        """Close the connections that there are, and go on accepting; those of the native plane stay."""
+        for connection in list(self._connections):
+            connection.close("it was asked for", logging.INFO)
+
     def abandon(self) -> None:
         """Wait for no running request: close() comes to its end at once."""
         self._hurried = True
