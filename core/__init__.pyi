@@ -77,7 +77,9 @@ def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: 
 def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Record]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
 
-def check_records(payload: Bytes, header: BatchHeader, *, need_keys: bool, timestamp_min: int, timestamp_max: int) -> int:
+def check_records(
+    payload: Bytes, header: BatchHeader, *, need_keys: bool, timestamp_min: int, timestamp_max: int
+) -> int:
     """Walk without building objects: -1 if all is well, else the index of the first record at fault as
     (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
 
@@ -96,8 +98,8 @@ class Slice:
 
     def __len__(self) -> int: ...
     def send(self, fd: int, start: int = 0) -> int:
-        """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block. Raises OSError; LogError(56)
-        if the log was truncated below the slice's end meanwhile: the connection must then be closed."""
+        """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block. Raises OSError;
+        LogError(56) if the log was truncated meanwhile: the connection must then be closed."""
     def tobytes(self) -> bytes: ...
     def close(self) -> None: ...
 
@@ -144,7 +146,15 @@ class Partition:
         Raises LogError: 2, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
     def append_replica(self, records: Bytes) -> int:
         """Append batches as a leader stamped them (offsets must continue); the new log end offset."""
-    def read(self, offset: int, max_bytes: int, *, isolation_level: int = 0, to_log_end: bool = False, minimum_one: bool = True) -> Read:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation_level: int = 0,
+        to_log_end: bool = False,
+        minimum_one: bool = True,
+    ) -> Read:
         """The batches from `offset` up to max_bytes, within the high watermark (0), the last stable offset (1) or, for
         replicas, the log end. minimum_one: the first batch is returned even if larger. Raises LogError 1 (with the
         range in the message), 56."""
@@ -223,7 +233,7 @@ class Broker:
         """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
 
 class Plane:
-    """The native data plane: reactors on threads of their own that execute Produce and Fetch, and a mailbox to Python."""
+    """The native data plane: reactors on threads of their own execute Produce and Fetch; a mailbox goes to Python."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The broker's context: its file calls, its pins, the work for its flusher, and the files that wait to be removed."""
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup

@@ -7,7 +7,7 @@ past the recovery point, and the file is made durable before the recovery point 
 """
 
 from libc.errno cimport EIO, ENOENT, ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc, strtoll
 from libc.string cimport memmove
@@ -100,7 +100,7 @@ cdef int32_t epochs_at(const epochs_t* e, int64_t offset) noexcept nogil:
 cdef int parse(epochs_t* e, char* at, const char* end) noexcept nogil:
     cdef char* after = NULL
     cdef int64_t numbers[2]
-    cdef int64_t count, i
+    cdef int64_t count, _i
     cdef int k, status
     for k in range(2):
         numbers[k] = strtoll(at, &after, 10)
@@ -110,7 +110,7 @@ cdef int parse(epochs_t* e, char* at, const char* end) noexcept nogil:
     count = numbers[1]
     if numbers[0] != 0 or count < 0 or count > end - at:
         return -EIO
-    for i in range(count):
+    for _i in range(count):
         for k in range(2):
             numbers[k] = strtoll(at, &after, 10)
             if after == at:

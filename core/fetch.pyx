@@ -12,11 +12,11 @@ from libc.stdlib cimport calloc
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport PARKED, conn_add_file, conn_room, conn_t, conn_unwatch, conn_wrote, parked_t
 from pybroker.core.cursor cimport (
-    OK, cursor_init, cursor_left, cursor_t, read_i8, read_i16, read_i32, read_i64, read_span, skip, store_be32,
+    OK, cursor_init, cursor_left, cursor_t, read_i8, read_i32, read_i64, read_span, skip, store_be32,
     write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
 )
 from pybroker.core.partition cimport (
-    BOUND_HIGH_WATERMARK, notify_fn, partition_hold, partition_read, partition_t, partition_watch,
+    BOUND_HIGH_WATERMARK, notify_fn, partition_hold, partition_read, partition_watch,
 )
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
@@ -136,18 +136,18 @@ cdef bint read_request(fetch_t* f, registry_t* reg, cursor_t* r) noexcept nogil:
     """Parse a whole request; False leaves it to Python."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
     cdef text_t topic
-    cdef int32_t partitions = 0, i, k
+    cdef int32_t partitions = 0, _i, _k
     f.count = 0
     f.answer_bytes = HEADER_BYTES_MAX
     if not read_front(f, r) or read_length(r, flexible, &f.topics) != OK or f.topics < 0:
         return False
     f.body = r.at
     f.end = r.end
-    for i in range(f.topics):
+    for _i in range(f.topics):
         if read_topic(r, f.version, &topic, &partitions) != OK or partitions < 0:
             return False
         f.answer_bytes += topic.length + 16
-        for k in range(partitions):
+        for _k in range(partitions):
             if not take_partition(f, reg, r, &topic):
                 return False
         if skip_tags(r, flexible) != OK:
@@ -223,7 +223,7 @@ cdef int write_answer(fetch_t* f, conn_t* c) noexcept nogil:
     cdef writer_t w
     cdef text_t topic
     cdef wanted_t ignored
-    cdef int32_t partitions = 0, index = 0, epoch = 0, last = 0, i, k, n = 0
+    cdef int32_t partitions = 0, index = 0, epoch = 0, last = 0, _i, _k, n = 0
     if room == NULL:
         return REFUSED
     writer_init(&w, room, f.answer_bytes)
@@ -236,14 +236,14 @@ cdef int write_answer(fetch_t* f, conn_t* c) noexcept nogil:
         write_i32(&w, 0)         # no session
     write_length(&w, flexible, f.topics)
     cursor_init(&r, f.body, f.end - f.body)
-    for i in range(f.topics):
+    for _i in range(f.topics):
         read_topic(&r, f.version, &topic, &partitions)
         if f.version >= VERSION_IDS:
             write_span(&w, topic.at, ID_BYTES)
         else:
             write_text(&w, flexible, &topic)
         write_length(&w, flexible, partitions)
-        for k in range(partitions):
+        for _k in range(partitions):
             read_partition(&r, f.version, &index, &epoch, &last, &ignored)
             if write_partition(f, c, &w, &room, &f.wanted[n]) != DONE:
                 return REFUSED

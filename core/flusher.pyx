@@ -6,8 +6,7 @@ that a look-up found bad, and removes files whose delay is over. Whoever flushes
 mutex over a file call.
 """
 
-from libc.errno cimport EIO
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 

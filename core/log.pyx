@@ -6,7 +6,7 @@ found. Writers publish: the list by pointer (or by its count, when a roll adds a
 """
 
 from libc.errno cimport EIO, ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, rand
 
 from pybroker.core.atomic cimport (
@@ -14,7 +14,7 @@ from pybroker.core.atomic cimport (
     store_i64, store_ptr,
 )
 from pybroker.core.batch cimport batch_t
-from pybroker.core.context cimport context_queue, context_t
+from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
 from pybroker.core.quiesce cimport pthread_mutex_destroy, retire

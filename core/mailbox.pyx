@@ -5,7 +5,7 @@ burst of requests costs one wake-up.
 """
 
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.unistd cimport close, read, write

@@ -7,8 +7,7 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -18,7 +17,7 @@ from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition, Slice
 from pybroker.core.log cimport log_hold
-from pybroker.core.mailbox cimport GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
+from pybroker.core.mailbox cimport GROWN, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )

@@ -6,7 +6,7 @@ together at its end (`produce_drain`), before any answer leaves. Request v3-13, 
 same with one replica.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport CLOSING, conn_room, conn_t, conn_wrote
@@ -87,7 +87,7 @@ cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version
     """Read a whole request and make its orders; False leaves it, and every mistake in it, to Python."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef text_t topic
-    cdef int32_t partitions = 0, timeout = 0, i, k
+    cdef int32_t partitions = 0, timeout = 0, _i, _k
     if version < VERSION_MIN or version > VERSION_MAX or read_header(r, flexible, &q.header) != OK:
         return False
     if read_text(r, flexible, &q.transactional_id) != OK or q.transactional_id.at != NULL:
@@ -98,11 +98,11 @@ cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version
         return False
     q.body = r.at
     q.answer_bytes = HEADER_BYTES_MAX
-    for i in range(q.topics):
+    for _i in range(q.topics):
         if read_topic(r, version, &topic, &partitions) != OK or partitions < 0:
             return False
         q.answer_bytes += topic.length + 16
-        for k in range(partitions):
+        for _k in range(partitions):
             if check_partition(t, reg, r, version, &topic) == NULL:
                 return False
             q.answer_bytes += PARTITION_BYTES
@@ -137,7 +137,7 @@ cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders,
     cdef writer_t w
     cdef text_t topic
     cdef const uint8_t* data = NULL
-    cdef int32_t partitions = 0, index = 0, n = 0, i, k, next_order = 0
+    cdef int32_t partitions = 0, index = 0, n = 0, _i, _k, next_order = 0
     if room == NULL:
         return REFUSED
     writer_init(&w, room, q.answer_bytes)
@@ -146,14 +146,14 @@ cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders,
     write_no_tags(&w, flexible)
     write_length(&w, flexible, q.topics)
     cursor_init(&r, q.body, end - q.body)
-    for i in range(q.topics):
+    for _i in range(q.topics):
         read_topic(&r, version, &topic, &partitions)
         if version >= VERSION_IDS:
             write_span(&w, topic.at, ID_BYTES)
         else:
             write_text(&w, flexible, &topic)
         write_length(&w, flexible, partitions)
-        for k in range(partitions):
+        for _k in range(partitions):
             read_i32(&r, &index)
             read_length(&r, flexible, &n)
             read_span(&r, n, &data)

@@ -5,7 +5,7 @@ object and then retires it; `collect` frees what was retired before every reader
 reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" is Kafka's word for something else, so it is a turn here.)
 """
 
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.atomic cimport add_i64, cas_i64, load_i64, store_i64

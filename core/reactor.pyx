@@ -10,14 +10,14 @@ is pinned for the length of its turn, and never while it waits.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 from posix.unistd cimport close
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, chunk_t, conn_flush, conn_forget_own, conn_free, conn_grow_own, conn_keep, conn_t,
+    AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_forget_own, conn_free, conn_grow_own, conn_keep, conn_t,
     conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms

@@ -10,7 +10,6 @@ from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.atomic cimport load_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset, batch_parse, batch_t
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
@@ -21,7 +20,6 @@ from pybroker.core.index cimport (
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport CLEANUP_COMPACT, log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
 from pybroker.core.producers cimport producers_load, producers_replay, producers_see
-from pybroker.core.quiesce cimport retire
 from pybroker.core.segment cimport (
     PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
     segment_open, segment_path, segment_seal, segment_t, segment_times, segment_unlink,
@@ -29,7 +27,7 @@ from pybroker.core.segment cimport (
 from pybroker.core.sequence cimport sequence_first_open
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
 from pybroker.core.walk cimport (
-    BODY_ELSEWHERE, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_last, walk_to_offset,
+    BODY_ELSEWHERE, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_last,
 )
 
 cdef enum:

@@ -9,7 +9,7 @@ last batch, which recovery cuts.
 """
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR

@@ -9,8 +9,8 @@ the batch headers of the log's tail. Sequences run modulo 2^31: after 2147483647
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64

@@ -5,7 +5,7 @@ checked against the header that stands there; an index that lied is marked, and 
 At the limit (the published end of the file) every walk answers NOT_FOUND.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.atomic cimport store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_parse, batch_t

@@ -57,9 +57,9 @@ cdef inline int read_text(cursor_t* r, bint flexible, text_t* out) noexcept nogi
 
 cdef inline int read_tags(cursor_t* r, uint32_t* count) noexcept nogil:
     """Pass over a section of tags; how many there were."""
-    cdef uint32_t i, tag = 0, size = 0
+    cdef uint32_t _i, tag = 0, size = 0
     cdef int status = read_uvarint(r, count)
-    for i in range(count[0] if status == OK else 0):
+    for _i in range(count[0] if status == OK else 0):
         status = read_uvarint(r, &tag)
         if status == OK:
             status = read_uvarint(r, &size)

@@ -1,8 +1,8 @@
 """The bridge to the native plane: sockets go in, and the requests that are Python's come out, are answered, go back.
 
 The plane executes Produce and Fetch itself where all is in order; whatever it declines arrives here, one request a
-connection at a time, so that answers keep their order. What runs for a client that went away is given up if nobody needs
-its effects.
+connection at a time, so that answers keep their order. What runs for a client that went away is given up if nobody
+needs its effects.
 """
 
 import asyncio

@@ -71,7 +71,8 @@ class Stage:
         ids = [a.member_id for a in last]
         generation = self.group.generation
         for i, member in enumerate(ids):
-            self.sync(f"sync-{member}-{generation}", member, generation, {k: k.encode() for k in ids} if i == 0 else None)
+            shares = {k: k.encode() for k in ids} if i == 0 else None
+            self.sync(f"sync-{member}-{generation}", member, generation, shares)
         assert self.group.state is State.STABLE
         return ids
 
@@ -208,9 +209,8 @@ class Client:
             return
         self.waiting = ""
         if answer is None:
-            if self.owned is None:
-                self.rejoin()
-            elif rebalance.heartbeat(self.stage.group, self.stage.now, self.member, None, self.generation):
+            group, now = self.stage.group, self.stage.now
+            if self.owned is None or rebalance.heartbeat(group, now, self.member, None, self.generation):
                 self.rejoin()
         elif isinstance(answer, Joined):
             self.joined(answer)
