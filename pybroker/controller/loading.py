@@ -5,7 +5,7 @@ import logging
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from pybroker.cluster.image import PartitionState, Topic
+from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.topics import creation
@@ -76,12 +76,14 @@ async def lead_again(session: Session, fence: Fence, topics: Iterable[Topic], br
 
 
 class Remains(Protocol):
-    """What a partition's directory tells: its topic's id, if any, and the last leader epoch, -1 for none."""
+    """What is on record of a partition: topic id, if any, last leader epoch, -1 for none, whether it was compacted."""
 
     @property
     def topic_id(self) -> bytes | None: ...
     @property
     def leader_epoch(self) -> int: ...
+    @property
+    def compacted(self) -> bool: ...
 
 
 async def adopt(
@@ -89,7 +91,8 @@ async def adopt(
 ) -> None:
     """Take the topics that lie in the log dirs of an earlier broker into the new store. Raises KafkaError.
 
-    A topic without an id gets one; partitions that are missing between others will be made, empty."""
+    A topic without an id gets one; partitions that are missing between others will be made, empty. Its settings are not
+    in the logs, but whether it is compacted is: in such a log gaps are no damage."""
     by_name: dict[str, dict[int, Remains]] = {}
     for (name, index), remains in found.items():
         if name not in known:
@@ -102,6 +105,7 @@ async def adopt(
         topic_id = ids.pop() if ids else nodes.draw_id()
         epochs = [max(0, partitions[i].leader_epoch) if i in partitions else 0 for i in range(max(partitions) + 1)]
         states = [PartitionState((broker_id,), broker_id, epoch, (broker_id,), fence.epoch, 0) for epoch in epochs]
-        topic = Topic(name, topic_id, states)
+        compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
+        topic = Topic(name, topic_id, states, {"cleanup.policy": "compact"} if compacted else {})
         await write(session, fence, creation(topic))
         event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))

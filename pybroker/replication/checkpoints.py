@@ -1,6 +1,6 @@
 """Kafka's small text files of a log dir, as text in and values out.
 
-offset checkpoint (recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint):
+offset checkpoint (recovery-point-, log-start-, replication-, cleaner-offset-checkpoint):
     0                        version
     2                        how many lines follow
     topic partition offset   one a line
@@ -23,6 +23,7 @@ from pybroker.model import TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LEADER_EPOCHS = "leader-epoch-checkpoint"

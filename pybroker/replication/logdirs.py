@@ -40,11 +40,12 @@ class StartError(KafkaError):
 
 
 class Found(NamedTuple):
-    """A partition's directory, with the topic id and the latest leader epoch that it records (-1: none)."""
+    """A partition's directory and what is on record: topic id, last leader epoch (-1: none), if it was compacted."""
 
     log_dir: "LogDir"
     topic_id: bytes | None
     leader_epoch: int
+    compacted: bool
 
 
 class LogDir:
@@ -127,13 +128,14 @@ class LogDir:
 
     def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:
         """The directories that are partitions. Raises OSError."""
+        cleaned = self._told(checkpoints.CLEANED, checkpoints.read_offsets) or {}
         for name in sorted(os.listdir(self.path)):
             match = _PARTITION.fullmatch(name)
             if match and match["topic"] != KRAFT_LOG and os.path.isdir(os.path.join(self.path, name)):
                 key = TopicPartition(match["topic"], int(match["partition"]))
                 topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
                 epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
-                yield key, Found(self, topic_id, -1 if epoch is None else epoch)
+                yield key, Found(self, topic_id, -1 if epoch is None else epoch, key in cleaned)
 
     def _told(self, name: str, read: Callable[[str], T]) -> T | None:
         """What a file says; None if it is not there or, with a warning, if it is no use."""
