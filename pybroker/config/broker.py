@@ -1,5 +1,6 @@
 """A broker's configuration: what a file, --set and the starting program say, over the table's defaults."""
 
+import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,9 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
 )
 """Settings for one thing in several units: the first that is set holds, and the last has the default."""
 
+DYNAMIC = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER)
+"""Where changes of a running broker come from: what is said of it alone goes before what is said of all."""
+
 
 class _Given(NamedTuple):
     text: str
@@ -42,17 +46,27 @@ class BrokerConfig:
         """`given` maps names to (text, where it was set). ConfigError if a value is not allowed."""
         self.warnings = list(warnings)
         self._given: dict[str, _Given] = {}
+        self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}
         self._values: dict[str, Value] = {}
         for name, (text, where) in given.items():
             if name in BROKER:
                 self._given[name] = _Given(text, where)
             else:
                 self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        """The value of every setting, by who says it. ConfigError if one is not allowed."""
+        values: dict[str, Value] = {}
         for name, setting in BROKER.items():
-            if held := self._given.get(name):
-                self._values[name] = setting.parse(held.text, held.where)
+            changed = next((held[name] for held in self._dynamic.values() if name in held), None)
+            if changed is not None:
+                values[name] = setting.parse(changed, "set while the broker runs")
+            elif held := self._given.get(name):
+                values[name] = setting.parse(held.text, held.where)
             else:
-                self._values[name] = default_of(setting)
+                values[name] = default_of(setting)
+        self._values = values
         self._check()
 
     @classmethod
@@ -82,6 +96,37 @@ class BrokerConfig:
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    # -- what changes while the broker runs --------------------------------------------------------------------------
+
+    def overlay(self, source: Source, values: Mapping[str, str]) -> None:
+        """Take these as all that one source (of DYNAMIC) says from now on. ConfigError, and no change, if one is not
+        allowed."""
+        before = self._dynamic, self._values
+        self._dynamic = self._dynamic | {source: dict(values)}
+        try:
+            self._evaluate()
+        except ConfigError:
+            self._dynamic, self._values = before
+            raise
+
+    def dynamic(self, source: Source) -> Mapping[str, str]:
+        """What one source of DYNAMIC says."""
+        return self._dynamic[source]
+
+    def copy(self) -> "BrokerConfig":
+        """Another configuration that says the same, to try changes on."""
+        return copy.copy(self)
+
+    def default_entries(self) -> list[Entry]:
+        """What is set for all brokers, as DescribeConfigs answers it."""
+        source = Source.DYNAMIC_DEFAULT_BROKER
+        return [
+            self._entry(BROKER[name])._replace(value=text, source=source, synonyms=(Synonym(name, text, source),))
+            for name, text in self._dynamic[source].items()
+        ]
+
+    # -- what DescribeConfigs shows ----------------------------------------------------------------------------------
 
     def where(self, name: str) -> str:
         """Where the value was set: file:line, --set, or the default."""
@@ -118,17 +163,23 @@ class BrokerConfig:
 
         What was set comes before defaults, so the one that holds is in front."""
         names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), (name,))
-        given = [Synonym(n, as_text(self[n]), Source.STATIC_BROKER) for n in names if n in self._given]
+        given = []
+        for n in names:
+            given += [Synonym(n, held[n], source) for source, held in self._dynamic.items() if n in held]
+            if n in self._given:
+                text = as_text(BROKER[n].parse(*self._given[n]))
+                given.append(Synonym(n, text, Source.STATIC_BROKER))
         defaults = [(n, as_text(default_of(BROKER[n]))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 
     def _entry(self, setting: Setting) -> Entry:
         value = self[setting.name]
-        source = Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT
+        sources = [source for source, held in self._dynamic.items() if setting.name in held]
+        sources.append(Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT)
         return Entry(
             setting.name,
             None if setting.sensitive else as_text(value),
-            source,
+            sources[0],
             not setting.dynamic,
             setting.sensitive,
             setting.type,

@@ -70,7 +70,6 @@ GENERAL = table(
         "10",
         "The most threads that work at retention, flushing, compaction and deletion of files.",
         Range(1),
-        dynamic=True,
     ),
     Setting(
         "num.recovery.threads.per.data.dir",
@@ -78,7 +77,6 @@ GENERAL = table(
         "1",
         "Threads for each log dir that recover partitions at start and flush them at the end.",
         Range(1),
-        dynamic=True,
     ),
 )
 
@@ -89,7 +87,6 @@ NETWORK = table(
         "PLAINTEXT://:9092",
         "The address to listen at. An empty host means every interface, port 0 a free port.",
         Shape("PLAINTEXT://HOST:PORT", _plaintext),
-        dynamic=True,
     ),
     Setting(
         "advertised.listeners",
@@ -99,16 +96,14 @@ NETWORK = table(
         "in a container. Not set: the address of listeners, or the machine's name if that has no host. Port 0 stands "
         "for the port listened at.",
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
-        dynamic=True,
     ),
-    Setting("num.network.threads", INT, "3", "Threads that serve the sockets.", Range(1), dynamic=True),
+    Setting("num.network.threads", INT, "3", "Threads that serve the sockets.", Range(1)),
     Setting(
         "num.io.threads",
         INT,
         "8",
         "Threads for requests whose disk work would hold up the loop that serves the others.",
         Range(1),
-        dynamic=True,
     ),
     Setting(
         "queued.max.requests",

@@ -16,6 +16,8 @@ TOPICS = "/brokers/topics"
 DELETIONS = "/admin/delete_topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 PERSISTENT = (
     "/admin", DELETIONS, "/brokers", BROKER_IDS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config", "/config/brokers",
     "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users", "/consumers",
@@ -42,6 +44,11 @@ def state(name: str, index: int) -> str:
 
 def topic_config(name: str) -> str:
     return f"/config/topics/{name}"
+
+
+def broker_config(broker_id: int | None) -> str:
+    """Of one broker, or of all with None."""
+    return f"/config/brokers/{'<default>' if broker_id is None else broker_id}"
 
 
 def deletion(name: str) -> str:
@@ -124,6 +131,11 @@ def dump_config(config: Mapping[str, str]) -> bytes:
 
 def load_config(data: bytes) -> dict[str, str]:
     return dict(_load(data)["config"])
+
+
+def dump_config_change(entity: str) -> bytes:
+    """The notice that the settings of an entity changed: its path below /config."""
+    return _dump({"version": 2, "entity_path": entity})
 
 
 def dump_controller(broker_id: int, now_ms: int) -> bytes:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pybroker import errors
@@ -213,6 +213,15 @@ class TopicAdmin:
             problem = f"{count - has} partitions are added, and the assignment is of {len(given)}"
             raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, problem)
         return self._states(rules.check_replicas(given, factor, brokers))
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[None]:
+        """Keep other changes of a topic away for a while. Raises REASSIGNMENT_IN_PROGRESS if one is under way."""
+        self._begin(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
 
     def _begin(self, name: str) -> None:
         """Claim a topic's name for one change at a time."""

@@ -66,8 +66,10 @@ _ADVERTISED: Final = (
     ("InitProducerId", 0, 5),
     ("OffsetForLeaderEpoch", 2, 4),
     ("DescribeConfigs", 1, 4),
+    ("AlterConfigs", 0, 2),
     ("CreatePartitions", 0, 3),
     ("DeleteGroups", 0, 2),
+    ("IncrementalAlterConfigs", 0, 1),
     ("OffsetDelete", 0, 0),
     ("DescribeCluster", 0, 1),
 )

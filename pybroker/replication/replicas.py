@@ -83,6 +83,15 @@ class Replica:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return self.log
 
+    def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
+        """Go by other settings of its topic from the next append on."""
+        self.config, self.core_config, self.rules = config, core_config, rules
+        self._flush_messages = config["flush.messages"]
+        if self.log is not None and not self.gone:
+            self.log.configure(core_config)
+            if self.plane is not None:
+                self.plane.configure(self.log, opaque=self.opaque)
+
     def check_epoch(self, known: int) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
         if known in (-1, self.leader_epoch):
@@ -221,6 +230,16 @@ class Replicas:
         self._held.update((replica.key, replica) for replica in opened)
         for replica in opened:
             self._publish(replica)
+
+    def configure(self, topics: Iterable[Topic]) -> None:
+        """Go by the settings that these topics, and the broker under them, have now."""
+        for topic in topics:
+            settings = TopicConfig(self._config, topic.config)
+            rules, core_config = Rules.of(settings), settings.core()
+            for index in range(len(topic.partitions)):
+                replica = self.get(topic.name, index)
+                if replica is not None:
+                    replica.configure(settings, core_config, rules)
 
     # -- the native plane ------------------------------------------------------------------------------------------
 

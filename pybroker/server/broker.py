@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
-from pybroker.controller import identity, loading, nodes
+from pybroker.controller import configs, identity, loading, nodes
+from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.election import Fence, elect
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
@@ -118,12 +119,14 @@ class Broker:
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
         self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
+        await configs.load(session, self.config, self.broker_id)
         replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
         await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
         await self._register(session)
-        await self._serve(listener, replicas, admin, ids)
+        settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas)
+        await self._serve(listener, replicas, admin, ids, settings)
 
     async def _open_store(self) -> Session:
         first = self._dirs[0]
@@ -194,13 +197,26 @@ class Broker:
         self._epoch = stat.czxid
         self.image.brokers[node.id] = node
 
-    async def _serve(self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds) -> None:
+    async def _serve(
+        self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin
+    ) -> None:
+        settings.on_broker_altered.append(self._limit_connections)
+        self._limit_connections()
         threads = min(self.config["num.io.threads"], os.cpu_count() or 1)
         self._workers = ThreadPoolExecutor(threads, "records")
         groups = self.groups = Coordinator(self.config, self._workers)
         locator = Locator(self.broker_id, self.config, self.image, replicas, admin, groups)
         asked = Collaborators(
-            self.broker_id, self.config, self.image, replicas, admin, ids.draw, self._workers, groups, locator
+            self.broker_id,
+            self.config,
+            self.image,
+            replicas,
+            admin,
+            ids.draw,
+            self._workers,
+            groups,
+            locator,
+            settings,
         )
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         admin.on_deleted.append(locator.topic_deleted)
@@ -213,6 +229,11 @@ class Broker:
             listener.bridge = self._native_plane(replicas)
         table = handlers(asked, self._fetch)
         listener.open(Dispatcher(table if self._through is None else self._through(table)))
+
+    def _limit_connections(self) -> None:
+        """By what the settings say now."""
+        assert self._listener is not None
+        self._listener.limit(self.config["max.connections"], self.config["max.connections.per.ip"])
 
     def _native_plane(self, replicas: Replicas) -> Bridge:
         """The reactors that execute Produce and Fetch; what they decline comes to the handlers."""

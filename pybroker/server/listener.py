@@ -6,7 +6,7 @@ import logging
 import resource
 import socket
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pybroker.cluster.caller import Caller
@@ -126,6 +126,12 @@ class Listener:
         """Close the connections that there are, and go on accepting; those of the native plane stay."""
         for connection in list(self._connections):
             connection.close("it was asked for", logging.INFO)
+
+    def limit(self, connections_max: int, connections_per_ip_max: int) -> None:
+        """Accept by other limits from now on; connections that are open stay."""
+        self.limits = replace(
+            self.limits, connections_max=connections_max, connections_per_ip_max=connections_per_ip_max
+        )
 
     def abandon(self) -> None:
         """Wait for no running request: close() comes to its end at once."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.cluster.image import Image
 from pybroker.config import BrokerConfig
+from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
@@ -15,6 +16,7 @@ from pybroker.replication.replicas import Replicas
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
+    alter_configs,
     api_versions,
     cluster,
     configs,
@@ -43,6 +45,7 @@ class Collaborators:
     workers: Executor
     groups: Coordinator
     locator: Locator
+    configs: ConfigAdmin
 
 
 def draw_session_id() -> int:
@@ -78,8 +81,18 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.image), cluster.failed),
     }
-    by_name |= group_handlers(c)
+    by_name |= group_handlers(c) | admin_handlers(c)
     return {api.key: by_name[api.name] for api in SERVED.values()}
+
+
+def admin_handlers(c: Collaborators) -> dict[str, Handler]:
+    """What people and their tools ask."""
+    return {
+        "AlterConfigs": Handler(alter_configs.AlterConfigs(c.configs), alter_configs.alter_failed),
+        "IncrementalAlterConfigs": Handler(
+            alter_configs.IncrementalAlterConfigs(c.configs), alter_configs.incremental_failed
+        ),
+    }
 
 
 def group_handlers(c: Collaborators) -> dict[str, Handler]:

@@ -42,8 +42,8 @@ class DescribeConfigs:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             return TopicConfig(self._config, topic.config).entries()
         if kind == BROKER:
-            if name == "":  # the defaults that brokers may share; there are none
-                return []
+            if name == "":  # what is set for all brokers
+                return self._config.default_entries()
             if name != str(self._broker_id):
                 raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {name!r}")
             return self._config.entries()

@@ -1,0 +1,166 @@
+"""Settings that change while the broker runs: judged, written to the store as this controller, then put into effect.
+
+    /config/topics/T         a topic's own settings
+    /config/brokers/N        those of one broker        over
+    /config/brokers/<default>   those of all brokers    over what a broker was started with
+
+Each write leaves a node in /config/changes that names what changed, as Kafka's brokers expect it of each other; nodes
+older than a quarter of an hour are removed by the next write.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from pybroker import errors
+from pybroker.cluster.config_changes import Change, altered
+from pybroker.cluster.image import Image, Topic
+from pybroker.cluster.topics import check_name
+from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type
+from pybroker.config.settings import as_text, shown
+from pybroker.controller import nodes
+from pybroker.controller.election import Fence, write
+from pybroker.controller.topics import TopicAdmin
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+CHANGES_KEPT_MS = 15 * 60 * 1000
+TOPIC_LISTS = {name for name, setting in TOPIC.items() if setting.type is Type.LIST}
+BROKER_LISTS = {name for name, setting in BROKER.items() if setting.type is Type.LIST}
+
+
+class Configured(Protocol):
+    """Whoever acts by topics' settings: this broker's replicas."""
+
+    def configure(self, topics: Iterable[Topic]) -> None:
+        """Called on a thread: logs that are being appended to are waited for."""
+
+
+async def load(session: Session, config: BrokerConfig, broker_id: int) -> None:
+    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told."""
+    for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
+        try:
+            held = nodes.load_config((await session.get(nodes.broker_config(name)))[0])
+        except NoNode:
+            continue
+        kept: dict[str, str] = {}
+        for setting, text in held.items():
+            try:
+                _check_names([setting])
+                config.overlay(source, kept | {setting: text})
+                kept[setting] = text
+            except ConfigError as problem:
+                event(log, logging.WARNING, "setting ignored", setting=setting, reason=problem.message)
+
+
+class ConfigAdmin:
+    """The controller's work on settings; one change at a time."""
+
+    def __init__(
+        self, session: Session, fence: Fence, broker_id: int, image: Image, config: BrokerConfig, admin: TopicAdmin,
+        holders: Configured,
+    ) -> None:  # fmt: skip
+        self._session = session
+        self._fence = fence
+        self._broker_id = broker_id
+        self._image = image
+        self._config = config
+        self._admin = admin
+        self._holders = holders
+        self._one = asyncio.Lock()
+        self.on_broker_altered: list[Callable[[], object]] = []  # who goes by settings of the broker looks again
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    async def alter_topic(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
+        """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56, 60."""
+        check_name(name)
+        async with self._one:
+            topic = self._image.topic(name)
+            if topic is None:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            before = TopicConfig(self._config, topic.config)
+            own = {} if replace else topic.config
+            after = altered(own, changes, TOPIC_LISTS, lambda setting: as_text(before[setting]) or "")
+            TopicConfig(self._config, after)  # raises what is wrong with it
+            if validate_only:
+                return
+            with self._admin.claim(name):
+                change = Set(nodes.topic_config(name), nodes.dump_config(after))
+                await self._write([change], f"topics/{name}")
+                topic.config = after
+            await asyncio.to_thread(self._holders.configure, [topic])
+        _tell(f"topics/{name}", topic.config)
+
+    # -- brokers -----------------------------------------------------------------------------------------------------
+
+    async def alter_broker(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
+        """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 41, 42, 56."""
+        if name not in ("", str(self._broker_id)):
+            raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {shown(name)}")
+        source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
+        async with self._one:
+            held = self._config.dynamic(source)
+            own = {} if replace else held
+            after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(self._config[setting]) or "")
+            _check_names(after)
+            self._rehearse(source, after)
+            if validate_only:
+                return
+            path = nodes.broker_config(int(name) if name else None)
+            there = await self._session.exists(path)
+            node = nodes.dump_config(after)
+            await self._write([Set(path, node) if there else Create(path, node)], f"brokers/{name or '<default>'}")
+            self._config.overlay(source, after)
+            await asyncio.to_thread(self._holders.configure, list(self._image.topics()))
+            for tell in self.on_broker_altered:
+                tell()
+        _tell(f"brokers/{name or '<default>'}", after)
+
+    def _rehearse(self, source: Source, after: Mapping[str, str]) -> None:
+        """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError."""
+        config = self._config.copy()
+        config.overlay(source, after)
+        for topic in self._image.topics():
+            try:
+                TopicConfig(config, topic.config)
+            except ConfigError as problem:
+                raise ConfigError(f"the topic {topic.name} cannot go with it: {problem.message}") from None
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    async def _write(self, ops: list[Op], entity: str) -> None:
+        notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
+        try:
+            await write(self._session, self._fence, [*ops, notice])
+        except NoNode as problem:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
+        await self._purge(time.time_ns() // 1_000_000 - CHANGES_KEPT_MS)
+
+    async def _purge(self, before_ms: int) -> None:
+        """Remove the notices that everybody has read long ago."""
+        names, _ = await self._session.children(nodes.CONFIG_CHANGES)
+        for name in names:
+            path = f"{nodes.CONFIG_CHANGES}/{name}"
+            stat = await self._session.exists(path)
+            if stat is None or stat.ctime_ms >= before_ms:
+                return  # they are in order: the others are younger
+            await self._session.delete(path)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raises INVALID_CONFIG for a setting that a running broker does not take."""
+    for name in names:
+        if name not in BROKER:
+            raise ConfigError(f"{shown(name)} is no setting of a broker")
+        if not BROKER[name].dynamic:
+            raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
+
+
+def _tell(entity: str, config: Mapping[str, str]) -> None:
+    event(log, logging.INFO, "settings altered", of=entity, own=",".join(f"{k}={v}" for k, v in config.items()))

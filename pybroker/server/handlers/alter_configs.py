@@ -1,0 +1,82 @@
+"""AlterConfigs and IncrementalAlterConfigs: the settings of topics and brokers, each resource by itself."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.config_changes import Change, Operation
+from pybroker.controller.configs import ConfigAdmin
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+TOPIC, BROKER = 2, 4
+
+
+class AlterConfigs:
+    """What a resource is given replaces all that it had (superseded by KIP-339, and still sent)."""
+
+    def __init__(self, admin: ConfigAdmin) -> None:
+        self._admin = admin
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        asked = [[Change(c.name, Operation.SET, c.value) for c in r.configs] for r in request.resources]
+        return m.AlterConfigsResponse(
+            responses=await _alter(self._admin, request, asked, m.AlterConfigsResponse.Responses, replace=True)
+        )
+
+
+class IncrementalAlterConfigs:
+    """What is not named stays as it is."""
+
+    def __init__(self, admin: ConfigAdmin) -> None:
+        self._admin = admin
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        asked = [[Change(c.name, c.config_operation, c.value) for c in r.configs] for r in request.resources]
+        kind = m.IncrementalAlterConfigsResponse.Responses
+        return m.IncrementalAlterConfigsResponse(
+            responses=await _alter(self._admin, request, asked, kind, replace=False)
+        )
+
+
+async def _alter(
+    admin: ConfigAdmin, request: Any, asked: Iterable[list[Change]], kind: Any, *, replace: bool
+) -> list[Any]:
+    named = Counter((r.resource_type, r.resource_name) for r in request.resources)
+    answers = []
+    for resource, changes in zip(request.resources, asked, strict=True):
+        what, name = resource.resource_type, resource.resource_name
+        answer = kind(resource_type=what, resource_name=name, error_message=None)
+        try:
+            if named[what, name] > 1:
+                raise KafkaError(errors.INVALID_REQUEST, f"the request names {name!r} {named[what, name]} times")
+            if what == TOPIC:
+                alter = admin.alter_topic
+            elif what == BROKER:
+                alter = admin.alter_broker
+            else:
+                raise KafkaError(errors.INVALID_REQUEST, f"resources of type {what} have no settings to alter here")
+            await alter(name, changes, replace=replace, validate_only=request.validate_only)
+        except KafkaError as problem:
+            answer.error_code, answer.error_message = problem.code, problem.message
+        answers.append(answer)
+    return answers
+
+
+def _failures(request: Any, kind: Any, code: int, message: str) -> list[Any]:
+    return [
+        kind(error_code=code, error_message=message, resource_type=r.resource_type, resource_name=r.resource_name)
+        for r in request.resources
+    ]
+
+
+def alter_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.AlterConfigsResponse
+    return kind(responses=_failures(request, kind.Responses, code, message))
+
+
+def incremental_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.IncrementalAlterConfigsResponse
+    return kind(responses=_failures(request, kind.Responses, code, message))
