@@ -35,3 +35,4 @@ cdef void context_stop(context_t* c) noexcept nogil
 cdef int context_discard(context_t* c, const char* path, bint directory, int64_t delay_ms) noexcept nogil
 cdef void context_empty_trash(context_t* c, int64_t now_ms) noexcept nogil
 cdef int64_t monotonic_ms() noexcept nogil
+cdef int64_t wall_ms() noexcept nogil

@@ -17,7 +17,7 @@ cdef extern from "<time.h>" nogil:
         long tv_sec
         long tv_nsec
     int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
+    int CLOCK_MONOTONIC, CLOCK_REALTIME
 
 cdef extern from *:
     """
@@ -58,6 +58,13 @@ cdef extern from "<unistd.h>" nogil:
 cdef int64_t monotonic_ms() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)
+    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
+cdef int64_t wall_ms() noexcept nogil:
+    """Milliseconds since the epoch, for timestamps only: this clock jumps."""
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
     return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 

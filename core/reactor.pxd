@@ -5,6 +5,7 @@ from pybroker.core.conn cimport chunk_t, conn_t
 from pybroker.core.context cimport context_t
 from pybroker.core.fetch cimport fetch_t
 from pybroker.core.mailbox cimport mailbox_t
+from pybroker.core.partition cimport notify_fn
 from pybroker.core.produce cimport turn_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.registry cimport registry_t
@@ -36,6 +37,7 @@ cdef struct plane_t:             # what all reactors of a broker share
 
 cdef struct reactor_t:
     plane_t* plane
+    notify_fn told               # what a parked connection's watch calls
     int32_t poll
     int32_t bell                 # an eventfd that ends the wait
     pthread_mutex_t lock         # guards the inbox: notes and woken

@@ -9,27 +9,24 @@ nothing further, so that no request overtakes another. Sockets are edge-triggere
 is pinned for the length of its turn, and never while it waits.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 from posix.unistd cimport close
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_forget_own, conn_free, conn_grow_own, conn_keep, conn_t,
+    AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_t,
     conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms
-from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
-from pybroker.core.fetch cimport fetch
-from pybroker.core.mailbox cimport CLOSED, GONE, REQUEST, mailbox_put, ring, unring
+from pybroker.core.intake cimport drain, has_work, serve
+from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
 from pybroker.core.partition cimport watch_t
-from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
-from pybroker.core.timer cimport heap_add, heap_remove
+from pybroker.core.timer cimport heap_remove
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -47,31 +44,20 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initial, int flags)
     int EFD_NONBLOCK, EFD_CLOEXEC
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void* into, size_t n, int flags)
-
 cdef extern from "<time.h>" nogil:
     cdef struct timespec:
         long tv_sec
         long tv_nsec
     int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC, CLOCK_REALTIME
+    int CLOCK_MONOTONIC
 
 cdef enum:
-    API_PRODUCE = 0
-    API_FETCH = 1
-    ARENA_LEAST = 64 << 10       # less room than this, and the turn is drained to begin at the arena's start
-    OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
-    OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
     SWEEP_MS = 1000
-    READS_MAX = 8                # of one connection in one turn
-    BROKEN = -100000             # no frame has such a size, or there is no memory for it
-    REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing
 
 
-cdef int64_t nanoseconds(int clock) noexcept nogil:
+cdef int64_t nanoseconds() noexcept nogil:
     cdef timespec t
-    clock_gettime(clock, &t)
+    clock_gettime(CLOCK_MONOTONIC, &t)
     return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
 
 
@@ -83,6 +69,7 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
     if r == NULL:
         return NULL
     r.plane = plane
+    r.told = told
     pthread_mutex_init(&r.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
     r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -275,156 +262,6 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     conn_free(c)
 
 
-# -- frames ------------------------------------------------------------------------------------------------------------
-
-cdef void drain(reactor_t* r) noexcept nogil:
-    """Append what was gathered; from here on the bytes it came in may be reused."""
-    produce_drain(&r.turn, nanoseconds(CLOCK_REALTIME) // 1000000)
-
-
-cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
-    """Execute one frame (without its size); a verdict."""
-    cdef cursor_t at
-    cdef int16_t api = -1, version = 0
-    cdef int verdict = DECLINED
-    if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
-        api, version = load_be16(frame), load_be16(frame + 2)
-        cursor_init(&at, frame + 4, n - 4)
-    if api == API_PRODUCE:
-        verdict = produce(&r.turn, r.plane.registry, c, &at, version)
-        if verdict == DECLINED and r.turn.count > 0:
-            drain(r)             # perhaps only the turn was full; and Python must see what came before
-            cursor_init(&at, frame + 4, n - 4)
-            verdict = produce(&r.turn, r.plane.registry, c, &at, version)
-        r.produced += verdict == DONE
-    elif api == API_FETCH:
-        drain(r)
-        verdict = fetch(
-            &r.fetch, r.plane.registry, c, &at, version, r.plane.fetch_bytes_max, r.now_ms, told)
-        r.fetched += verdict == DONE
-    else:
-        drain(r)
-    if c.state == PARKED and verdict != WAITS:
-        heap_remove(r.heap, &r.heap_count, c)
-        conn_unwatch(c)
-        c.state = OPEN
-    if verdict == WAITS:
-        if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
-            return REFUSED
-        c.state = PARKED
-    elif verdict == DECLINED:
-        conn_unwatch(c)
-        r.declined += 1
-        if mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n) < 0:
-            return REFUSED
-        c.state = AWAY
-    return verdict
-
-
-cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
-    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, or why to close."""
-    cdef int64_t at = 0, length
-    cdef int verdict
-    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET:
-        length = load_be32(data + at)
-        if length < 0 or length > r.plane.frame_bytes_max:
-            return BROKEN
-        if n - at - 4 < length:
-            break
-        verdict = execute(r, c, data + at + 4, length)
-        if verdict == REFUSED or c.state == CLOSING:
-            return REFUSED_FRAME
-        if verdict == WAITS:
-            break                # its frame stays, to be executed again
-        at += 4 + length
-    return at
-
-
-cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
-    """Execute what the connection kept; the bytes used up, or why to close."""
-    cdef int64_t used = execute_all(r, c, c.own, c.own_used)
-    if used > 0:
-        drain(r)                 # the orders point into the buffer that is about to move
-        conn_forget_own(c, used)
-    return used
-
-
-cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
-    """Read into the connection's own buffer: the rest of a frame that has begun. Bytes, 0 at the end, -errno."""
-    cdef int64_t need = 4, got
-    if c.own_used >= 4:
-        need = 4 + <int64_t>load_be32(c.own)
-        if need > 4 + r.plane.frame_bytes_max or need < 4:
-            return BROKEN
-    elif c.own_capacity >= OWN_KEPT:
-        need = c.own_capacity
-    # What was announced is believed only as far as it came: the buffer doubles.
-    if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
-        return BROKEN
-    got = recv(c.fd, c.own + c.own_used, min(need, c.own_capacity) - c.own_used, 0)
-    if got < 0:
-        return -errno
-    if got < min(need, c.own_capacity) - c.own_used:
-        c.readable = 0
-    c.own_used += got
-    return got
-
-
-cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
-    """Read into the arena and execute from there; what is left over moves to the connection. As read_own; 1: close."""
-    cdef int64_t room, got, used
-    cdef uint8_t* at
-    if ARENA_BYTES - r.arena_used < ARENA_LEAST:
-        drain(r)
-        r.arena_used = 0
-    room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
-    at = r.arena + r.arena_used
-    got = recv(c.fd, at, room, 0)
-    if got <= 0:
-        return -errno if got < 0 else 0
-    if got < room:
-        c.readable = 0
-    r.arena_used += got
-    used = execute_all(r, c, at, got)
-    if used < 0:
-        return used
-    return BROKEN if used < got and conn_keep(c, at + used, got - used) < 0 else got
-
-
-cdef bint take_input(reactor_t* r, conn_t* c) noexcept nogil:
-    """Read from a connection once, and execute what came; False: it is closed."""
-    cdef int64_t got, used
-    if c.own_used > 0 or c.own_capacity >= OWN_KEPT:
-        got = read_own(r, c)
-        if got > 0:
-            used = execute_own(r, c)
-            if used < 0:
-                got = used
-    else:
-        got = read_arena(r, c)
-    if got == -EAGAIN:
-        c.readable = 0
-    if got == BROKEN:
-        close_conn(r, c, "a frame of a size that is not allowed, or no memory for it")
-    elif got == REFUSED_FRAME:
-        close_conn(r, c, "Produce with acks=0 failed, or no memory for an answer")
-    elif got <= 0 and got != -EAGAIN and got != -EINTR:
-        close_conn(r, c, "")
-    return c.fd >= 0
-
-
-cdef void serve(reactor_t* r, conn_t* c) noexcept nogil:
-    """One connection's share of a turn: execute what it kept, read a few times, execute that."""
-    cdef int reads = 0
-    if c.own_used > 0 and execute_own(r, c) < 0:
-        close_conn(r, c, "a frame of a size that is not allowed, or Produce with acks=0 failed")
-        return
-    while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
-        reads += 1
-        if not take_input(r, c):
-            return
-
-
 # -- the turn ----------------------------------------------------------------------------------------------------------
 
 cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
@@ -475,7 +312,7 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
             c.is_ready = 1       # not again in the list of the next turn
             unready(r, c)
             forget(r, c)
-        elif c.state == OPEN and c.queued_bytes < OUTPUT_BUDGET and (c.readable or has_frame(c)):
+        elif has_work(c):
             make_ready(r, c)
         elif c.first != NULL and c.writable:
             make_ready(r, c)
@@ -491,10 +328,6 @@ cdef void finish_all(reactor_t* r) noexcept nogil:
             c.deadline_ms = r.now_ms
             make_ready(r, c)
         c = c.next
-
-
-cdef bint has_frame(conn_t* c) noexcept nogil:
-    return c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own)
 
 
 cdef void unready(reactor_t* r, conn_t* c) noexcept nogil:
@@ -540,9 +373,10 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef conn_t* served
     cdef conn_t* c
+    cdef const char* why
     cdef int64_t began
     cdef int slot, n = epoll_wait(r.poll, events, EVENTS_MAX, <int>patience(r, timeout_ms))
-    began = nanoseconds(CLOCK_MONOTONIC)
+    began = nanoseconds()
     r.now_ms = began // 1000000
     slot = pin(&r.plane.context.quiesce)
     take_events(r, events, n if n > 0 else 0)
@@ -555,7 +389,9 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     c = served
     while c != NULL:
         if c.state == OPEN or c.state == PARKED:
-            serve(r, c)
+            why = serve(r, c)
+            if why != NULL:
+                close_conn(r, c, why)
         c = c.next_ready
     drain(r)
     r.arena_used = 0
@@ -564,7 +400,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     if r.now_ms - r.swept_ms >= SWEEP_MS:
         r.swept_ms = r.now_ms
         sweep(r)
-    r.busy_ns += nanoseconds(CLOCK_MONOTONIC) - began
+    r.busy_ns += nanoseconds() - began
 
 
 cdef void reactor_run(reactor_t* r) noexcept nogil:

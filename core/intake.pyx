@@ -1,0 +1,198 @@
+"""A connection's input: read into the arena or its own buffer, cut into frames, executed in their order.
+
+Frames are executed where they were read; the bytes of a Produce stay there until the turn's appends are drained. What is
+not a whole frame, or may not be executed yet, moves to the connection, whose buffer grows with the bytes that come. A large
+frame is read straight into that buffer, which is kept for the next one until the connection rests.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int16_t, int64_t, uint8_t
+
+from pybroker.core.conn cimport (
+    AWAY, CLOSING, OPEN, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_t, conn_unwatch,
+)
+from pybroker.core.context cimport wall_ms
+from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
+from pybroker.core.fetch cimport fetch
+from pybroker.core.mailbox cimport REQUEST, mailbox_put
+from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
+from pybroker.core.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
+from pybroker.core.timer cimport heap_add, heap_remove
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void* into, size_t n, int flags)
+
+cdef enum:
+    API_PRODUCE = 0
+    API_FETCH = 1
+    ARENA_LEAST = 64 << 10       # less room than this, and the turn is drained to begin at the arena's start
+    OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
+    OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
+    READS_MAX = 8                # of one connection in one turn
+    BROKEN = -100000             # no frame has such a size, or there is no memory for it
+    REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing
+
+
+cdef void drain(reactor_t* r) noexcept nogil:
+    """Append what was gathered; from here on the bytes it came in may be reused."""
+    produce_drain(&r.turn, wall_ms())
+
+
+cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Execute one frame (without its size); a verdict."""
+    cdef cursor_t at
+    cdef int16_t api = -1, version = 0
+    cdef int verdict = DECLINED
+    if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
+        api, version = load_be16(frame), load_be16(frame + 2)
+        cursor_init(&at, frame + 4, n - 4)
+    if api == API_PRODUCE:
+        verdict = produce(&r.turn, r.plane.registry, c, &at, version)
+        if verdict == DECLINED and r.turn.count > 0:
+            drain(r)             # perhaps only the turn was full; and Python must see what came before
+            cursor_init(&at, frame + 4, n - 4)
+            verdict = produce(&r.turn, r.plane.registry, c, &at, version)
+        r.produced += verdict == DONE
+    elif api == API_FETCH:
+        drain(r)
+        verdict = fetch(
+            &r.fetch, r.plane.registry, c, &at, version, r.plane.fetch_bytes_max, r.now_ms, r.told)
+        r.fetched += verdict == DONE
+    else:
+        drain(r)
+    if c.state == PARKED and verdict != WAITS:
+        heap_remove(r.heap, &r.heap_count, c)
+        conn_unwatch(c)
+        c.state = OPEN
+    if verdict == WAITS:
+        if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
+            return REFUSED
+        c.state = PARKED
+    elif verdict == DECLINED:
+        conn_unwatch(c)
+        r.declined += 1
+        if mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n) < 0:
+            return REFUSED
+        c.state = AWAY
+    return verdict
+
+
+cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
+    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, or why to close."""
+    cdef int64_t at = 0, length
+    cdef int verdict
+    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET:
+        length = load_be32(data + at)
+        if length < 0 or length > r.plane.frame_bytes_max:
+            return BROKEN
+        if n - at - 4 < length:
+            break
+        verdict = execute(r, c, data + at + 4, length)
+        if verdict == REFUSED or c.state == CLOSING:
+            return REFUSED_FRAME
+        if verdict == WAITS:
+            break                # its frame stays, to be executed again
+        at += 4 + length
+    return at
+
+
+cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
+    """Execute what the connection kept; the bytes used up, or why to close."""
+    cdef int64_t used = execute_all(r, c, c.own, c.own_used)
+    if used > 0:
+        drain(r)                 # the orders point into the buffer that is about to move
+        conn_forget_own(c, used)
+    return used
+
+
+cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read into the connection's own buffer: the rest of a frame that has begun. Bytes, 0 at the end, -errno."""
+    cdef int64_t need = 4, got
+    if c.own_used >= 4:
+        need = 4 + <int64_t>load_be32(c.own)
+        if need > 4 + r.plane.frame_bytes_max or need < 4:
+            return BROKEN
+    elif c.own_capacity >= OWN_KEPT:
+        need = c.own_capacity
+    # What was announced is believed only as far as it came: the buffer doubles.
+    if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
+        return BROKEN
+    got = recv(c.fd, c.own + c.own_used, min(need, c.own_capacity) - c.own_used, 0)
+    if got < 0:
+        return -errno
+    if got < min(need, c.own_capacity) - c.own_used:
+        c.readable = 0
+    c.own_used += got
+    return got
+
+
+cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read into the arena and execute from there; what is left over moves to the connection. As read_own; 1: close."""
+    cdef int64_t room, got, used
+    cdef uint8_t* at
+    if ARENA_BYTES - r.arena_used < ARENA_LEAST:
+        drain(r)
+        r.arena_used = 0
+    room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
+    at = r.arena + r.arena_used
+    got = recv(c.fd, at, room, 0)
+    if got <= 0:
+        return -errno if got < 0 else 0
+    if got < room:
+        c.readable = 0
+    r.arena_used += got
+    used = execute_all(r, c, at, got)
+    if used < 0:
+        return used
+    return BROKEN if used < got and conn_keep(c, at + used, got - used) < 0 else got
+
+
+cdef const char* fault(int64_t got) noexcept nogil:
+    """Why a connection must end after a read or an execution; NULL: it goes on, empty: its peer ended it."""
+    if got > 0 or got == -EAGAIN or got == -EINTR:
+        return NULL
+    if got == BROKEN:
+        return "a frame of a size that is not allowed, or no memory for it"
+    if got == REFUSED_FRAME:
+        return "Produce with acks=0 failed, or no memory for an answer"
+    return ""
+
+
+cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read from a connection once, and execute what came; as read_own."""
+    cdef int64_t got, used
+    if c.own_used > 0 or c.own_capacity >= OWN_KEPT:
+        got = read_own(r, c)
+        if got > 0:
+            used = execute_own(r, c)
+            if used < 0:
+                return used
+    else:
+        got = read_arena(r, c)
+    if got == -EAGAIN:
+        c.readable = 0
+    return got
+
+
+cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
+    """One connection's share of a turn: execute what it kept, read a few times, execute that. As fault()."""
+    cdef const char* why = NULL
+    cdef int64_t used
+    cdef int reads = 0
+    if c.own_used > 0:
+        used = execute_own(r, c)
+        if used < 0:
+            return fault(used)
+    while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
+        reads += 1
+        why = fault(take_input(r, c))
+        if why != NULL:
+            break
+    return why
+
+
+cdef bint has_work(const conn_t* c) noexcept nogil:
+    """Is there something to read or to execute, and may it be done now?"""
+    if c.state != OPEN or c.queued_bytes >= OUTPUT_BUDGET:
+        return False
+    return c.readable or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))
