@@ -65,13 +65,18 @@ _ADVERTISED: Final = (
     ("DeleteRecords", 0, 2),
     ("InitProducerId", 0, 5),
     ("OffsetForLeaderEpoch", 2, 4),
+    ("DescribeAcls", 1, 3),
+    ("CreateAcls", 1, 3),
+    ("DeleteAcls", 1, 3),
     ("DescribeConfigs", 1, 4),
     ("AlterConfigs", 0, 2),
+    ("DescribeLogDirs", 1, 4),
     ("CreatePartitions", 0, 3),
     ("DeleteGroups", 0, 2),
     ("IncrementalAlterConfigs", 0, 1),
     ("OffsetDelete", 0, 0),
     ("DescribeCluster", 0, 1),
+    ("DescribeProducers", 0, 0),
 )
 
 APIS: Final[dict[int, Api]] = {

@@ -175,6 +175,11 @@ class Replicas:
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._held.values()))
 
+    @property
+    def log_dirs(self) -> Sequence[LogDir]:
+        """Where they lie: those that cannot be used too."""
+        return self._dirs
+
     def get(self, topic: str, partition: int) -> Replica | None:
         return self._held.get(TopicPartition(topic, partition))
 

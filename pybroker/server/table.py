@@ -16,6 +16,7 @@ from pybroker.replication.replicas import Replicas
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
+    acls,
     alter_configs,
     api_versions,
     cluster,
@@ -23,10 +24,12 @@ from pybroker.server.handlers import (
     fetch,
     group_offsets,
     groups,
+    log_dirs,
     metadata,
     offsets,
     produce,
     producer_ids,
+    producers,
     records,
     topics,
 )
@@ -92,6 +95,11 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         "IncrementalAlterConfigs": Handler(
             alter_configs.IncrementalAlterConfigs(c.configs), alter_configs.incremental_failed
         ),
+        "DescribeLogDirs": Handler(log_dirs.DescribeLogDirs(c.replicas), log_dirs.failed),
+        "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
+        "DescribeAcls": Handler(acls.describe, acls.describe_failed),
+        "CreateAcls": Handler(acls.create, acls.create_failed),
+        "DeleteAcls": Handler(acls.delete, acls.delete_failed),
     }
 
 

@@ -1,0 +1,70 @@
+"""DescribeLogDirs: what lies in which log dir, how large it is, and how full the disk under it (KIP-113, KIP-827)."""
+
+import asyncio
+import os
+from collections.abc import Collection
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.cluster.caller import Call
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.replication.logdirs import LogDir
+from pybroker.replication.replicas import Replicas
+
+
+class DescribeLogDirs:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    async def __call__(self, request: Any, call: Call) -> Any:
+        """Partitions that are unknown are left out, as Kafka does; a log dir is always there."""
+        wanted = None
+        if request.topics is not None:
+            wanted = {TopicPartition(topic.topic, p) for topic in request.topics for p in topic.partitions}
+        sizes = self._sizes(wanted)
+        results = [await asyncio.to_thread(_describe, d, sizes.get(d, {})) for d in self._replicas.log_dirs]
+        return m.DescribeLogDirsResponse(results=results)
+
+    def _sizes(self, wanted: Collection[TopicPartition] | None) -> dict[LogDir, dict[TopicPartition, core.Partition]]:
+        found: dict[LogDir, dict[TopicPartition, core.Partition]] = {}
+        if wanted is None:
+            replicas = list(self._replicas)
+        else:
+            replicas = [replica for key in wanted if (replica := self._replicas.get(*key)) is not None]
+        for replica in replicas:
+            if replica.log is not None and replica.directory is not None:
+                found.setdefault(replica.directory, {})[replica.key] = replica.log
+        return found
+
+
+def _describe(log_dir: LogDir, logs: dict[TopicPartition, core.Partition]) -> Any:
+    """One log dir; on a thread, as a disk may hang."""
+    kind = m.DescribeLogDirsResponse.Results
+    path = os.path.abspath(log_dir.path)
+    if log_dir.failure:
+        return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
+    topics: dict[str, Any] = {}
+    for key, log in sorted(logs.items()):
+        topic = topics.setdefault(key.topic, kind.Topics(name=key.topic))
+        topic.partitions.append(
+            kind.Topics.Partitions(
+                partition_index=key.partition,
+                partition_size=log.size,
+                offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+            )
+        )
+    return kind(
+        log_dir=path,
+        topics=list(topics.values()),
+        total_bytes=disk.f_blocks * disk.f_frsize,
+        usable_bytes=disk.f_bavail * disk.f_frsize,
+    )
+
+
+def failed(request: Any, code: int, message: str) -> Any:
+    return m.DescribeLogDirsResponse(error_code=code)

@@ -1,0 +1,61 @@
+"""DescribeProducers: the idempotent producers that a partition knows, with their last sequence (KIP-664)."""
+
+from typing import Any
+
+from pybroker.cluster.caller import Call
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.replication.replicas import Replicas
+
+NO_COORDINATOR_EPOCH = -1
+
+
+class DescribeProducers:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.DescribeProducersResponse.Topics
+        return m.DescribeProducersResponse(
+            topics=[
+                kind(name=topic.name, partitions=[self._describe(topic.name, p) for p in topic.partition_indexes])
+                for topic in request.topics
+            ]
+        )
+
+    def _describe(self, topic: str, partition: int) -> Any:
+        kind = m.DescribeProducersResponse.Topics.Partitions
+        answer = kind(partition_index=partition, error_message=None)
+        try:
+            log = self._replicas.leader(topic, partition).partition()
+        except KafkaError as problem:
+            answer.error_code, answer.error_message = problem.code, problem.message
+            return answer
+        answer.active_producers = [
+            kind.ActiveProducers(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=sequence,
+                last_timestamp=timestamp_ms,
+                coordinator_epoch=NO_COORDINATOR_EPOCH,
+                current_txn_start_offset=first_offset,
+            )
+            for producer_id, epoch, sequence, timestamp_ms, first_offset in log.producers()
+        ]
+        return answer
+
+
+def failed(request: Any, code: int, message: str) -> Any:
+    kind = m.DescribeProducersResponse.Topics
+    return m.DescribeProducersResponse(
+        topics=[
+            kind(
+                name=topic.name,
+                partitions=[
+                    kind.Partitions(partition_index=p, error_code=code, error_message=message)
+                    for p in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
