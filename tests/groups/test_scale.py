@@ -1,6 +1,7 @@
 """Many groups at once: a hundred with ten members each, in bounded time and memory, and how many commits a second.
 
-The rates are printed (pytest -s, or the captured output of a failure); the limits asserted leave room for a busy machine.
+The rates are printed (pytest -s, or the captured output of a failure); the limits asserted leave room for a
+busy machine.
 """
 
 from __future__ import annotations
