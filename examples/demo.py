@@ -189,7 +189,12 @@ def _produce_one(producer: Any, value: bytes, partition: int) -> None:
 def read_back(broker: Broker, records: int) -> list[str]:
     """Read every partition from its start to its end; the checksum of each, in the order in which it was read."""
     consumer = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": "demo", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "demo",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 10,  # by default it rests a second whenever its queue is full
+        }
     )
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
     sums = [hashlib.sha256() for _ in range(PARTITIONS)]
