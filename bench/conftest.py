@@ -1,0 +1,51 @@
+"""What every benchmark gets: a directory on the disk that is measured, and a table at the end."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import figures
+
+
+def disk() -> Path:
+    """Where logs are written: PYBROKER_BENCH_DIR, or the directory for temporary files."""
+    return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
+
+
+def empty_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="pybroker-bench-", dir=disk(), ignore_cleanup_errors=True)
+
+
+@pytest.fixture
+def log_dir() -> Iterator[Path]:
+    """An empty directory on the disk that is measured; gone with the benchmark, whatever it wrote."""
+    with empty_directory() as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def shared_log_dir() -> Iterator[Path]:
+    """The same, for what all benchmarks of a module read."""
+    with empty_directory() as path:
+        yield Path(path)
+
+
+def pytest_configure() -> None:
+    figures.machine(disk())  # as it is before the benchmarks load it
+
+
+def pytest_report_header() -> str:
+    return f"machine: {figures.machine(disk())}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if figures.FIGURES:
+        terminalreporter.section("figures")
+        terminalreporter.write_line(figures.machine(disk()))
+        for line in figures.table():
+            terminalreporter.write_line(line)

@@ -1,0 +1,132 @@
+"""The loops that figures are measured with: core's own calls again and again, and the least that anybody could do instead.
+
+Each runs without the GIL and checks that it did what it was asked for. Raises OSError where the kernel refuses, and
+AssertionError where core does, since the caller prepared what is appended and read.
+"""
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from posix.types cimport off_t
+
+from pybroker.core.crc32c cimport crc32c
+from pybroker.core.handles cimport Partition
+from pybroker.core.partition cimport (
+    BOUND_HIGH_WATERMARK, FROM_CLIENT, appended_t, partition_append, partition_read, read_t,
+)
+from pybroker.core.segment cimport RESERVE_MAX, RESERVE_MIN, files_drop
+
+import os
+
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, off_t at, off_t n)
+    int FALLOC_FL_KEEP_SIZE
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+    ssize_t pwritev(int fd, const iovec* v, int n, off_t at)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void* into, size_t n, off_t at)
+
+cdef enum:
+    CRC_FROM = 21  # of a batch, its attributes: the CRC covers what follows it
+
+
+cdef int fail() except -1:
+    raise OSError(errno, os.strerror(errno))
+
+
+# -- core --------------------------------------------------------------------------------------------------------------
+
+def append(Partition partition, const uint8_t[::1] batch, int64_t times, int64_t now_ms):
+    """Append one client's batch `times` times."""
+    cdef appended_t done
+    cdef int status = 0
+    cdef int64_t _
+    with nogil:
+        for _ in range(times):
+            status = partition_append(partition.state, &batch[0], batch.shape[0], -1, FROM_CLIENT, now_ms, &done)
+            if status != 0:
+                break
+    assert status == 0, f"append refused with {status}"
+
+
+def read(Partition partition, const int64_t[::1] offsets, int64_t most):
+    """Find what a consumer gets at each offset, hold its file and let go."""
+    cdef read_t found
+    cdef int status = 0
+    cdef int64_t i, n = offsets.shape[0]
+    with nogil:
+        for i in range(n):
+            status = partition_read(partition.state, offsets[i], most, BOUND_HIGH_WATERMARK, True, &found)
+            if status != 0 or found.found.files == NULL:
+                break
+            files_drop(found.found.files)
+        else:
+            i = n
+    assert i == n, f"read at {offsets[i]} refused with {status}"
+
+
+# -- the least that could be done --------------------------------------------------------------------------------------
+
+cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
+    """Space ahead in the steps that a segment takes: as much again as is written; what is reserved now, or -1."""
+    cdef int64_t step = min(max(reserved, <int64_t>RESERVE_MIN), <int64_t>RESERVE_MAX)
+    if end <= reserved:
+        return reserved
+    return end + step if fallocate(fd, FALLOC_FL_KEEP_SIZE, reserved, end + step - reserved) == 0 else -1
+
+
+def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times):
+    """CRC and pwritev of one batch, `times` times from the file's start, into space reserved ahead."""
+    cdef iovec v
+    cdef int64_t at = 0, reserved = 0, _
+    cdef uint32_t crc = 0
+    cdef size_t n = batch.shape[0]
+    cdef bint failed = False
+    with nogil:
+        for _ in range(times):
+            crc ^= crc32c(&batch[CRC_FROM], n - CRC_FROM, 0)
+            reserved = reserve(fd, reserved, at + n)
+            v.iov_base = <void*>&batch[0]
+            v.iov_len = n
+            if reserved < 0 or pwritev(fd, &v, 1, at) != <ssize_t>n:
+                failed = True
+                break
+            at += n
+    if failed:
+        fail()
+    assert crc in (0, crc32c(&batch[CRC_FROM], n - CRC_FROM, 0))
+
+
+def read_and_crc(int fd, int64_t size, int64_t chunk):
+    """pread and CRC of a file's first `size` bytes, `chunk` at a time."""
+    cdef uint8_t* buffer = <uint8_t*>malloc(chunk)
+    cdef int64_t at = 0
+    cdef ssize_t got = 1
+    cdef uint32_t crc = 0
+    if buffer == NULL:
+        raise MemoryError()
+    with nogil:
+        while at < size and got > 0:
+            got = pread(fd, buffer, min(chunk, size - at), at)
+            if got > 0:
+                crc = crc32c(buffer, got, crc)
+                at += got
+    free(buffer)
+    if at < size:
+        fail()
+
+
+def read_headers(int fd, const int64_t[::1] positions, int64_t n):
+    """pread of `n` bytes (at most 4096) at each position: what a reader who knew the place would still pay."""
+    cdef uint8_t[4096] buffer
+    cdef int64_t i, total = 0
+    assert n <= 4096
+    with nogil:
+        for i in range(positions.shape[0]):
+            total += pread(fd, &buffer[0], n, positions[i])
+    assert total == n * positions.shape[0]

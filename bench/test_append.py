@@ -1,0 +1,114 @@
+"""Appends beside what no log can do without: the CRC of each batch, and one pwritev of it into space reserved ahead.
+
+Measured twice: the loop inside core, as the native data plane appends, beside the same loop in C; and through
+`Partition.append`, beside a Python loop of the same two calls. What counts is the processor time of all threads: what
+the flusher does behind the appends is paid for (the loop beside it leaves all of that to the kernel), and what else
+runs on the machine is not. Time by the clock is shown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pytest
+
+from bench.build import native
+from bench.figures import Body, Rounds, show
+from bench.payloads import GB, KIB, MIB, NOW_MS, Payload, open_log, payload
+from pybroker.core import Broker, crc32c
+
+ROUND_BYTES = 256 * MIB
+ROUNDS = 12
+SHARE_MIN = 0.8
+CRC_FROM = 21  # of a batch, its attributes: the CRC covers what follows it
+RESERVE_MIN, RESERVE_MAX = 64 * KIB, 64 * MIB
+FALLOC_FL_KEEP_SIZE = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def reserve(fd: int, reserved: int, end: int) -> int:
+    """Space ahead in the steps that a segment takes; what is reserved now."""
+    if end <= reserved:
+        return reserved
+    end += min(max(reserved, RESERVE_MIN), RESERVE_MAX)
+    if _libc.fallocate(fd, FALLOC_FL_KEEP_SIZE, reserved, end - reserved) != 0:
+        raise OSError(ctypes.get_errno(), "fallocate")
+    return end
+
+
+def write_in_python(fd: int, batch: bytes, times: int) -> None:
+    at = reserved = 0
+    body = memoryview(batch)[CRC_FROM:]
+    for _ in range(times):
+        crc32c(body)
+        reserved = reserve(fd, reserved, at + len(batch))
+        at += os.pwritev(fd, (batch,), at)
+
+
+def append_in_python(partition: Any, batch: bytes, times: int, now_ms: int) -> None:
+    append = partition.append
+    for _ in range(times):
+        append(batch, now_ms=now_ms)
+
+
+DOORS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "in core": (native().append, native().crc_and_write),
+    "from Python": (append_in_python, write_in_python),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("batch_bytes", [16 * KIB, MIB], ids=["16KiB", "1MiB"])
+@pytest.mark.parametrize("value_bytes", [100, KIB], ids=["100B", "1KiB"])
+def test_append(benchmark: Any, log_dir: Path, value_bytes: int, batch_bytes: int, door: str) -> None:
+    """An append costs at most a quarter more than CRC and pwritev of the same bytes."""
+    what = payload(value_bytes, batch_bytes)
+    times = ROUND_BYTES // len(what.batch)
+    append, write = DOORS[door]
+
+    @contextmanager
+    def appends() -> Iterator[Body]:
+        broker = Broker()
+        partition = open_log(broker, log_dir, "append")
+
+        def body() -> Callable[[], object]:
+            append(partition, what.batch, times, NOW_MS)
+            return lambda: broker.close(clean=False)  # once the flusher has done what it was asked for
+
+        yield body
+        assert partition.log_end_offset == times * what.count
+        rmtree(partition.directory)
+
+    @contextmanager
+    def writes() -> Iterator[Body]:
+        path = log_dir / "writes"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        yield lambda: write(fd, what.batch, times)
+        assert os.fstat(fd).st_size == times * len(what.batch)
+        os.close(fd)
+        path.unlink()
+
+    report(door, what, times, Rounds({"writes": writes, "appends": appends}).run(benchmark, ROUNDS))
+
+
+def report(door: str, what: Payload, times: int, rounds: Rounds) -> None:
+    ours, limit = rounds["appends"], rounds["writes"]
+    total = times * len(what.batch)
+    wall, cpu = limit.wall_best_s / ours.wall_best_s, limit.cpu_best_s / ours.cpu_best_s
+    show(
+        f"append {door}",
+        str(what),
+        f"{total / ours.wall_best_s / 1e6:,.0f} MB/s, {times * what.count / ours.wall_best_s / 1e6:.1f} M records/s, "
+        f"{ours.cpu_best_s / total * GB:.2f} cpu-s/GB",
+        f"CRC + pwritev {total / limit.wall_best_s / 1e6:,.0f} MB/s, {limit.cpu_best_s / total * GB:.2f} cpu-s/GB",
+        f"{cpu:.0%} of it by cpu (>= {SHARE_MIN:.0%}), {wall:.0%} by the clock",
+        cpu >= SHARE_MIN,
+    )

@@ -1,0 +1,142 @@
+"""Appends and reads at random offsets, in logs of the same records cut into more and more segments.
+
+An append touches the active segment alone; a read is one look-up among segments and one search in an index. So neither
+cost may grow with the number of segments. Every read is at an offset of its own, so that all segments are open at once.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.build import native
+from bench.figures import Body, Loop, Rounds, show
+from bench.payloads import KIB, MIB, NOW_MS, Payload, open_log, payload, stamp_into
+from pybroker.core import Broker, Partition
+
+SEGMENTS = (1, 100, 10_000)
+BATCHES = 8 * max(SEGMENTS)
+APPENDS = 4_000
+READS = 40_000
+READ_BYTES_MAX = 64 * KIB
+FILES_SPARE = 100
+HEADER_BYTES = 61
+ROUNDS = 6
+SETTLE_S = 0.05  # how long the flusher may go on after the appends
+GROWTH_MAX = 1.5
+
+
+@pytest.fixture(scope="module")
+def what() -> Payload:
+    return payload(KIB, 4 * KIB)
+
+
+@pytest.fixture(scope="module")
+def logs(shared_log_dir: Path, what: Payload) -> Iterator[dict[int, Partition]]:
+    """A log for each number of segments, all with the same records; the last segment of each takes what comes next."""
+    allow_files(sum(SEGMENTS) + FILES_SPARE)
+    broker = Broker()
+    found = {}
+    for n in SEGMENTS:
+        fill(shared_log_dir / f"in-{n}-0", what, n, BATCHES // n)
+        found[n] = open_log(broker, shared_log_dir, f"in-{n}")
+        assert (found[n].segment_count, found[n].log_end_offset) == (n, BATCHES * what.count)
+    yield found
+    broker.close(clean=False)
+
+
+def allow_files(n: int) -> None:
+    """Raise the soft limit of open files to the hard one, and skip where even that is below n."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < n:
+        pytest.skip(f"{n:,} files are to be open at once, and the hard limit of this process is {hard:,}")
+
+
+def fill(directory: Path, what: Payload, segments: int, batches: int) -> None:
+    """Write the data files of a log with so many segments of so many batches; opening it makes the indexes."""
+    directory.mkdir()
+    data = bytearray(what.batch * batches)
+    for base in range(0, segments * batches, batches):
+        for i in range(batches):
+            stamp_into(data, i * len(what.batch), (base + i) * what.count)
+        (directory / f"{base * what.count:020}.log").write_bytes(data)
+
+
+def test_append_among_segments(benchmark: Any, logs: dict[int, Partition], what: Payload) -> None:
+    """The 10,001st segment takes an append as the first does."""
+
+    def appends(log: Partition) -> Loop:
+        @contextmanager
+        def loop() -> Iterator[Body]:
+            def body() -> Callable[[], object]:
+                native().append(log, what.batch, APPENDS, NOW_MS)
+                return lambda: time.sleep(SETTLE_S)
+
+            yield body
+
+        return loop
+
+    loops = {f"in_{n}": appends(log) for n, log in logs.items()}
+    report("append", str(what), APPENDS, "", Rounds(loops).run(benchmark, ROUNDS))
+
+
+@pytest.mark.parametrize("door", ["in core", "from Python"])
+def test_read_among_segments(benchmark: Any, logs: dict[int, Partition], what: Payload, door: str) -> None:
+    """A read at a random offset finds its place among 10,000 segments as it does in one."""
+    random = Random(1)
+    offsets = np.array([random.randrange(BATCHES * what.count) for _ in range(READS)], dtype=np.int64)
+    positions = offsets // what.count * len(what.batch)
+    listed = offsets.tolist()
+
+    def read_from_python(log: Partition) -> None:
+        read = log.read
+        for offset in listed:
+            found = read(offset, READ_BYTES_MAX).slice
+            assert found is not None
+            found.close()
+
+    def reads(log: Partition) -> Loop:
+        @contextmanager
+        def loop() -> Iterator[Body]:
+            if door == "in core":
+                yield lambda: native().read(log, offsets, READ_BYTES_MAX)
+            else:
+                yield lambda: read_from_python(log)
+
+        return loop
+
+    @contextmanager
+    def headers() -> Iterator[Body]:
+        fd = os.open(Path(logs[1].directory) / f"{0:020}.log", os.O_RDONLY)
+        yield lambda: native().read_headers(fd, positions, HEADER_BYTES)
+        os.close(fd)
+
+    loops: dict[str, Loop] = {"headers": headers} | {f"in_{n}": reads(log) for n, log in logs.items()}
+    rounds = Rounds(loops).run(benchmark, ROUNDS)
+    beside = f", pread of a header {rounds['headers'].wall_best_s / READS * 1e6:.2f} us"
+    report(f"read {door}", f"random offsets, {len(what.batch) * BATCHES // MIB} MiB", READS, beside, rounds)
+
+
+def report(what: str, payload: str, times: int, beside: str, rounds: Rounds) -> None:
+    first, *others = SEGMENTS
+    wall_us = {n: rounds[f"in_{n}"].wall_best_s / times * 1e6 for n in SEGMENTS}
+    cpu_us = {n: rounds[f"in_{n}"].cpu_best_s / times * 1e6 for n in SEGMENTS}
+    growth = max(max(cost[n] / cost[first] for n in others) for cost in (wall_us, cpu_us))
+    show(
+        f"{what} among {max(SEGMENTS):,} segments",
+        payload,
+        f"{wall_us[max(SEGMENTS)]:.2f} us, {cpu_us[max(SEGMENTS)]:.2f} us cpu",
+        ", ".join(f"{wall_us[n]:.2f} us in {n}" for n in SEGMENTS[:-1]) + beside,
+        f"{growth:.2f}x at most (< {GROWTH_MAX}x)",
+        growth < GROWTH_MAX,
+    )
