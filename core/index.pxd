@@ -26,7 +26,7 @@ cdef int index_get(const index_t* ix, int64_t i, entry_t* out) noexcept nogil
 cdef int64_t index_floor(const index_t* ix, int64_t key, entry_t* out) noexcept nogil
 cdef int64_t index_floor_value(const index_t* ix, int64_t value, entry_t* out) noexcept nogil
 cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil
-cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil
+cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t value_max) noexcept nogil
 cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max) noexcept nogil
 cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noexcept nogil
 cdef int index_replace(const index_t* ix, vfs_t* fs, const char* path) noexcept nogil

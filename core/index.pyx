@@ -167,24 +167,60 @@ cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcep
     return 0
 
 
-cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil:
-    """Open a sealed segment's index for look-ups: a small one moves to the heap, so that no file of it stays open."""
+cdef bint follows(const entry_t* last, const entry_t* e, int64_t value_max) noexcept nogil:
+    """May an entry come after `last` (key -1: none) in an index whose values end at value_max?"""
+    if e.key < 0 or e.value < 0 or e.value > value_max:
+        return False
+    return last.key < 0 or (e.key > last.key and e.value >= last.value)
+
+
+cdef int load_block(index_t* ix, const index_t* file, vfs_t* fs, int64_t first, entry_t* last, int64_t value_max) noexcept nogil:
+    """Add up to BLOCK_ENTRIES entries of a file to a heap index; -EIO, and no more, at one that cannot follow the last."""
     cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
     cdef entry_t e
-    cdef int64_t i, n
-    cdef int status = index_open(ix, fs, path, width)
-    if status < 0 or ix.count > BLOCK_ENTRIES:
-        return status
-    n = ix.count
-    status = read_block(ix, fs, P_SEGMENT_READ, 0, n, raw)
-    vfs_close(ix.fd)
-    ix.fd = -1
-    ix.count = 0
+    cdef int64_t i, n = min(<int64_t>BLOCK_ENTRIES, file.count - first)
+    cdef int status = read_block(file, fs, P_SEGMENT_READ, first, n, raw)
     for i in range(n):
+        if status < 0:
+            break
+        decode(file.width, raw + i * file.width, &e)
+        status = index_add(ix, e.key, e.value) if follows(last, &e, value_max) else -EIO
+        last[0] = e
+    return status
+
+
+cdef int check_ends(const index_t* ix, int64_t value_max) noexcept nogil:
+    cdef entry_t none, first, last
+    cdef int status = index_get(ix, 0, &first)
+    none.key = -1
+    if status == 0:
+        status = index_get(ix, ix.count - 1, &last)
+    if status == 0 and not (follows(&none, &first, value_max) and follows(&first, &last, value_max)):
+        status = -EIO
+    return status
+
+
+cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t value_max) noexcept nogil:
+    """Open a sealed segment's index for look-ups: a small one moves to the heap, so that no file of it stays open.
+
+    -EIO, and an empty index, if it does not ascend or passes value_max; of a large one only the ends are looked at, and
+    a look-up checks what it finds."""
+    cdef index_t file
+    cdef entry_t last
+    cdef int status = index_open(&file, fs, path, width)
+    last.key = -1
+    index_init(ix, width)
+    if status == 0 and file.count > BLOCK_ENTRIES:
+        status = check_ends(&file, value_max)
         if status == 0:
-            decode(width, raw + i * width, &e)
-            status = index_add(ix, e.key, e.value)
-    ix.written = ix.count
+            ix[0] = file
+            return 0
+    elif status == 0:
+        status = load_block(ix, &file, fs, 0, &last, value_max)
+        if status < 0:
+            ix.count = 0
+        ix.written = ix.count
+    index_free(&file)
     return status
 
 
@@ -193,25 +229,13 @@ cdef int index_load(index_t* ix, vfs_t* fs, const char* path, int64_t value_max)
 
     -EIO if it does not: then the index alone is rebuilt from the log."""
     cdef index_t file
-    cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
-    cdef entry_t e, last
-    cdef int64_t i = 0, k, n
-    cdef int width = ix.width, status = index_open(&file, fs, path, width)
+    cdef entry_t last
+    cdef int64_t i = 0
+    cdef int status = index_open(&file, fs, path, ix.width)
     last.key = -1
-    last.value = -1
     while status == 0 and i < file.count:
-        n = min(<int64_t>BLOCK_ENTRIES, file.count - i)
-        status = read_block(&file, fs, P_SEGMENT_READ, i, n, raw)
-        k = 0
-        while status == 0 and k < n:
-            decode(width, raw + k * width, &e)
-            if (i + k > 0 and (e.key <= last.key or e.value < last.value)) or e.key < 0 or e.value < 0 or e.value > value_max:
-                status = -EIO
-            else:
-                status = index_add(ix, e.key, e.value)
-            last = e
-            k += 1
-        i += n
+        status = load_block(ix, &file, fs, i, &last, value_max)
+        i += BLOCK_ENTRIES
     ix.written = ix.count
     index_free(&file)
     return status

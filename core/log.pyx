@@ -19,8 +19,8 @@ from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
 from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
 from pybroker.core.segment cimport (
-    UNKNOWN, files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind, segment_new,
-    segment_note, segment_t, segment_times, segment_write,
+    UNKNOWN, files_drop, files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind,
+    segment_new, segment_note, segment_t, segment_times, segment_unlink, segment_visit, segment_write,
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
 from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
@@ -206,6 +206,8 @@ cdef int log_roll(log_t* l) noexcept nogil:
             log_active(l).end_offset = l.view.log_end
         status = log_add_segment(l, s)
     if status < 0:
+        if s.files != NULL:
+            segment_unlink(s, "")  # or it would lie in the middle of a segment that goes on
         segment_free(s)
         return status
     l.roll_jitter_ms = rand() % l.settings.segment_jitter_ms if l.settings.segment_jitter_ms > 0 else 0
@@ -321,40 +323,57 @@ cdef int log_read(
 
 # -- by time -----------------------------------------------------------------------------------------------------------
 
-cdef int segment_learn(segment_t* s) noexcept nogil:
-    """Find the largest timestamp of a sealed segment that nobody looked at yet: the last entry of its time index (a seal
-    always adds it), or else the headers of the whole segment. The caller is pinned."""
-    cdef walk_t w
+cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offset) noexcept nogil:
+    """The largest timestamp of a sealed segment: the last entry of its time index (a seal always adds it) if it names a
+    batch that is there, or else what the headers of the whole segment say."""
     cdef batch_t b
-    cdef files_t* f
     cdef entry_t last
     cdef index_t own
-    cdef int64_t position = 0, largest = -1, at_offset = s.base_offset
+    cdef int64_t position = 0
+    cdef bint found = False
+    cdef int status
+    segment_times(s, w.files, &own)
+    if own.count > 0 and index_get(&own, own.count - 1, &last) == 0:
+        largest[0] = last.key
+        at_offset[0] = s.base_offset + last.value
+        status = walk_to_offset(w, at_offset[0], &position, &b)
+        found = status == 0 and b.base_offset <= at_offset[0] and b.max_timestamp == last.key
+        if not found:
+            store_i32(&s.index_bad, 1)
+    index_free(&own)
+    if found:
+        return 0
+    largest[0] = -1
+    at_offset[0] = s.base_offset
+    position = 0
+    status = walk_header(w, position, &b)
+    while status == 0:
+        if b.max_timestamp > largest[0]:
+            largest[0] = b.max_timestamp
+            at_offset[0] = b.base_offset + b.last_offset_delta
+        position += b.size
+        status = walk_header(w, position, &b)
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int segment_learn(segment_t* s) noexcept nogil:
+    """Find the largest timestamp of a sealed segment that nobody looked at yet. The caller is pinned."""
+    cdef walk_t w
+    cdef files_t* f
+    cdef int64_t largest = -1, at_offset = -1
     cdef int status
     if load_i64(&s.largest_timestamp) != UNKNOWN:
         return 0
-    segment_times(s, NULL, &own)
-    if own.count > 0 and index_get(&own, own.count - 1, &last) == 0:
-        largest = last.key
-        at_offset = s.base_offset + last.value
-    index_free(&own)
-    if largest < 0:
-        status = segment_files(s, &f)
-        if status < 0:
-            return status
-        walk_init(&w, s, f, load_i64(&s.size))
-        status = walk_header(&w, position, &b)
-        while status == 0:
-            if b.max_timestamp > largest:
-                largest = b.max_timestamp
-                at_offset = b.base_offset + b.last_offset_delta
-            position += b.size
-            status = walk_header(&w, position, &b)
-        if status != NOT_FOUND:
-            return status
-    poke_i64(&s.largest_offset, at_offset)
-    store_i64(&s.largest_timestamp, largest)
-    return 0
+    status = segment_visit(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, load_i64(&s.size))
+    status = learn_from(s, &w, &largest, &at_offset)
+    files_drop(f)
+    if status == 0:
+        poke_i64(&s.largest_offset, at_offset)
+        store_i64(&s.largest_timestamp, largest)
+    return status
 
 
 cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:

@@ -48,6 +48,7 @@ cdef void segment_free(void* segment) noexcept nogil
 cdef int segment_create(segment_t* s) noexcept nogil
 cdef int segment_open(segment_t* s, bint active) noexcept nogil
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil
+cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
 cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
 cdef int segment_note(

@@ -9,7 +9,7 @@ last batch, which recovery cuts.
 """
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
@@ -17,7 +17,7 @@ from posix.mman cimport munmap
 
 from pybroker.core.atomic cimport add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
 from pybroker.core.index cimport (
-    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_open, index_read,
+    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_read,
     index_t, index_write,
 )
 from pybroker.core.quiesce cimport quiesce_t, retire
@@ -136,27 +136,45 @@ cdef int segment_open(segment_t* s, bint active) noexcept nogil:
     return 0
 
 
+cdef int open_sealed_files(segment_t* s, files_t** out) noexcept nogil:
+    """The data file of a sealed segment and its offset index, for whoever asks."""
+    cdef char path[PATH_BYTES]
+    cdef int fd, status
+    segment_path(s, ".log", path)
+    fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
+    if fd < 0:
+        return fd
+    out[0] = files_new(fd)
+    if out[0] == NULL:
+        vfs_close(fd)
+        return -ENOMEM
+    segment_path(s, ".index", path)
+    status = index_read(&out[0].offsets, s.fs, path, OFFSET_ENTRY, load_i64(&s.size) - 1)
+    if status == -EMFILE or status == -ENFILE or status == -ENOMEM:
+        files_drop(out[0])
+        return status
+    if status < 0:
+        store_i32(&s.index_bad, 1)  # reads walk from the start of the segment until it is written anew
+    return 0
+
+
+cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil:
+    """The files of a segment for one look, held for the caller: those that are open, or some of its own."""
+    out[0] = <files_t*>load_ptr(<void**>&s.files)
+    if out[0] == NULL:
+        return open_sealed_files(s, out)
+    files_hold(out[0])
+    return 0
+
+
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     """The open files of a segment, opening them where nobody did. The caller is pinned, or holds the append mutex."""
-    cdef char path[PATH_BYTES]
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
-    cdef int fd, status
+    cdef int status
     if f == NULL:
-        segment_path(s, ".log", path)
-        fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
-        if fd < 0:
-            return fd
-        f = files_new(fd)
-        if f == NULL:
-            vfs_close(fd)
-            return -ENOMEM
-        segment_path(s, ".index", path)
-        status = index_read(&f.offsets, s.fs, path, OFFSET_ENTRY)
-        if status == -EMFILE or status == -ENFILE or status == -ENOMEM:
-            files_drop(f)
-            return status
+        status = open_sealed_files(s, &f)
         if status < 0:
-            store_i32(&s.index_bad, 1)  # reads walk from the start of the segment until it is written anew
+            return status
         if not cas_ptr(<void**>&s.files, NULL, f):
             files_drop(f)
             f = <files_t*>load_ptr(<void**>&s.files)
@@ -177,7 +195,7 @@ cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexce
     if not load_i32(&s.sealed):
         return &f.times
     segment_path(s, ".timeindex", path)
-    status = index_open(own, s.fs, path, TIME_ENTRY)
+    status = index_read(own, s.fs, path, TIME_ENTRY, INT32_MAX)
     if status < 0 and status != -EMFILE and status != -ENFILE:
         store_i32(&s.index_bad, 1)
     return own
@@ -208,8 +226,10 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
     if status < 0:
         return status
     status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, s.files.fd, v, n, s.size)
-    if status < 0 and vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size) < 0:
-        return -EIO
+    if status < 0:
+        s.reserved = s.size  # the cut gives the rest back
+        if vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size) < 0:
+            return -EIO
     return status
 
 
@@ -294,18 +314,20 @@ cdef int sync_file(segment_t* s, int point, const char* suffix) noexcept nogil:
         return fd
     status = vfs_sync(s.fs, point, fd)
     vfs_close(fd)
-    return status
+    return -EIO if status < 0 and point == P_SEGMENT_SYNC else status
 
 
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
-    """Make the first `size` bytes and the indexes durable. The caller is pinned and alone in flushing this partition."""
+    """Make the first `size` bytes and the indexes durable. The caller is pinned and alone in flushing this partition.
+
+    -EIO if the data could not be synced, for whatever reason."""
     cdef int status
     if load_i64(&s.flushed) >= size and size > 0:
         return 0
     if not load_i32(&s.sealed):
-        status = vfs_sync(s.fs, P_SEGMENT_SYNC, s.files.fd)
-        if status == 0:
-            status = segment_write_indexes(s, s.files, True)
+        if vfs_sync(s.fs, P_SEGMENT_SYNC, s.files.fd) < 0:
+            return -EIO
+        status = segment_write_indexes(s, s.files, True)
     else:
         status = sync_file(s, P_SEGMENT_SYNC, ".log")
         if status == 0 and not load_i32(&s.index_bad):  # a bad one is written anew, elsewhere

@@ -7,7 +7,7 @@ At the limit (the published end of the file) every walk answers NOT_FOUND.
 
 from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.atomic cimport store_i32
+from pybroker.core.atomic cimport load_i32, store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_parse, batch_t
 from pybroker.core.index cimport entry_t, index_floor, index_floor_value, index_t
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
@@ -51,9 +51,9 @@ cdef int walk_header(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
 cdef int64_t start_of(walk_t* w, int64_t found, entry_t* entry, int64_t offset) noexcept nogil:
     """Where to begin: at the index entry, if a batch stands there that is not past `offset`; else at the start."""
     cdef batch_t b
-    if found < 0:
+    if found == -1:
         return 0
-    if walk_header(w, entry.value, &b) == 0 and b.base_offset <= offset:
+    if found >= 0 and walk_header(w, entry.value, &b) == 0 and b.base_offset <= offset:
         return entry.value
     store_i32(<int32_t*>&w.segment.index_bad, 1)
     return 0
@@ -97,16 +97,31 @@ cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) 
         at += b.size
 
 
+cdef int walk_to_entry(
+    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* at, batch_t* out) noexcept nogil:
+    """The batch that the last time index entry up to `timestamp` names, before which nothing is later; NOT_FOUND if none
+    is named, or one before `start`, or one that is not there: then the index is bad, or the batch not shown yet."""
+    cdef entry_t entry
+    cdef int64_t found = index_floor(times, timestamp, &entry)
+    cdef int status = NOT_FOUND
+    if found == -1 or (found >= 0 and w.segment.base_offset + entry.value <= start):
+        return NOT_FOUND
+    if found >= 0:
+        status = walk_to_offset(w, w.segment.base_offset + entry.value, at, out)
+        if status == 0 and out.base_offset <= w.segment.base_offset + entry.value and out.max_timestamp == entry.key:
+            return 0
+    if status != NOT_FOUND or load_i32(&w.segment.sealed):
+        store_i32(<int32_t*>&w.segment.index_bad, 1)
+    return NOT_FOUND
+
+
 cdef int walk_to_time(
     walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
     """The first batch whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
-    cdef entry_t entry
     cdef int64_t at = 0
-    cdef int status
-    # Before the offset of the last entry with a smaller timestamp nothing can match.
-    if index_floor(times, timestamp - 1, &entry) >= 0 and w.segment.base_offset + entry.value > start:
-        start = w.segment.base_offset + entry.value
-    status = walk_to_offset(w, start, &at, out)
+    cdef int status = walk_to_entry(w, times, timestamp - 1, start, &at, out)
+    if status == NOT_FOUND:
+        status = walk_to_offset(w, start, &at, out)
     while status == 0 and out.max_timestamp < timestamp:
         at += out.size
         status = walk_header(w, at, out)
