@@ -215,10 +215,12 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
                 log_dir.recall()
             except OSError as problem:
                 log_dir.failure = str(problem)
-                event(log, logging.ERROR, "log dir not used", directory=path, reason=problem)
-        if all(log_dir.failure for log_dir in opened):
-            reasons = "; ".join(f"{d.path}: {d.failure}" for d in opened)
+        failed = [log_dir for log_dir in opened if log_dir.failure]
+        if len(failed) == len(opened):
+            reasons = "; ".join(f"{d.path}: {d.failure}" for d in failed)
             raise StartError(f"no log directory can be used ({reasons})")
+        for log_dir in failed:
+            event(log, logging.ERROR, "log dir not used", directory=log_dir.path, reason=log_dir.failure)
     except BaseException:
         for log_dir in opened:
             log_dir.close()

@@ -13,12 +13,6 @@ from pybroker.protocol import messages as m
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
 
-@pytest.fixture(params=["python", "native"])
-def plane(request: pytest.FixtureRequest) -> str:
-    """Both move the same bytes in the same way."""
-    return str(request.param)
-
-
 async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
     """Whole batches: the client skips what lies before its offset."""
     await wire.create("t")

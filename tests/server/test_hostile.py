@@ -19,13 +19,6 @@ from pybroker.replication.replicas import Replica
 from tests.protocol.values import sample
 from tests.server.live import Live, batch, fetch_fields, produce_data
 
-
-@pytest.fixture(params=["python", "native"])
-def plane(request: pytest.FixtureRequest) -> str:
-    """Both move the same bytes in the same way."""
-    return str(request.param)
-
-
 NAMES = sorted(api.name for api in SERVED.values())
 
 

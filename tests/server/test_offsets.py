@@ -11,13 +11,6 @@ from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress
 from tests.server.live import BASE_MS, Live, Wire, batch, values
 
-
-@pytest.fixture(params=["python", "native"])
-def plane(request: pytest.FixtureRequest) -> str:
-    """Both move the same bytes in the same way."""
-    return str(request.param)
-
-
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 

@@ -16,13 +16,6 @@ from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress
 from tests.server.live import BASE_MS, Live, Wire, batch, produce_data, values
 
-
-@pytest.fixture(params=["python", "native"])
-def plane(request: pytest.FixtureRequest) -> str:
-    """Both move the same bytes in the same way."""
-    return str(request.param)
-
-
 CRC, ATTRIBUTES, LAST_DELTA, PRODUCER_ID, COUNT = 17, 21, 23, 43, 57
 
 

@@ -1,0 +1,111 @@
+"""The chores of a broker, and a disk that fails under it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pybroker import errors
+from pybroker.replication.replicas import Replicas
+from pybroker.server.cleaner import Chore, Cleaner
+from tests.server.live import BASE_MS, Live, batch, values
+
+
+def replicas(live: Live) -> Replicas:
+    assert live.broker is not None and live.broker.replicas is not None
+    return live.broker.replicas
+
+
+async def until(probe: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not probe():
+            await asyncio.sleep(0.01)
+
+
+async def test_old_segments_are_deleted_at_intervals(live: Live) -> None:
+    """By retention.ms; a topic that keeps for ever and one that is compacted lose nothing."""
+    await live.restart("log.retention.check.interval.ms=50")
+    wire = await live.connect()
+    for name, config in (
+        ("old", {"retention_ms": "1000"}),
+        ("kept", {"retention_ms": "-1"}),
+        ("compacted", {"retention_ms": "1000", "cleanup_policy": "compact"}),
+    ):
+        await wire.create(name, segment_bytes="1000", **config)
+        for _ in range(5):
+            await wire.produce(name, batch(b"x" * 600, timestamp_ms=BASE_MS))
+    await until(lambda: replicas(live).leader("old", 0).partition().log_start_offset >= 4)
+    assert (await wire.fetch("old", 0)).error_code == errors.OFFSET_OUT_OF_RANGE
+    for name in ("kept", "compacted"):
+        assert (await wire.fetch(name, 0)).log_start_offset == 0
+
+
+async def test_flush_ms_is_kept_at_the_schedulers_interval(live: Live) -> None:
+    await live.restart("log.flush.scheduler.interval.ms=20")
+    wire = await live.connect()
+    await wire.create("soon", flush_ms="50")
+    await wire.create("never", flush_ms="9000000000")
+    for name in ("soon", "never"):
+        await wire.produce(name, batch(b"v"))
+    await until(lambda: replicas(live).leader("soon", 0).partition().recovery_point == 1)
+    assert replicas(live).leader("never", 0).partition().recovery_point == 0
+
+
+def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Its failure does not stop it, nor the others; stop() ends them all."""
+    turns = {"good": 0, "bad": 0}
+
+    def good() -> None:
+        turns["good"] += 1
+
+    def bad() -> None:
+        turns["bad"] += 1
+        raise OSError(errno.EIO, "a disk")
+
+    cleaner = Cleaner([Chore("good", 10, good), Chore("bad", 10, bad), Chore("never", (1 << 63) - 1, bad)])
+    cleaner.start()
+    deadline = time.monotonic() + 5
+    while min(turns.values()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    cleaner.stop()
+    after = dict(turns)
+    time.sleep(0.05)
+    assert min(after.values()) >= 3 and turns == after
+    assert {r.levelno for r in caplog.records} == {logging.ERROR}
+
+
+async def test_a_full_disk_refuses_a_produce_and_is_over_when_it_is_over(live: Live) -> None:
+    """KAFKA_STORAGE_ERROR, nothing half-written; fetches go on, and so does writing once there is space."""
+    wire = await live.connect()
+    await wire.create("t")
+    await wire.produce("t", batch(b"before"))
+    replicas(live).arm("segment.write", errno.ENOSPC, 1)
+    refused = await wire.produce("t", batch(b"lost"))
+    assert (refused.error_code, refused.base_offset) == (errors.KAFKA_STORAGE_ERROR, -1)
+    assert values((await wire.fetch("t", 0)).records) == [b"before"]
+    assert (await wire.produce("t", batch(b"after"))).base_offset == 1
+    assert values((await wire.fetch("t", 0)).records) == [b"before", b"after"]
+
+
+async def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line in the log says which directory; the next one succeeds."""
+    wire = await live.connect()
+    await wire.create("t")
+    await wire.produce("t", batch(b"v"))
+    replicas(live).record_high_watermarks()
+    path = live.data_dir / "replication-offset-checkpoint"
+    assert path.read_text() == "0\n1\nt 0 1\n"
+    await wire.produce("t", batch(b"v"))
+    replicas(live).arm("checkpoint.write", errno.ENOSPC, 1)
+    replicas(live).record_high_watermarks()
+    assert path.read_text() == "0\n1\nt 0 1\n"
+    assert any("checkpoint not written" in r.getMessage() for r in caplog.records)
+    replicas(live).record_high_watermarks()
+    assert path.read_text() == "0\n1\nt 0 2\n"
