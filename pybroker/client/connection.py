@@ -31,9 +31,10 @@ class Connection:
     A failure of the network is a KafkaError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) with the address in its sentence.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0, client_id: str = CLIENT_ID) -> None:
         self.host = host
         self.port = port
+        self.client_id = client_id
         self.timeout_s = timeout_s
         self.versions: dict[int, tuple[int, int]] = {}
         """API key to (lowest, highest) version that the broker serves."""
@@ -110,7 +111,7 @@ class Connection:
             raise KafkaError(errors.NETWORK_EXCEPTION, f"the connection to {self.address} is closed")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         try:
-            body = codec.encode_request(api.key, version, self._correlation_id, CLIENT_ID, message)
+            body = codec.encode_request(api.key, version, self._correlation_id, self.client_id, message)
         except codec.EncodeError as error:
             raise KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}") from error
         self._deadline = time.monotonic() + timeout_s

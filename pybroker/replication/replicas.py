@@ -415,12 +415,20 @@ class Replicas:
         except (core.LogError, OSError) as problem:
             event(log, logging.ERROR, "not closed cleanly", reason=problem)
             return []
+        finally:
+            self._let_go()
         return [log_dir for log_dir in self._usable() if log_dir not in troubled]
 
     def abandon(self) -> None:
         """Close every log as a crash would: nothing is flushed or recorded."""
         self._workers.shutdown()
         self._core.close(clean=False)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the logs, and with the last reference their files, without waiting for the garbage collector."""
+        for replica in self:
+            replica.log, replica.failure = None, "the broker ended"
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

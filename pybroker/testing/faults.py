@@ -1,0 +1,143 @@
+"""Faults as a test asks for them: `broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)`.
+
+Each call gives a Fault: how often it struck, a wait until it did, and an end, which `with` brings by itself. A fault is
+in force when the call returns, in both modes, and ends with the broker's life: none survives a restart.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from pybroker.testing.life import ASK_S_MAX
+
+Ask = Callable[[dict[str, Any]], Any]
+POLL_S: Final = 0.005
+
+
+class Fault:
+    """One fault that was asked for."""
+
+    def __init__(self, ask: Ask, name: str, rule: int) -> None:
+        self._ask = ask
+        self._name = name
+        self._rule = rule
+
+    def __enter__(self) -> "Fault":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def hits(self) -> int:
+        """How many requests it caught."""
+        hits: int = self._ask({"do": "hits", "rule": self._rule})
+        return hits
+
+    def wait(self, hits: int = 1, timeout_s: float = ASK_S_MAX) -> None:
+        """Return when it caught so many requests. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while (seen := self.hits) < hits:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._name} caught {seen} of {hits} requests in {timeout_s:g} s")
+            time.sleep(POLL_S)
+
+    def remove(self) -> None:
+        """Take it back: it catches no more, and what it holds up goes on; calling it again does nothing."""
+        self._ask({"do": "remove", "rule": self._rule})
+
+
+class FullDisk:
+    """A full disk, until remove() or the end of `with`."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def __enter__(self) -> "FullDisk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Make room again."""
+        self._ask({"do": "free_disk"})
+
+
+class Faults:
+    """The faults of one broker.
+
+    `api` is an API's name as Kafka has it ("Produce"), None for any. `times` is how many requests are caught, None for
+    all; `after`, how many are let through first; `client_id`, whose requests alone are caught. What the broker handle
+    itself produces and reads is never caught. Raises ValueError for a name that is none.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def fail(self, api: str | None, error: str | int, *, times: int | None = 1, after: int = 0,
+             client_id: str | None = None) -> Fault:  # fmt: skip
+        """Answer with an error instead of executing: by its name ("NOT_LEADER_OR_FOLLOWER") or its code."""
+        return self._add("fail", api, times, after, client_id, code=error_code(error))
+
+    def delay(self, api: str | None, seconds: float, *, times: int | None = 1, after: int = 0,
+              client_id: str | None = None) -> Fault:  # fmt: skip
+        """Execute at once and answer late."""
+        return self._add("delay", api, times, after, client_id, seconds=seconds)
+
+    def drop(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None) -> Fault:
+        """Execute and never answer; the connection stays, and requests behind it on it are answered."""
+        return self._add("drop", api, times, after, client_id)
+
+    def disconnect(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None,
+                   executed: bool = True) -> Fault:  # fmt: skip
+        """Close the connection instead of answering, after the request was `executed` or instead."""
+        return self._add("disconnect", api, times, after, client_id, executed=executed)
+
+    def stall(self, api: str | None = "Fetch", *, times: int | None = None, after: int = 0,
+              client_id: str | None = None) -> Fault:  # fmt: skip
+        """Hold requests, and what is behind them on their connections, until the fault is removed."""
+        return self._add("stall", api, times, after, client_id)
+
+    def close_connections(self) -> None:
+        """Close the connections of all clients now; they may come back at once."""
+        self._ask({"do": "disconnect"})
+
+    def rebalance(self, group: str) -> None:
+        """Make the members of a consumer group rejoin. KafkaError if the broker knows no such group."""
+        self._ask({"do": "rebalance", "group": group})
+
+    def full_disk(self) -> FullDisk:
+        """Let no log grow: appends fail with KAFKA_STORAGE_ERROR, what is stored can be read."""
+        self._ask({"do": "fill_disk"})
+        return FullDisk(self._ask)
+
+    def clear(self) -> None:
+        """Take every fault back."""
+        self._ask({"do": "clear"})
+
+    def _add(self, action: str, api: str | None, times: int | None, after: int, client_id: str | None,
+             **more: Any) -> Fault:  # fmt: skip
+        command = {"do": "add", "action": action, "api": api_name(api), "times": times, "after": after}
+        rule = self._ask({**command, "client_id": client_id, **more})
+        return Fault(self._ask, f"{action} of {api or 'any request'}", rule)
+
+
+def api_name(api: str | None) -> str | None:
+    """The name as it was given, if the broker serves such an API. Raises ValueError."""
+    from pybroker.protocol.apis import SERVED
+
+    names = [served.name for served in SERVED.values()]
+    if api is not None and api not in names:
+        raise ValueError(f"{api!r} is no API of this broker: {', '.join(names)}")
+    return api
+
+
+def error_code(error: str | int) -> int:
+    """The code of an error's name. Raises ValueError."""
+    from pybroker.errors import ERRORS
+
+    for known in ERRORS:
+        if error in (known.name, known.code):
+            return known.code
+    raise ValueError(f"{error!r} is neither the name nor the code of an error of Kafka's")

@@ -1,0 +1,268 @@
+"""The broker as a test holds it: started, asked, broken, started again, and gone.
+
+    broker() ──with──> running ──stop, kill──> down ──start, restart──> running ──end of with──> closed
+
+It keeps its data and its port for life. While it is down the port stays taken, so that nobody else gets it, and no
+client that keeps trying to connect meets its own other end there.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import socket
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from pybroker.testing import clients, records
+from pybroker.testing.datadir import DataDir
+from pybroker.testing.faults import Faults
+from pybroker.testing.inprocess import InProcess
+from pybroker.testing.life import HOST, Life, Plan, as_text
+from pybroker.testing.process import Subprocess
+from pybroker.testing.records import Content, Record
+
+if TYPE_CHECKING:
+    from pybroker.client.connection import Connection
+
+Mode = Literal["inprocess", "subprocess"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+DEFAULTS: Final[Mapping[str, str]] = {
+    "auto.create.topics.enable": "true",
+    "default.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "log.segment.bytes": str(64 << 20),
+    "log.segment.delete.delay.ms": "0",
+    "num.io.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.segment.bytes": str(4 << 20),
+}
+"""What a test expects of a broker: nothing waits for company, and little is held in memory. `settings` win over it."""
+
+LIVE: Final["weakref.WeakSet[BrokerHandle]"] = weakref.WeakSet()
+"""The brokers of this process that are not closed."""
+
+
+class BrokerHandle:
+    """One broker, started when it is made.
+
+    `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
+    goes with the broker. `native_plane` lets Produce and Fetch be served by compiled code, as they are in production;
+    faults then do not reach them. Raises BrokerFailed.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "inprocess",
+        settings: Mapping[str, object] | None = None,
+        data_dir: str | None = None,
+        native_plane: bool = False,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
+        self.mode: Mode = mode
+        self.host = HOST
+        self._held = _hold_port()
+        self.port: int = self._held.getsockname()[1]
+        self._directory = DataDir(data_dir)
+        self.data_dir = self._directory.path
+        given = {name: as_text(value) for name, value in (settings or {}).items()}
+        plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given}, native_plane)
+        self._life: Life = InProcess(plan) if mode == "inprocess" else Subprocess(plan, self._directory)
+        self.faults = Faults(self._life.ask)
+        LIVE.add(self)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "BrokerHandle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._life.running
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port, the same for all of its lives."""
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start it again after stop() or kill(). Raises BrokerFailed."""
+        if not self.running:
+            self._life.start()
+
+    def stop(self) -> None:
+        """End it cleanly: clients are answered, logs flushed. Raises BrokerFailed."""
+        self._life.stop()
+
+    def kill(self) -> None:
+        """End it as `kill -9` does: connections are cut, nothing is flushed. What it acknowledged is there later."""
+        self._life.kill()
+
+    def restart(self) -> None:
+        """Stop it cleanly if it runs, and start it. Raises BrokerFailed."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """The end of its use: threads, processes and files go; calling it again does nothing."""
+        try:
+            self._life.kill()
+        finally:
+            self._held.close()
+            self._directory.remove()
+            LIVE.discard(self)
+
+    def discard(self) -> None:
+        """The interpreter ends, and its threads with it: leave nothing else."""
+        self._life.discard()
+        self._directory.remove()
+
+    def output(self) -> str:
+        """The end of what a broker in a process of its own logged; in this process it goes to `logging`."""
+        return self._life.output()
+
+    # -- topics and records ----------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
+        """Create a topic; its name. KafkaError if it is there already."""
+        with self._connect() as connection:
+            texts = {key: as_text(value) for key, value in (config or {}).items()}
+            records.create_topic(connection, name, partitions, texts)
+        return name
+
+    def produce(self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0) -> list[Record]:
+        """Append records, and return them with their offsets once they are acknowledged.
+
+        A bare value gets `key` and `partition`. A topic that is not there is created. Raises KafkaError."""
+        made = [item if isinstance(item, Record) else Record(item, key, partition=partition) for item in what]
+        with self._connect() as connection:
+            return records.produce(connection, topic, made)
+
+    def records(
+        self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
+    ) -> list[Record]:
+        """Every record that the topic holds, by partition and offset; waits until there are `count`.
+
+        Raises KafkaError where there is no such topic and no count to wait for; TimeoutError."""
+        from pybroker.errors import UNKNOWN_TOPIC_OR_PARTITION, KafkaError
+
+        deadline = time.monotonic() + timeout_s
+        found: list[Record] = []
+        with self._connect() as connection:
+            while True:
+                try:
+                    found = records.read(connection, topic, partition)
+                except KafkaError as problem:
+                    if not count or problem.code != UNKNOWN_TOPIC_OR_PARTITION:
+                        raise
+                if len(found) >= count:
+                    return found
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{topic} has {len(found)} of {count} records after {timeout_s:g} s")
+                time.sleep(records.POLL_S)
+
+    def _connect(self) -> "Connection":
+        from pybroker.client.connection import Connection
+
+        return Connection(self.host, self.port, timeout_s=records.TIMEOUT_S, client_id=records.CLIENT_ID)
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def confluent_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
+        """For confluent-kafka: a consumer's with a group, else a producer's or admin's; linger_ms=5 is linger.ms."""
+        return clients.confluent(self.bootstrap_servers, group_id, overrides)
+
+    def kafka_python_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
+        """For kafka-python: `KafkaProducer(**broker.kafka_python_config())`."""
+        return clients.kafka_python(self.bootstrap_servers, group_id, overrides)
+
+    def aiokafka_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
+        """For aiokafka: `AIOKafkaConsumer("topic", **broker.aiokafka_config("group"))`."""
+        return clients.aiokafka(self.bootstrap_servers, group_id, overrides)
+
+
+class AsyncBroker:
+    """The same for a test that must not block its event loop: what talks to the broker is awaited.
+
+    `handle` is the broker itself; clients' configurations and faults are its own.
+    """
+
+    def __init__(self, handle: BrokerHandle) -> None:
+        self.handle = handle
+        self.faults = handle.faults
+        self.bootstrap_servers = handle.bootstrap_servers
+        self.confluent_config = handle.confluent_config
+        self.kafka_python_config = handle.kafka_python_config
+        self.aiokafka_config = handle.aiokafka_config
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.handle.start)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.handle.stop)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self.handle.kill)
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self.handle.restart)
+
+    async def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
+        return await asyncio.to_thread(self.handle.create_topic, name, partitions, config)
+
+    async def produce(
+        self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
+    ) -> list[Record]:
+        return await asyncio.to_thread(self.handle.produce, topic, *what, key=key, partition=partition)
+
+    async def records(
+        self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
+    ) -> list[Record]:
+        return await asyncio.to_thread(
+            self.handle.records, topic, partition=partition, count=count, timeout_s=timeout_s
+        )
+
+
+@contextlib.contextmanager
+def broker(**how: Any) -> Iterator[BrokerHandle]:
+    """A broker for the length of a `with`; the arguments are BrokerHandle's."""
+    with BrokerHandle(**how) as handle:
+        yield handle
+
+
+@contextlib.asynccontextmanager
+async def async_broker(**how: Any) -> AsyncIterator[AsyncBroker]:
+    """A broker for the length of an `async with`, started and ended beside the event loop."""
+    handle = await asyncio.to_thread(lambda: BrokerHandle(**how))
+    try:
+        yield AsyncBroker(handle)
+    finally:
+        await asyncio.to_thread(handle.close)
+
+
+def _hold_port() -> socket.socket:
+    """A socket that holds a free port without listening, beside which the broker may listen."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, 0))
+    return held
+
+
+@atexit.register
+def _discard_all() -> None:
+    """Whoever forgot to close a broker leaves no process and no file behind all the same."""
+    for handle in list(LIVE):
+        handle.discard()

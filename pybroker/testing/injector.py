@@ -1,0 +1,176 @@
+"""Faults on the broker's side: between a request and its handler, and between core and its files.
+
+Everything happens on the broker's event loop. A rule takes the next `times` requests that it fits; the first rule that
+fits has the request, and rules are asked in the order in which they were made:
+
+    fail         the request is not executed and answered with an error code
+    delay        executed at once, answered after `seconds` or when the rule is taken back
+    drop         executed and never answered; what comes behind it on the connection is
+    disconnect   the connection is closed instead of an answer, after it was executed or instead of that
+    stall        not executed until the rule is taken back, then as if nothing had been
+
+Requests of the kit's own client, which a test produces and reads with, meet no rule.
+"""
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from pybroker import core
+from pybroker.cluster.caller import Call, Disconnect
+from pybroker.errors import KafkaError
+from pybroker.protocol.apis import SERVED
+from pybroker.server.broker import Broker, Table
+from pybroker.server.dispatch import Handler
+from pybroker.testing.life import Plan
+from pybroker.testing.records import CLIENT_ID
+
+ALWAYS: Final = (1 << 31) - 1
+NATIVE: Final = ("Produce", "Fetch")
+"""The APIs that the native plane executes where it is on, so that no handler sees them."""
+_DISK: Final = ("segment.reserve", "segment.write", "segment.create")
+
+
+class Rule:
+    """One fault; `times` counts down, `hits` up."""
+
+    def __init__(self, action: str, api: str | None, times: int, after: int, client_id: str | None) -> None:
+        self.action = action
+        self.api = api
+        self.times = times
+        self.after = after
+        self.client_id = client_id
+        self.code = 0
+        self.seconds = 0.0
+        self.executed = True
+        self.hits = 0
+        self.over = asyncio.Event()
+
+    def takes(self, api: str, call: Call) -> bool:
+        """Does it catch this request? If so, that counts."""
+        if not self.times or self.over.is_set() or self.api not in (None, api) or call.client_id == CLIENT_ID:
+            return False
+        if self.client_id not in (None, call.client_id):
+            return False
+        if self.after > 0:
+            self.after -= 1
+            return False
+        self.times -= 1
+        self.hits += 1
+        return True
+
+
+class Injector:
+    """The faults of one broker, which it makes: `Injector(plan).broker`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.broker = Broker(plan.config(), native_plane=plan.native_plane, through=self.through)
+        self._rules: dict[int, Rule] = {}
+        self._ids = itertools.count(1)
+        self._commands: dict[str, Callable[..., Any]] = {
+            "add": self._add,
+            "hits": lambda rule: self._rules[rule].hits,
+            "remove": self._remove,
+            "clear": self.clear,
+            "disconnect": self.broker.disconnect,
+            "rebalance": self._rebalance,
+            "fill_disk": self._fill_disk,
+            "free_disk": self._free_disk,
+        }
+
+    def execute(self, command: Mapping[str, Any]) -> Any:
+        """Do what a test asks for; what it gives back can be written as JSON. Raises ValueError, KafkaError."""
+        return self._commands[command["do"]](**{name: value for name, value in command.items() if name != "do"})
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def _add(self, action: str, api: str | None, times: int | None, after: int, client_id: str | None,
+             **more: Any) -> int:  # fmt: skip
+        if self.plan.native_plane and api in (None, *NATIVE):
+            raise ValueError("Produce and Fetch meet no fault on the native plane: start with native_plane=False")
+        rule = Rule(action, api, ALWAYS if times is None else times, after, client_id)
+        for name, value in more.items():
+            setattr(rule, name, value)
+        number = next(self._ids)
+        self._rules[number] = rule
+        return number
+
+    def _remove(self, rule: int) -> None:
+        self._rules[rule].over.set()
+
+    def clear(self) -> None:
+        """Take every fault back; what was stalled goes on."""
+        for rule in self._rules.values():
+            rule.over.set()
+        self._free_disk()
+
+    def _rebalance(self, group: str) -> None:
+        assert self.broker.groups is not None
+        self.broker.groups.force_rebalance(group, "a test asked for it")
+
+    def _fill_disk(self) -> None:
+        assert self.broker.replicas is not None
+        for point in _DISK:
+            self.broker.replicas.arm(point, errno.ENOSPC, ALWAYS)
+
+    def _free_disk(self) -> None:
+        if self.broker.replicas is not None:
+            self.broker.replicas.disarm()
+
+    # -- in front of the handlers ----------------------------------------------------------------------------------
+
+    def through(self, table: Table) -> Table:
+        """The same table, each handler behind the rules."""
+        return {key: self._guarded(SERVED[key].name, handler) for key, handler in table.items()}
+
+    def _guarded(self, api: str, handler: Handler) -> Handler:
+        def by(request: Any, call: Call) -> Any:
+            rule = next((rule for rule in self._rules.values() if rule.takes(api, call)), None)
+            return handler.by(request, call) if rule is None else _inflict(rule, handler, request, call)
+
+        return Handler(by, handler.failed, handler.abandon)
+
+
+def _inflict(rule: Rule, handler: Handler, request: Any, call: Call) -> Any:
+    """Serve a request that a rule took. Raises KafkaError, Disconnect."""
+    if rule.action == "fail":
+        raise KafkaError(rule.code, "a test asked for this error")
+    if rule.action == "disconnect" and not rule.executed:
+        raise Disconnect("a test asked for it")
+    if rule.action == "stall":
+        return _stalled(rule, handler, request, call)
+    return _executed(rule, handler.by(request, call))
+
+
+async def _stalled(rule: Rule, handler: Handler, request: Any, call: Call) -> Any:
+    await rule.over.wait()
+    response = handler.by(request, call)
+    return await response if isinstance(response, Coroutine) else response
+
+
+async def _executed(rule: Rule, response: Any) -> Any:
+    """What becomes of the answer to a request that was executed."""
+    if isinstance(response, Coroutine):
+        response = await response
+    if rule.action == "delay":
+        try:
+            async with asyncio.timeout(rule.seconds):
+                await rule.over.wait()
+        except TimeoutError:
+            pass
+        return response
+    _let_go(response)
+    if rule.action == "disconnect":
+        raise Disconnect("a test asked for it")
+    return None
+
+
+def _let_go(response: Any) -> None:
+    """Unpin the files that a Fetch answer holds which is not sent."""
+    for topic in getattr(response, "responses", ()):
+        for partition in getattr(topic, "partitions", ()):
+            if isinstance(partition.records, core.Slice):
+                partition.records.close()

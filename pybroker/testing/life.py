@@ -1,0 +1,70 @@
+"""What a broker of a test is started with, and what the test asks of it, wherever it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+HOST: Final = "127.0.0.1"
+START_S_MAX: Final = 60.0
+STOP_S_MAX: Final = 60.0
+ASK_S_MAX: Final = 30.0
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start, did not stop, or ended by itself; the text has what it said."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a broker is started with; it survives restarts."""
+
+    log_dir: str
+    port: int
+    settings: Mapping[str, str]
+    native_plane: bool = False
+
+    def config(self) -> "BrokerConfig":
+        """The broker's configuration. Raises ConfigError; BrokerFailed for a setting that would do nothing."""
+        from pybroker.config import BrokerConfig
+
+        where = {"log.dirs": self.log_dir, "listeners": f"PLAINTEXT://{HOST}:{self.port}"}
+        config = BrokerConfig.load(None, [f"{name}={text}" for name, text in (where | dict(self.settings)).items()])
+        if config.warnings:
+            raise BrokerFailed("; ".join(config.warnings))
+        return config
+
+
+class Life(Protocol):
+    """A broker that can be started and ended, again and again, on one thread at a time.
+
+    down --start--> running --stop (clean) or kill (as SIGKILL)--> down
+    """
+
+    @property
+    def running(self) -> bool: ...
+
+    def start(self) -> None:
+        """Return when it serves. Raises BrokerFailed."""
+
+    def stop(self) -> None:
+        """End it as SIGTERM does: flushed, recorded, marked as clean. Raises BrokerFailed."""
+
+    def kill(self) -> None:
+        """End it as SIGKILL does; nothing of it runs any more when this returns."""
+
+    def discard(self) -> None:
+        """The interpreter ends: leave no process behind; threads end with it."""
+
+    def ask(self, command: dict[str, Any]) -> Any:
+        """Have the broker's Injector execute a command. Raises ValueError, BrokerFailed if there is no broker."""
+
+    def output(self) -> str:
+        """What it said; empty where it logs into this process."""
+
+
+def as_text(value: object) -> str:
+    """A setting's value as a properties file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
