@@ -46,7 +46,7 @@ test: $(BUILT) $(DEV) lint ## build, lint, types and every test
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy pybroker examples tools
-	@$(VENV)/bin/cython-lint core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
+	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
 
 .PHONY: docs
 docs: $(BUILT) ## what code knows, written down: the APIs in README.md, docs/config.md
