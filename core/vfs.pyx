@@ -14,7 +14,7 @@ from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_W
 from posix.types cimport mode_t, off_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, unlink, usleep
 
-from pybroker.core.atomic cimport add_i32, load_i32, store_i32
+from pybroker.core.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
 from pybroker.core.status cimport raise_status
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -55,9 +55,9 @@ cdef vfs_t* vfs_new() noexcept nogil:
 
 cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil:
     cdef failpoint_t* f = &fs.points[point]
-    f.value = value
-    f.after = after
-    f.times = times
+    store_i64(&f.value, value)
+    store_i64(&f.after, after)
+    store_i32(&f.times, times)
     store_i32(&f.action, action)
     add_i32(&fs.armed, 1)
 
@@ -77,28 +77,27 @@ cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
     f = &fs.points[point]
     if load_i32(&f.action) == ACT_NONE:
         return NULL
-    if f.after > 0:
-        f.after -= 1
+    # Several threads may pass at once: whoever takes the last of what is counted down is the one that is caught.
+    if load_i64(&f.after) > 0 and add_i64(&f.after, -1) >= 0:
         return NULL
-    if f.times <= 0:
+    if add_i32(&f.times, -1) < 0:
         store_i32(&f.action, ACT_NONE)
         return NULL
-    f.times -= 1
     return f
 
 
 cdef int act(failpoint_t* f) noexcept nogil:
     """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
+    cdef int32_t action
     if f == NULL:
         return 0
-    if f.action == ACT_KILL:
+    action = load_i32(&f.action)
+    if action == ACT_KILL:
         kill(getpid(), SIGKILL)
-    if f.action == ACT_SLEEP:
-        usleep(<unsigned int>(f.value * 1000))
+    if action == ACT_SLEEP:
+        usleep(<unsigned int>(load_i64(&f.value) * 1000))
         return 0
-    if f.action == ACT_SHORT:
-        return -EIO
-    return -<int>f.value
+    return -EIO if action == ACT_SHORT else -<int>load_i64(&f.value)
 
 
 cdef int vfs_pass(vfs_t* fs, int point) noexcept nogil:
@@ -168,8 +167,8 @@ cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t posi
     cdef failpoint_t* f = fire(fs, point)
     cdef int status
     if f != NULL:
-        if f.action == ACT_KILL or f.action == ACT_SHORT:
-            write_part(fd, v, n, position, f.value)
+        if load_i32(&f.action) == ACT_KILL or load_i32(&f.action) == ACT_SHORT:
+            write_part(fd, v, n, position, load_i64(&f.value))
         status = act(f)
         if status < 0:
             return status
