@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tests.harness import HOST
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
-API_VERSIONS, CREATE_TOPICS, INIT_PRODUCER_ID = 18, 19, 22
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 18, 19, 20, 21, 22
 ANSWER_S_MAX = 15.0
 
 # -- record batches: magic 2 ---------------------------------------------------------------------------------------
@@ -25,7 +26,8 @@ TAIL = struct.Struct(
     ">hiqqqhii"
 )  # attributes, last offset delta, base and max timestamp, producer id, epoch, sequence, count
 BATCH_OVERHEAD = ATTRIBUTES_AT + TAIL.size
-BASE_MS = 1_700_000_000_000
+BASE_MS = int(time.time() * 1000)
+"""Of today, so that retention leaves it alone."""
 
 _CRC_TABLE = []
 for _n in range(256):
@@ -280,6 +282,22 @@ class Wire:
         answer.take("ii")
         answer.string()
         return answer.int("h")
+
+    def delete_topic(self, topic: str) -> int:
+        """The error code. DeleteTopics version 1."""
+        answer = self.call(DELETE_TOPICS, 1, array([string(topic)]) + struct.pack(">i", 30_000))
+        answer.take("ii")  # throttle, one topic
+        answer.string()
+        return answer.int("h")
+
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> tuple[int, int]:
+        """(error, new start). DeleteRecords version 0."""
+        asked = string(topic) + array([struct.pack(">iq", partition, before)])
+        answer = self.call(DELETE_RECORDS, 0, array([asked]) + struct.pack(">i", 30_000))
+        answer.take("ii")
+        answer.string()
+        _, _, low, error = answer.take("iiqh")
+        return error, low
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """{api key: (lowest, highest version)} that the broker offers. ApiVersions version 0."""

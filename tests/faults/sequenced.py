@@ -1,0 +1,50 @@
+"""An idempotent producer by hand: it knows its batches by number, so that it can send any of them again."""
+
+from __future__ import annotations
+
+from tests.harness import BrokerProcess
+from tests.wire import Produced, Wire, batch
+
+
+class Sequenced:
+    """One record a batch to partition 0 of a topic; batch n has sequence n, and is expected at offset n."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, pad: int = 0) -> None:
+        self.broker, self.topic, self.pad = broker, topic, pad
+        with Wire(broker.port) as w:
+            error, self.producer_id, self.epoch = w.init_producer_id()
+        assert error == 0
+
+    def value(self, n: int) -> bytes:
+        return b"%d " % n + b"." * self.pad
+
+    def batch(self, n: int) -> bytes:
+        ids = {"producer_id": self.producer_id, "producer_epoch": self.epoch, "sequence": n}
+        return batch([self.value(n)], **ids)
+
+    def send(self, wire: Wire, n: int) -> Produced:
+        return wire.produce(self.topic, self.batch(n))
+
+    def send_range(self, start: int, end: int) -> None:
+        """Each is acknowledged at the offset of its number."""
+        with Wire(self.broker.port) as w:
+            for n in range(start, end):
+                assert self.send(w, n)[:2] == (0, n)
+
+    def send_until_death(self, start: int, limit: int = 300) -> int:
+        """Send until the broker dies of its failpoint; the number of the first that was not acknowledged."""
+        with Wire(self.broker.port) as w:
+            for n in range(start, start + limit):
+                try:
+                    assert self.send(w, n)[:2] == (0, n)
+                except ConnectionError:
+                    return n
+        raise AssertionError(f"the broker lived through {limit} batches")
+
+    def assert_stored(self, count: int, start: int = 0) -> None:
+        """The log holds the batches from start to count, once each, at their offsets, and nothing else."""
+        with Wire(self.broker.port) as w:
+            found = w.fetch_all(self.topic, start)
+        assert [(b.base_offset, b.base_sequence, b.count) for b in found] == [(n, n, 1) for n in range(start, count)]
+        for b in found:
+            assert self.value(b.base_offset) in b.data

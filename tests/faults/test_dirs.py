@@ -1,0 +1,88 @@
+"""Whose data is it: second processes, foreign directories, missing segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sequenced import Sequenced
+from tests.harness import BrokerProcess, Process, free_port
+from tests.wire import Wire
+
+Start = Callable[..., BrokerProcess]
+KAFKA_STORAGE_ERROR = 56
+
+
+def refused(data_dir: Path, sets: dict[str, object] | None = None) -> str:
+    """The output of a broker that must not start here; it ends by itself, with an exit code that says failure."""
+    process = Process(BrokerProcess(data_dir, free_port(), sets).command())
+    try:
+        assert process.wait(20) not in (0, -9, -11)
+        assert "Traceback" not in process.output()
+        return process.output()
+    finally:
+        process.kill()
+
+
+def test_a_second_process_on_one_directory_refuses(broker: BrokerProcess, topic: str) -> None:
+    """It names the directory, and the first goes on undisturbed."""
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic) == 0
+    producer = Sequenced(broker, topic)
+    producer.send_range(0, 10)
+    said = refused(broker.data_dir)
+    assert str(broker.data_dir) in said
+    assert "pybroker ready" not in said
+    producer.send_range(10, 20)
+    producer.assert_stored(20)
+
+
+def test_a_killed_broker_is_not_its_own_second(broker: BrokerProcess) -> None:
+    """Five kills in a row: each restart finds the lock and the registration of its dead self, and serves."""
+    for _ in range(5):
+        broker.kill()
+        broker.restart()
+
+
+def test_a_directory_of_another_broker_or_cluster_is_refused(start_broker: Start) -> None:
+    """meta.properties tells: the broker id, and the cluster of a log dir that came from elsewhere."""
+    ours, theirs = start_broker(), start_broker()
+    ours.stop()
+    theirs.stop()
+    assert "broker.id" in refused(ours.data_dir, {"broker.id": 77})
+    meta = next(theirs.data_dir.rglob("meta.properties"))
+    (next(ours.data_dir.rglob("meta.properties"))).write_bytes(meta.read_bytes())
+    assert "cluster" in refused(ours.data_dir)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_segment_missing_in_the_middle(broker: BrokerProcess, topic: str, end: str) -> None:
+    """That partition is offline with KAFKA_STORAGE_ERROR and a line that says so; the others serve, no file goes."""
+    other = topic + "-other"
+    producers = {}
+    with Wire(broker.port) as w:
+        for name in (topic, other):
+            assert w.create_topic(name, config={"segment.bytes": "2000"}) == 0
+            producers[name] = Sequenced(broker, name, pad=100)
+            producers[name].send_range(0, 60)
+    getattr(broker, end)()
+    logs = sorted(broker.partition_dir(topic).glob("*.log"))
+    logs[2].rename(broker.data_dir.parent / logs[2].name)
+    left = sorted(broker.partition_dir(topic).glob("*.log"))
+    broker.restart()
+    with Wire(broker.port) as w:
+        assert w.fetch(topic, 0).error == KAFKA_STORAGE_ERROR
+        assert producers[topic].send(w, 60).error == KAFKA_STORAGE_ERROR
+        assert w.list_offset(topic, -1)[0] == KAFKA_STORAGE_ERROR
+    producers[other].send_range(60, 70)
+    producers[other].assert_stored(70)
+    assert any(topic in line and "missing" in line for line in broker.output().splitlines())
+    assert sorted(broker.partition_dir(topic).glob("*.log")) == left
+
+    broker.stop()
+    (broker.data_dir.parent / logs[2].name).rename(logs[2])
+    broker.restart()
+    producers[topic].send_range(60, 70)
+    producers[topic].assert_stored(70)

@@ -1,0 +1,126 @@
+"""Indexes are hints: missing, torn or wrong ones are made anew, and a broker lives through files cut under it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sequenced import Sequenced
+from tests.harness import BrokerProcess
+from tests.wire import BASE_MS, Wire
+
+COUNT = 80
+CONFIG = {"segment.bytes": "2000", "index.interval.bytes": "200", "retention.ms": "-1"}
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": lambda p: os.truncate(p, 0),
+    "zeros": lambda p: p.write_bytes(bytes(p.stat().st_size)),
+    "torn": lambda p: os.truncate(p, p.stat().st_size - 3),
+    "random": lambda p: p.write_bytes(random.Random(3).randbytes(p.stat().st_size)),
+    "not monotonic": lambda p: p.write_bytes(p.read_bytes() + p.read_bytes()),
+    "preallocated": lambda p: os.truncate(p, 10 << 20),
+    "past the log": lambda p: p.write_bytes(p.read_bytes() + b"\x7f\xff\xff\xf0" * (len(p.read_bytes()) // 4)),
+}
+
+
+@pytest.fixture
+def filled(broker: BrokerProcess, topic: str) -> Sequenced:
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic, config=CONFIG) == 0
+    producer = Sequenced(broker, topic, pad=100)
+    producer.send_range(0, COUNT)
+    return producer
+
+
+def assert_found(producer: Sequenced) -> None:
+    """Every offset is found by its own fetch, and by the time of the log."""
+    producer.assert_stored(COUNT)
+    with Wire(producer.broker.port) as w:
+        for offset in range(0, COUNT, 7):
+            found = w.fetch(producer.topic, offset, max_wait_ms=0, partition_bytes=1)
+            assert found.error == 0
+            assert int.from_bytes(found.data[:8], "big") == offset
+        assert w.list_offset(producer.topic, BASE_MS)[:3] == (0, BASE_MS, 0)
+        assert w.list_offset(producer.topic, BASE_MS + 1) == (0, -1, -1)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_index_is_made_anew(
+    request: pytest.FixtureRequest, filled: Sequenced, suffix: str, damage: str
+) -> None:
+    """After a clean stop, which skips the scan, and after a kill: lookups are right, and no log file is touched."""
+    if suffix == ".timeindex" and damage in ("zeros", "random"):
+        reason = "a sealed segment's time index is believed where its length is right"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    broker = filled.broker
+    directory = broker.partition_dir(filled.topic)
+    for end in (broker.stop, broker.kill):
+        end()
+        logs = {p.name: p.read_bytes() for p in directory.glob("*.log")}
+        indexes = sorted(directory.glob(f"*{suffix}"))
+        for index in (indexes[0], indexes[len(indexes) // 2]):
+            if index.stat().st_size:
+                DAMAGE[damage](index)
+        broker.restart()
+        assert_found(filled)
+        assert {p.name: p.read_bytes() for p in directory.glob("*.log")} == logs
+
+
+def test_all_indexes_gone_at_once(filled: Sequenced) -> None:
+    """Only the logs and the snapshots are left of a partition: they are all made anew."""
+    broker = filled.broker
+    broker.stop()
+    remove(filled, ".index", ".timeindex")
+    broker.restart()
+    assert_found(filled)
+    broker.stop()
+    assert len(list(broker.partition_dir(filled.topic).glob("*.index"))) > 3
+
+
+@pytest.mark.parametrize("which", ["last", "all"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "random"])
+def test_producers_are_known_without_their_snapshots(
+    request: pytest.FixtureRequest, filled: Sequenced, which: str, damage: str
+) -> None:
+    """After a clean stop the last snapshot, or every one, is of no use: the logs tell which batches came before."""
+    if (which, damage) == ("all", "missing"):
+        reason = "after a clean stop without any snapshot a duplicate is appended again"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    broker = filled.broker
+    broker.stop()
+    snapshots = sorted(broker.partition_dir(filled.topic).glob("*.snapshot"))
+    for snapshot in snapshots if which == "all" else snapshots[-1:]:
+        DAMAGE[damage](snapshot)
+    broker.restart()
+    filled.send_range(COUNT - 5, COUNT + 5)
+    filled.assert_stored(COUNT + 5)
+
+
+def remove(producer: Sequenced, *suffixes: str) -> None:
+    for path in producer.broker.partition_dir(producer.topic).iterdir():
+        if path.suffix in suffixes:
+            path.unlink()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".log"])
+def test_files_that_are_cut_under_a_running_broker(filled: Sequenced, suffix: str) -> None:
+    """No SIGBUS: a cut index is searched around, a cut log costs an error or a short answer; the broker lives."""
+    broker = filled.broker
+    with Wire(broker.port) as w:
+        w.fetch_all(filled.topic)  # the sealed segments are open and mapped by now
+        for path in sorted(broker.partition_dir(filled.topic).glob(f"*{suffix}"))[:-1]:
+            os.truncate(path, 0)
+        if suffix == ".log":
+            fetched = w.fetch(filled.topic, 0, max_wait_ms=0)
+            assert fetched.error != 0 or fetched.data == b""
+        else:
+            assert [b.base_offset for b in w.fetch_all(filled.topic)] == list(range(COUNT))
+        w.list_offset(filled.topic, BASE_MS)
+    filled.send_range(COUNT, COUNT + 3)
+    assert broker.running
