@@ -19,6 +19,21 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class HostPort(NamedTuple):
+    """An address without a listener's name; an empty host is every interface."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "HostPort":
+        """The address of a text like 127.0.0.1:9404 or [::1]:9404; ValueError if it is none."""
+        return cls(*Endpoint.parse(f"X://{text}")[1:])
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class Endpoint(NamedTuple):
     """Where a listener is: name, host (no brackets around an IPv6 address, empty for every interface), port."""
 

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.java
 
 OWN_DEFAULTS = {"log.dir", "offsets.topic.replication.factor"}
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give."""
-HIDDEN = {"producer.id.expiration.check.interval.ms"}
-"""Kafka has it, but keeps it out of its answers."""
+HIDDEN = {"producer.id.expiration.check.interval.ms", "metrics.listener"}
+"""Kafka has the first, but keeps it out of its answers; the second is our own."""
 SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}
 SOURCES["DEFAULT_CONFIG"] = Source.DEFAULT
 

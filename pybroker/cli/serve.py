@@ -27,13 +27,24 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help=f"The port to listen at; {PORT_DEFAULT} if not set, 0: any."
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Show metrics to Prometheus over HTTP at this port, with /healthz and /readyz. Sets metrics.listener.",
+)
 @click.option("--config", "file", metavar="FILE", help="A .properties file with Kafka's names.")
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="One setting; may be repeated, wins over FILE."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
 def command(
-    data_dir: str | None, host: str | None, port: int | None, file: str | None, sets: Sequence[str], log_level: str
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    file: str | None,
+    sets: Sequence[str],
+    log_level: str,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which end it cleanly.
 
@@ -46,7 +57,7 @@ def command(
     from pybroker.logs import to_stderr
 
     to_stderr(logging.getLevelName(log_level.upper()))
-    config = _configuration(data_dir, host, port, file, sets)
+    config = _configuration(data_dir, host, port, metrics_port, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
     from pybroker.server.broker import run
@@ -61,7 +72,12 @@ def command(
 
 
 def _configuration(
-    data_dir: str | None, host: str | None, port: int | None, file: str | None, sets: Sequence[str]
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    file: str | None,
+    sets: Sequence[str],
 ) -> "BrokerConfig":
     """The configuration that the options amount to: --set wins over the other options, and they over the file."""
     from pybroker.config import BrokerConfig, ConfigError
@@ -71,6 +87,9 @@ def _configuration(
         from_options.append(f"log.dirs={data_dir}")
     if host is not None or port is not None:
         from_options.append(f"listeners={_listener(host or HOST_DEFAULT, PORT_DEFAULT if port is None else port)}")
+    if metrics_port is not None:
+        shown_at = host or HOST_DEFAULT
+        from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")
     defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT)}
     try:
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)

@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pybroker.model import Endpoint
+from pybroker.model import Endpoint, HostPort
 
-from .broker_settings import GENERAL, GROUPS, NETWORK
+from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 
@@ -19,6 +19,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "Retention and compaction": RETENTION,
     "Durability": DURABILITY,
     "Consumer groups": GROUPS,
+    "Metrics": METRICS,
 }
 BROKER: dict[str, Setting] = {name: setting for chapter in CHAPTERS.values() for name, setting in chapter.items()}
 
@@ -147,6 +148,12 @@ class BrokerConfig:
         """What clients are told to connect to; None for the address listened at."""
         text = self["advertised.listeners"]
         return None if text is None else Endpoint.parse(text)
+
+    @property
+    def metrics(self) -> HostPort | None:
+        """Where to show metrics; None for nowhere."""
+        text = self["metrics.listener"]
+        return None if text is None else HostPort.parse(text)
 
     @property
     def log_dirs(self) -> list[str]:

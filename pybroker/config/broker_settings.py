@@ -4,7 +4,7 @@ A setting is listed when the broker honours it: a name that is not here warns at
 setting that does nothing.
 """
 
-from pybroker.model import Endpoint
+from pybroker.model import Endpoint, HostPort
 
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
 
@@ -178,6 +178,18 @@ NETWORK = table(
         "1000",
         "Fetch sessions remembered at once; 0 makes every fetch a full one.",
         Range(0),
+    ),
+)
+
+METRICS = table(
+    Setting(
+        "metrics.listener",
+        STRING,
+        None,
+        "Where to show metrics to Prometheus over HTTP: /metrics, and /healthz and /readyz for who starts and stops "
+        "brokers. An empty host means every interface, port 0 a free port. Not set: nowhere. Kafka has no such "
+        "setting.",
+        Shape("HOST:PORT", HostPort.parse),
     ),
 )
 

@@ -261,6 +261,10 @@ class Replicas:
             self._publish(replica)
         return self._plane
 
+    def plane_stats(self) -> list[dict[str, int]]:
+        """What each of the plane's reactors counts; nothing without a plane."""
+        return self._plane.stats() if self._plane is not None else []
+
     def grown(self, key: int) -> None:
         """The plane says that a partition grew that somebody in Python watches."""
         replica = self._published.get(key)

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
@@ -26,17 +27,22 @@ from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, Session, StoreError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
+from pybroker.model import HostPort
 from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
 from pybroker.server.bridge import Bridge
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
+from pybroker.server.connection import Responder
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import Limits, Listener
 from pybroker.server.pool import Pool
 from pybroker.server.table import Collaborators, fetch_of, handlers
+
+if TYPE_CHECKING:
+    from pybroker.server.metrics_export import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +75,7 @@ class Broker:
         self.broker_id = -1
         self.cluster_id = ""
         self.host, self.port = "", 0
+        self.metrics_port = 0
         self.image = Image()
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -78,6 +85,7 @@ class Broker:
         self._fetch: Fetch | None = None
         self._cleaner: Cleaner | None = None
         self._workers: ThreadPoolExecutor | None = None
+        self._exporter: Exporter | None = None
         self._epoch = -1
         self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
@@ -115,6 +123,8 @@ class Broker:
             if not log_dir.failure:
                 log_dir.claim(Meta(who.cluster_id, who.broker_id))
         listener = self._listener = self._bind()
+        if self.config.metrics is not None:
+            self._exporter = await self._show_metrics(listener, self.config.metrics)
         fence = await elect(session, self.broker_id)
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
@@ -228,7 +238,19 @@ class Broker:
         if self._native:
             listener.bridge = self._native_plane(replicas)
         table = handlers(asked, self._fetch)
-        listener.open(Dispatcher(table if self._through is None else self._through(table)))
+        responder: Responder = Dispatcher(table if self._through is None else self._through(table))
+        if self._exporter is not None:
+            responder = self._exporter.watch(replicas, groups, responder)
+        listener.open(responder)
+
+    async def _show_metrics(self, listener: Listener, where: HostPort) -> "Exporter":
+        """Open the endpoint of metrics; what it needs is only imported here."""
+        from pybroker.server.metrics_export import Exporter
+
+        exporter = Exporter(self.image, lambda: len(listener))
+        await exporter.open(where)
+        self.metrics_port = exporter.port
+        return exporter
 
     def _limit_connections(self) -> None:
         """By what the settings say now."""
@@ -251,6 +273,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what runs, flush, record, and mark the stop as a clean one."""
+        if self._exporter is not None:
+            await self._exporter.detach()
         if self._listener is not None and self._fetch is not None:
             self._listener.stop_accepting()
             self._fetch.release()
@@ -268,6 +292,8 @@ class Broker:
 
     async def abort(self) -> None:
         """End as SIGKILL would end the process: nobody is answered, nothing is flushed, no stop is marked."""
+        if self._exporter is not None:
+            await self._exporter.detach()
         if self._listener is not None:
             self._listener.abandon()
             await self._listener.close(0)
@@ -293,6 +319,8 @@ class Broker:
 
     async def _release(self) -> None:
         """Give back what other processes may want: the address, the store, the log dirs."""
+        if self._exporter is not None:
+            await self._exporter.close()
         if self._listener is not None:
             self._listener.stop_accepting()
         if self.replicas is not None:

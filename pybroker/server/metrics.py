@@ -1,0 +1,187 @@
+"""What a broker shows to Prometheus: read from its rooms at each scrape, so that nobody counts who is not asked.
+
+Only request times are gathered as requests pass (`Metered`), and only where metrics are on. Labels are bounded by what
+people name (topics, groups) and by tables (APIs, kinds of causes); nothing that a client makes up is one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from pybroker.cluster.caller import Caller
+from pybroker.cluster.image import Image
+from pybroker.groups.coordinator import Coordinator
+from pybroker.metrics import Requests
+from pybroker.protocol.apis import KNOWN
+from pybroker.replication.replicas import Replica, Replicas
+from pybroker.server.connection import Answer, Responder, Waiting
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+NAMES = {key: api.name for key, api in KNOWN.items()}
+PARTITION = ["topic", "partition"]
+
+
+class Metered:
+    """A responder that has the time of each request that it passes on taken, from its frame to its answer."""
+
+    def __init__(self, responder: Responder, requests: Requests) -> None:
+        self._responder = responder
+        self._requests = requests
+
+    def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting:
+        begun = time.perf_counter()
+        answer = self._responder.respond(frame, caller)
+        name = NAMES.get(int.from_bytes(frame[:2], "big"), "unknown")
+        if isinstance(answer, Waiting):
+            return Waiting(self._later(answer, name, begun), answer.abandon)
+        self._requests.add(name, time.perf_counter() - begun)
+        return answer
+
+    async def _later(self, waiting: Waiting, name: str, begun: float) -> Answer:
+        answer = await waiting.answer
+        self._requests.add(name, time.perf_counter() - begun)
+        return answer
+
+
+class BrokerMetrics(Collector):
+    """The metrics of one broker; its rooms are given as they come to be. Collected on any thread."""
+
+    def __init__(self, image: Image, connections: Callable[[], int]) -> None:
+        self.requests = Requests()
+        self.replicas: Replicas | None = None
+        self.groups: Coordinator | None = None
+        self._image = image
+        self._connections = connections
+        self._collecting = threading.Lock()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        with self._collecting:
+            return generate_latest(self._registry)
+
+    def detach(self) -> None:
+        """Show the rooms no more; waits for the scrape that looks at them."""
+        with self._collecting:
+            self.replicas = self.groups = None
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        if self.replicas is not None:
+            yield from _partitions(self._image, list(self.replicas))
+            yield from _disks(self.replicas)
+        if self.groups is not None:
+            yield from _groups(self.groups, self.replicas)
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def _traffic(self) -> Iterator[Metric]:
+        times = HistogramMetricFamily(
+            "pybroker_request_seconds", "From a request to its answer, where Python executes it.", labels=["api"]
+        )
+        served: Counter[tuple[str, str]] = Counter()
+        for api, taken in list(self.requests.times.items()):
+            steps = taken.cumulated()
+            served[api, "python"] += steps[-1][1]
+            buckets = [("+Inf" if bound is None else str(bound), float(count)) for bound, count in steps]
+            times.add_metric([api], buckets, taken.sum_seconds)
+        busy = 0
+        for reactor in self.replicas.plane_stats() if self.replicas is not None else ():
+            served["Produce", "native"] += reactor["produced"]
+            served["Fetch", "native"] += reactor["fetched"]
+            busy += reactor["busy_ns"]
+        yield times
+        requests = CounterMetricFamily(
+            "pybroker_requests", "Requests executed, by the native plane or in Python.", labels=["api", "plane"]
+        )
+        for labels, count in served.items():
+            requests.add_metric(labels, count)
+        yield requests
+        yield CounterMetricFamily("pybroker_plane_busy_seconds", "What the native plane's threads worked.", busy / 1e9)
+        yield GaugeMetricFamily("pybroker_connections", "Connections of clients that are open.", self._connections())
+
+
+def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
+    start = GaugeMetricFamily("pybroker_log_start_offset", "The first offset of a partition.", labels=PARTITION)
+    end = GaugeMetricFamily("pybroker_log_end_offset", "The offset that comes next in a partition.", labels=PARTITION)
+    size = GaugeMetricFamily("pybroker_log_bytes", "The data files of a partition.", labels=PARTITION)
+    written: Counter[str] = Counter()
+    offline = 0
+    for replica in replicas:
+        log = replica.log
+        if log is None or log.offline:
+            offline += 1
+            continue
+        labels = [replica.key.topic, str(replica.key.partition)]
+        start.add_metric(labels, log.log_start_offset)
+        end.add_metric(labels, log.log_end_offset)
+        size.add_metric(labels, log.size)
+        written[replica.key.topic] += log.log_end_offset
+    messages = CounterMetricFamily(
+        "pybroker_topic_messages_in", "Records ever appended to the partitions of a topic.", labels=["topic"]
+    )
+    for topic, count in written.items():
+        messages.add_metric([topic], count)
+    yield from (messages, start, end, size)
+    yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", len(image))
+    yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
+    yield GaugeMetricFamily("pybroker_partitions_offline", "Those of them that cannot be used.", offline)
+
+
+def _disks(replicas: Replicas) -> Iterator[Metric]:
+    total = GaugeMetricFamily("pybroker_log_dir_bytes", "The disk under a log dir.", labels=["dir"])
+    free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "What is free of it.", labels=["dir"])
+    failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 for a log dir that cannot be used.", labels=["dir"])
+    for log_dir in replicas.log_dirs:
+        path = os.path.abspath(log_dir.path)
+        usable = not log_dir.failure
+        if usable:
+            try:
+                disk = os.statvfs(path)
+            except OSError:
+                usable = False
+            else:
+                total.add_metric([path], disk.f_blocks * disk.f_frsize)
+                free.add_metric([path], disk.f_bavail * disk.f_frsize)
+        failed.add_metric([path], not usable)
+    yield from (total, free, failed)
+
+
+def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:
+    lag = GaugeMetricFamily(
+        "pybroker_group_lag", "Records that a group has still to read.", labels=["group", *PARTITION]
+    )
+    members = GaugeMetricFamily("pybroker_group_members", "Members of a group.", labels=["group"])
+    states: Counter[str] = Counter()
+    for entry in list(groups.entries()):
+        name = entry.group.id
+        states[entry.group.state.value] += 1
+        members.add_metric([name], len(entry.group.members))
+        for key, committed in list(entry.offsets.items()):
+            replica = replicas.get(*key) if replicas is not None else None
+            if replica is not None and replica.log is not None:
+                behind = max(replica.log.high_watermark - committed.offset, 0)
+                lag.add_metric([name, key.topic, str(key.partition)], behind)
+    yield from (lag, members)
+    by_state = GaugeMetricFamily("pybroker_groups", "Groups in each state.", labels=["state"])
+    for state, count in states.items():
+        by_state.add_metric([state], count)
+    yield by_state
+    rebalances = CounterMetricFamily("pybroker_rebalances", "Rebalances begun, by kind of cause.", labels=["cause"])
+    for cause, count in list(groups.rebalances.items()):
+        rebalances.add_metric([cause.value], count)
+    yield rebalances

@@ -1,0 +1,66 @@
+"""The metrics of one broker and the socket that shows them, as the broker starts, serves and stops.
+
+starting --watch()--> serving --detach()--> stopping --close()--> gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pybroker.cluster.image import Image
+from pybroker.groups.coordinator import Coordinator
+from pybroker.logs import event
+from pybroker.model import HostPort
+from pybroker.replication.logdirs import StartError
+from pybroker.replication.replicas import Replicas
+from pybroker.server.connection import Responder
+from pybroker.server.metrics import BrokerMetrics, Metered
+from pybroker.server.metrics_http import MetricsServer
+
+log = logging.getLogger(__name__)
+
+
+class Exporter:
+    """What the broker holds of its metrics; `port` is where they are shown."""
+
+    def __init__(self, image: Image, connections: Callable[[], int]) -> None:
+        self._metrics = BrokerMetrics(image, connections)
+        self._server = MetricsServer(self._metrics.text, self._health, self._ready)
+        self._waits_for = "it is starting"
+        self.port = 0
+
+    async def open(self, where: HostPort) -> None:
+        """Listen. Raises StartError."""
+        try:
+            self.port = await self._server.start(where.host, where.port)
+        except OSError as problem:
+            raise StartError(f"metrics.listener = {where}: cannot listen there: {problem.strerror}") from problem
+        event(log, logging.INFO, "metrics shown", host=where.host, port=self.port)
+
+    def watch(self, replicas: Replicas, groups: Coordinator, responder: Responder) -> Responder:
+        """Show these from now on; the responder that also takes the requests' times."""
+        self._metrics.replicas, self._metrics.groups = replicas, groups
+        self._waits_for = ""
+        return Metered(responder, self._metrics.requests)
+
+    async def detach(self) -> None:
+        """Look at the broker's rooms no more: they are going to be closed."""
+        self._waits_for = "it is stopping"
+        await asyncio.to_thread(self._metrics.detach)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    def _health(self) -> str:
+        replicas = self._metrics.replicas
+        if replicas is not None and all(log_dir.failure for log_dir in replicas.log_dirs):
+            return "no log directory can be used"
+        return ""
+
+    def _ready(self) -> str:
+        groups = self._metrics.groups
+        if self._waits_for or groups is None:
+            return self._waits_for
+        return "groups are being loaded" if groups.loading() else self._health()

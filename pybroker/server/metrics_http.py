@@ -1,0 +1,88 @@
+"""The HTTP side of metrics: GET /metrics, /healthz and /readyz, one answer a connection.
+
+healthz   200 while the broker's loop turns and a log dir is usable: who asks in vain may kill it
+readyz    200 while it serves all that it has: who asks in vain should send no clients
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from http import HTTPStatus
+
+REQUEST_BYTES_MAX = 8 << 10
+REQUEST_SECONDS_MAX = 5.0
+CONNECTIONS_MAX = 16
+TEXT = "text/plain; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsServer:
+    """One listening socket. `metrics` is called on a thread; `health` and `ready` say what is wrong, or nothing."""
+
+    def __init__(self, metrics: Callable[[], bytes], health: Callable[[], str], ready: Callable[[], str]) -> None:
+        self._metrics = metrics
+        self._checks = {"/healthz": health, "/readyz": ready}
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port. Raises OSError."""
+        self._server = await asyncio.start_server(self._accept, host or None, port, limit=REQUEST_BYTES_MAX)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            if len(self._open) <= CONNECTIONS_MAX:
+                async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                    await self._serve(reader, writer)
+        except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # nobody is there who could be told; cancelled: the broker stops
+        finally:
+            self._open.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            status, kind, body = HTTPStatus.BAD_REQUEST, TEXT, b"not HTTP/1\n"
+        elif words[0] not in ("GET", "HEAD"):
+            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET\n"
+        else:
+            status, kind, body = await self._answer(words[1].split("?", 1)[0])
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+            *(["Allow: GET, HEAD"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if words[:1] == ["HEAD"] else body))
+        await writer.drain()
+
+    async def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+        if path == "/metrics":
+            return HTTPStatus.OK, PROMETHEUS, await asyncio.to_thread(self._metrics)
+        check = self._checks.get(path)
+        if check is None:
+            return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz\n"
+        wrong = check()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+        return status, TEXT, f"{wrong or 'ok'}\n".encode()

@@ -1,0 +1,181 @@
+"""What Prometheus reads, what a supervisor asks, and what it costs a broker that shows nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from pybroker.metrics import BUCKETS_SECONDS, Times
+from pybroker.replication.logdirs import StartError
+from tests.groups.members import Member, commit, stable
+from tests.harness import ROOT, BrokerProcess
+from tests.server.live import Live, Wire, batch
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker that shows its metrics."""
+    few = ["offsets.topic.num.partitions=2", "group.initial.rebalance.delay.ms=0"]
+    made = Live(tmp_path / "data", [*few, "metrics.listener=127.0.0.1:0"])
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def ask(port: int, line: str) -> tuple[int, str, str]:
+    """(status, head, body) of the answer to a request line."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{line}\r\nHost: x\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        data = (await reader.read()).decode()
+    writer.close()
+    head, _, body = data.partition("\r\n\r\n")
+    return int(head.split()[1]), head, body
+
+
+async def get(live: Live, path: str) -> tuple[int, str]:
+    assert live.broker is not None
+    status, _, body = await ask(live.broker.metrics_port, f"GET {path} HTTP/1.1")
+    return status, body
+
+
+async def scrape(live: Live) -> Samples:
+    """Every sample, by name and labels."""
+    status, body = await get(live, "/metrics")
+    assert status == 200
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in parse(body) for s in family.samples}
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
+    """What was written, what lies there, how far a group is behind, who served it."""
+    await wire.create("t", 2)
+    sent = batch(b"a", b"b", b"c")
+    for _ in range(2):
+        assert (await wire.produce("t", sent, partition=1)).error_code == 0
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    assert await commit(wire, "g", {"t1": 4}) == [0]
+    seen = await scrape(live)
+    assert of(seen, "pybroker_topic_messages_in_total", topic="t") == 6
+    assert of(seen, "pybroker_log_bytes", topic="t", partition="1") == 2 * len(sent)
+    assert of(seen, "pybroker_log_end_offset", topic="t", partition="1") == 6
+    assert of(seen, "pybroker_log_start_offset", topic="t", partition="1") == 0
+    assert of(seen, "pybroker_group_lag", group="g", topic="t", partition="1") == 2
+    assert of(seen, "pybroker_groups", state="Empty") == 1
+    assert of(seen, "pybroker_partitions") == 4
+    assert of(seen, "pybroker_partitions_offline") == 0
+    assert of(seen, "pybroker_connections") == 1
+    assert of(seen, "pybroker_requests_total", api="CreateTopics", plane="python") == 1
+    assert of(seen, "pybroker_request_seconds_count", api="CreateTopics") == 1
+    assert 0 < of(seen, "pybroker_request_seconds_sum", api="CreateTopics") < 10
+    both = [seen.get(("pybroker_requests_total", (("api", "Produce"), ("plane", p))), 0) for p in ("native", "python")]
+    assert sum(both) == 2
+    directory = str(live.data_dir)
+    assert of(seen, "pybroker_log_dir_offline", dir=directory) == 0
+    assert of(seen, "pybroker_log_dir_bytes", dir=directory) >= of(seen, "pybroker_log_dir_free_bytes", dir=directory)
+
+
+async def test_rebalances_are_counted_by_their_kind_of_cause(live: Live, wire: Wire) -> None:
+    await wire.create("t")
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    one = Member(await live.connect(), "g")
+    await stable(one)
+    assert of(await scrape(live), "pybroker_group_members", group="g") == 1
+    await one.leave()
+    seen = await scrape(live)
+    causes = {labels[0][1]: value for (name, labels), value in seen.items() if name == "pybroker_rebalances_total"}
+    assert causes == {"member_joined": 1, "member_left": 1}
+
+
+async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None:
+    """CreateTopics is answered later; a request that is not known has no label of its own making."""
+    await wire.create("t")
+    seen = await scrape(live)
+    apis = {labels[0][1] for name, labels in seen if name == "pybroker_request_seconds_count"}
+    assert apis == {"CreateTopics"}
+
+
+async def test_who_supervises_is_answered(live: Live) -> None:
+    """Alive and ready; everything else has its HTTP status."""
+    assert await get(live, "/healthz") == (200, "ok\n")
+    assert await get(live, "/readyz") == (200, "ok\n")
+    assert (await get(live, "/nothing"))[0] == 404
+    assert live.broker is not None
+    port = live.broker.metrics_port
+    assert (await ask(port, "POST /metrics HTTP/1.1"))[0] == 405
+    assert (await ask(port, "nonsense"))[0] == 400
+    status, head, body = await ask(port, "HEAD /healthz HTTP/1.1")
+    assert (status, body) == (200, "") and "Content-Length: 3" in head
+
+
+async def test_a_request_that_never_ends_is_given_up(live: Live) -> None:
+    """More than the limit without an end closes the connection."""
+    assert live.broker is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", live.broker.metrics_port)
+    writer.write(b"GET /" + b"x" * 20_000)
+    async with asyncio.timeout(5):
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+    writer.close()
+    assert await get(live, "/healthz") == (200, "ok\n")
+
+
+async def test_a_broker_that_starts_or_stops_is_not_ready(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While groups are loaded, and once it stops: metrics are then only the process's own."""
+    assert live.broker is not None and live.broker.groups is not None and live.broker._exporter is not None
+    monkeypatch.setattr(live.broker.groups, "loading", lambda: True)
+    assert await get(live, "/readyz") == (503, "groups are being loaded\n")
+    monkeypatch.undo()
+    await live.broker._exporter.detach()
+    assert await get(live, "/readyz") == (503, "it is stopping\n")
+    assert await get(live, "/healthz") == (200, "ok\n")
+    assert not any(name == "pybroker_partitions" for name, _ in await scrape(live))
+
+
+async def test_a_port_that_is_taken_stops_the_start(live: Live, tmp_path: Path) -> None:
+    assert live.broker is not None
+    other = Live(tmp_path / "other")
+    with pytest.raises(StartError, match=r"metrics.listener = 127.0.0.1:\d+: cannot listen there"):
+        await other.start(f"metrics.listener=127.0.0.1:{live.broker.metrics_port}")
+
+
+def test_durations_fall_into_their_buckets() -> None:
+    """A bound is included; what is longer than all of them is counted beyond."""
+    times = Times()
+    for seconds in (0.0, BUCKETS_SECONDS[0], BUCKETS_SECONDS[0] + 1e-9, BUCKETS_SECONDS[-1], 11.0):
+        times.add(seconds)
+    steps = times.cumulated()
+    assert steps[0] == (BUCKETS_SECONDS[0], 2) and steps[1][1] == 3
+    assert steps[-2:] == [(BUCKETS_SECONDS[-1], 4), (None, 5)]
+
+
+def test_without_metrics_nothing_of_them_is_imported() -> None:
+    """A broker that shows none does not pay for them at its start."""
+    probe = (
+        "import sys, pybroker.server.broker; print([m for m in sys.modules if 'prometheus' in m or 'metrics_' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_shows_them(start_broker: Callable[..., BrokerProcess]) -> None:
+    """--metrics-port is metrics.listener at the host that the broker listens at."""
+    help_text = subprocess.run(
+        [sys.executable, "-m", "pybroker", "serve", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "--metrics-port" in help_text
+    broker = start_broker(sets={"metrics.listener": "127.0.0.1:0"})
+    assert broker.process is not None
+    port = int(broker.process.wait_line(r"metrics shown .*port=(\d+)", 10)[1])
+    assert asyncio.run(ask(port, "GET /readyz HTTP/1.1"))[0] == 200
