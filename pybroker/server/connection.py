@@ -184,9 +184,13 @@ class Connection:
         """The client sends no more: what it sent whole is executed, a mere wait for news (Fetch) is given up."""
         self._ended = True
         self._owner.loop.remove_reader(self._fd)
-        if self._task is not None and self._abandon:
-            self._task.cancel()
+        self._give_up()
         self._advance()
+
+    def _give_up(self) -> None:
+        """Cancel what runs, if it may be; a turn later, for what has not begun would not be closed in good order."""
+        if self._task is not None and self._abandon:
+            self._owner.loop.call_soon(self._task.cancel)
 
     # -- execution -------------------------------------------------------------------------------------------------
 
@@ -329,8 +333,7 @@ class Connection:
         self._out = self._frames = self._partial = None
         self._running -= running
         self._queued = 0
-        if self._task is not None and self._abandon:
-            self._task.cancel()
+        self._give_up()
         owner.pool.leave(self)
         owner.pool.give(partial + whole, whole, owner.loop.time())
         owner.forget(self)

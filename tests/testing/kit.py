@@ -1,0 +1,37 @@
+"""What the stories of this room share: other people's clients, and what they do in a line."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+from confluent_kafka import Consumer, Producer
+
+with warnings.catch_warnings():
+    # Its schemas are read by a deprecated call.
+    warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
+    from kafka import KafkaConsumer as KafkaConsumer
+    from kafka import KafkaProducer as KafkaProducer
+
+ANSWER_S_MAX = 30.0
+
+
+def send(producer: Producer, topic: str, *values: str) -> list[str | None]:
+    """Produce and wait; the name of the error, or None, of each delivery."""
+    told: list[str | None] = []
+    for value in values:
+        # By its name: comparing the error itself with None leaves an exception behind.
+        producer.produce(topic, value, on_delivery=lambda e, _: told.append(None if e is None else e.name()))
+    assert producer.flush(ANSWER_S_MAX) == 0
+    return told
+
+
+def read(consumer: Consumer, count: int, timeout_s: float = ANSWER_S_MAX) -> list[bytes]:
+    """The values of the next `count` records, fewer if they do not come within the time."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + timeout_s
+    while len(values) < count and (left := deadline - time.monotonic()) > 0:
+        message = consumer.poll(min(left, 0.2))
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    return values
