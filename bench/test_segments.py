@@ -2,6 +2,7 @@
 
 An append touches the active segment alone; a read is one look-up among segments and one search in an index. So neither
 cost may grow with the number of segments. Every read is at an offset of its own, so that all segments are open at once.
+Cost is processor time of all threads, because that is what the machine's other work does not change.
 """
 
 from __future__ import annotations
@@ -123,20 +124,20 @@ def test_read_among_segments(benchmark: Any, logs: dict[int, Partition], what: P
 
     loops: dict[str, Loop] = {"headers": headers} | {f"in_{n}": reads(log) for n, log in logs.items()}
     rounds = Rounds(loops).run(benchmark, ROUNDS)
-    beside = f", pread of a header {rounds['headers'].wall_best_s / READS * 1e6:.2f} us"
+    beside = f", pread of a header {rounds['headers'].cpu_best_s / READS * 1e6:.2f} us"
     report(f"read {door}", f"random offsets, {len(what.batch) * BATCHES // MIB} MiB", READS, beside, rounds)
 
 
 def report(what: str, payload: str, times: int, beside: str, rounds: Rounds) -> None:
     first, *others = SEGMENTS
-    wall_us = {n: rounds[f"in_{n}"].wall_best_s / times * 1e6 for n in SEGMENTS}
     cpu_us = {n: rounds[f"in_{n}"].cpu_best_s / times * 1e6 for n in SEGMENTS}
-    growth = max(max(cost[n] / cost[first] for n in others) for cost in (wall_us, cpu_us))
+    clock_us = rounds[f"in_{max(SEGMENTS)}"].wall_best_s / times * 1e6
+    growth = max(cpu_us[n] / cpu_us[first] for n in others)
     show(
         f"{what} among {max(SEGMENTS):,} segments",
         payload,
-        f"{wall_us[max(SEGMENTS)]:.2f} us, {cpu_us[max(SEGMENTS)]:.2f} us cpu",
-        ", ".join(f"{wall_us[n]:.2f} us in {n}" for n in SEGMENTS[:-1]) + beside,
+        f"{cpu_us[max(SEGMENTS)]:.2f} us, {clock_us:.2f} us by the clock",
+        ", ".join(f"{cpu_us[n]:.2f} us in {n}" for n in SEGMENTS[:-1]) + beside,
         f"{growth:.2f}x at most (< {GROWTH_MAX}x)",
         growth < GROWTH_MAX,
     )
