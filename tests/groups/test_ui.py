@@ -155,10 +155,7 @@ def test_a_ui_on_kafka_python(busy: BrokerProcess) -> None:
 
 def size_of(log_dirs: Any) -> dict[tuple[str, int], int]:
     """{(topic, partition): bytes} of what kafka-python tells of log dirs."""
-    sizes = {}
-    for broker in log_dirs:
-        for log_dir in broker.get("log_dirs", [broker]):
-            for topic in log_dir["topics"]:
-                for p in topic["partitions"]:
-                    sizes[topic["name"], p["partition_index"]] = p["partition_size"]
-    return sizes
+    found = [
+        (t["name"], p) for broker in log_dirs for d in broker["log_dirs"] for t in d["topics"] for p in t["partitions"]
+    ]
+    return {(name, p["partition_index"]): p["partition_size"] for name, p in found}
