@@ -430,9 +430,11 @@ class Replicas:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the logs, and with the last reference their files, without waiting for the garbage collector."""
+        """Drop logs and plane, and with the last references their files, without waiting for the garbage collector."""
+        self._plane = None
+        self._published.clear()
         for replica in self:
-            replica.log, replica.failure = None, "the broker ended"
+            replica.log, replica.plane, replica.failure = None, None, "the broker ended"
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,9 @@ class Bridge:
         for task, _ in self._running.values():
             task.cancel()
         self._plane.stop()
+        for adopted, forget in self._adopted.values():
+            forget(adopted)
+        self._adopted.clear()
 
     def _take(self) -> None:
         for kind, key, token, frame in self._plane.take():

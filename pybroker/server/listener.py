@@ -121,6 +121,7 @@ class Listener:
             connection.close("the broker stops", logging.INFO)
         if self.bridge is not None:
             self.bridge.close()
+            self.bridge = None  # what is left of its connections closes with the last reference to the plane
 
     def disconnect(self) -> None:
         """Close the connections that there are, and go on accepting; those of the native plane stay."""
