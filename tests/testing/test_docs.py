@@ -1,0 +1,28 @@
+"""The examples of docs/testing.md are tests that pass, as they stand there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.harness import ROOT
+from tests.testing.test_plugin import STRICT
+
+pytest_plugins = ["pytester"]
+
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_three() -> None:
+    """The page is read as it is written."""
+    assert len(EXAMPLES) == 3
+    assert all("def test_" in example for example in EXAMPLES)
+
+
+@pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
+def test_the_examples_pass(pytester: pytest.Pytester, mode: str) -> None:
+    """Each is a test module of its own."""
+    for number, example in enumerate(EXAMPLES):
+        pytester.makepyfile(**{f"test_example_{number}": example})
+    pytester.runpytest_subprocess(*STRICT, f"--pybroker-mode={mode}").assert_outcomes(passed=len(EXAMPLES))

@@ -1,0 +1,154 @@
+"""Nothing stays behind: no thread, descriptor, process or file, however the test, or the test run, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker.testing import BrokerHandle, Mode, datadir
+from pybroker.testing import broker as new_broker
+from pybroker.testing.datadir import PREFIX, SWEEP_AGE_S, DataDir
+from tests.harness import ROOT, until
+
+
+def descriptors() -> set[str]:
+    """What this process has open, by kind and name."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(f"{fd} {os.readlink(f'/proc/self/fd/{fd}')}")
+    return found
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def use(broker: BrokerHandle) -> None:
+    """What a test does with a broker, and a little worse."""
+    broker.create_topic("t", partitions=3)
+    broker.produce("t", "a")
+    broker.kill()
+    broker.start()
+    broker.faults.stall("JoinGroup")
+    broker.restart()
+    broker.records("t")
+
+
+@pytest.mark.parametrize("native_plane", [False, True])
+def test_threads_descriptors_processes_and_files_go(mode: Mode, native_plane: bool) -> None:
+    """After close() this process is as it was, without the help of the garbage collector."""
+    with new_broker(mode=mode, native_plane=native_plane) as broker:  # what is loaded once is loaded
+        use(broker)
+    threads, files, processes = set(threading.enumerate()), descriptors(), children()
+    with new_broker(mode=mode, native_plane=native_plane) as broker:
+        use(broker)
+        assert os.path.isdir(broker.data_dir)
+    broker.close()  # once more does nothing
+    assert not os.path.exists(broker.data_dir)
+    assert set(threading.enumerate()) == threads
+    assert descriptors() <= files
+    assert children() <= processes
+
+
+def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
+    """Neither does a broker that never was one."""
+    with contextlib.suppress(Exception):
+        BrokerHandle(mode=mode, settings={"num.partitions": 0})
+    threads, files, processes = set(threading.enumerate()), descriptors(), children()
+    with contextlib.suppress(Exception):
+        BrokerHandle(mode=mode, settings={"num.partitions": 0})
+    assert set(threading.enumerate()) == threads
+    assert descriptors() <= files
+    assert children() <= processes
+
+
+PROGRAM = """
+import os, sys, time
+import pybroker.testing
+broker = pybroker.testing.BrokerHandle(mode={mode!r})
+broker.produce("t", "a")
+print(getattr(broker._life, "pid", -1), flush=True)
+{then}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, mode: Mode) -> Callable[[str], subprocess.Popen[str]]:
+    """Start a program that has a broker and then does something else than closing it; its files are in tmp_path."""
+
+    def start(then: str) -> subprocess.Popen[str]:
+        code = PROGRAM.format(mode=mode, then=then)
+        env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+
+    return start
+
+
+def broker_pid(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def gone(pid: int) -> bool:
+    """No such process, or one that only waits for its parent to take note."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("then", ["", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_a_program_that_forgets_to_close(
+    program: Callable[[str], subprocess.Popen[str]], tmp_path: Path, then: str
+) -> None:
+    """At the end of the interpreter the process and the files of the broker go, and nothing goes wrong."""
+    with program(then) as process:
+        pid = broker_pid(process)
+        code = process.wait(30)
+    assert code == {"": 0, "sys.exit(3)": 3}.get(then, -signal.SIGINT)
+    assert list(tmp_path.iterdir()) == []
+    assert pid < 0 or gone(pid)
+
+
+def test_a_program_that_is_killed(
+    program: Callable[[str], subprocess.Popen[str]], tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker's own process notices that it is alone, and tidies up; else the next test run does."""
+    with program("time.sleep(600)") as process:
+        pid = broker_pid(process)
+        process.kill()
+        process.wait(30)
+    if mode == "subprocess":
+        until("the broker's process is gone", lambda: gone(pid), 30)
+    else:
+        (left,) = tmp_path.iterdir()
+        os.utime(left, (0, 0))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(datadir.tempfile, "tempdir", None)
+        DataDir().remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_nobody_uses_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories that are in use, young, or of another name stay."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(datadir.tempfile, "tempdir", None)
+    used = DataDir()
+    young, old, other = tmp_path / f"{PREFIX}young", tmp_path / f"{PREFIX}old", tmp_path / "other"
+    for path in (young, old, other):
+        path.mkdir()
+    for path in (Path(used.path), old, other):
+        os.utime(path, (0, time.time() - SWEEP_AGE_S - 1))
+    DataDir().remove()
+    assert set(tmp_path.iterdir()) == {Path(used.path), young, other}
+    used.remove()

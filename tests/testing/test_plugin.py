@@ -1,0 +1,134 @@
+"""The pytest plugin in test runs of its own: fixtures, marker, modes, workers, failures and interruptions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import ROOT
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_directory(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the brokers of the inner run keep their files, to see that they go."""
+    path = pytester.path / "tmp"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return path
+
+
+def left(path: Path) -> list[Path]:
+    return list(path.rglob("pybroker-test-*"))
+
+
+TESTS = """
+import pytest
+
+def test_produces(pybroker):
+    pybroker.produce("t", "a")
+    assert [r.value for r in pybroker.records("t")] == [b"a"]
+
+def test_is_fresh(pybroker):
+    with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+        pybroker.records("t")
+
+@pytest.mark.parametrize("n", range(4))
+def test_shares(shared_pybroker, n):
+    assert shared_pybroker.create_topic("t") == shared_pybroker.topic("t")
+    shared_pybroker.produce("t", str(n))
+    assert [r.value for r in shared_pybroker.records("t")] == [str(n).encode()]
+    assert shared_pybroker.confluent_config("g")["group.id"] == shared_pybroker.group("g")
+    assert shared_pybroker.aiokafka_config("g")["group_id"] == shared_pybroker.kafka_python_config("g")["group_id"]
+
+async def test_beside_a_loop(pybroker):
+    from aiokafka import AIOKafkaProducer
+    async with AIOKafkaProducer(**pybroker.aiokafka_config()) as producer:
+        await producer.send_and_wait("t", b"a")
+    assert len(pybroker.records("t")) == 1
+"""
+STRICT = ("--strict-markers", "-Werror", "--asyncio-mode=auto", "-oasyncio_default_fixture_loop_scope=function")
+SUBPROCESS = "--pybroker-mode=subprocess"
+
+
+@pytest.mark.parametrize("options", [[], [SUBPROCESS], ["-n2"], ["-n2", SUBPROCESS]], ids=" ".join)
+def test_fixtures(pytester: pytest.Pytester, own_temporary_directory: Path, options: list[str]) -> None:
+    """A fresh broker for each test, a shared one for a session; in both modes, under xdist and pytest-asyncio."""
+    pytester.makepyfile(TESTS)
+    pytester.runpytest_subprocess(*STRICT, *options).assert_outcomes(passed=7)
+    assert left(own_temporary_directory) == []
+
+
+def test_the_marker_says_how_the_broker_is_started(pytester: pytest.Pytester) -> None:
+    """Settings, mode and directory of one test's broker, or those of a class or module."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.pybroker(mode="subprocess")
+
+        def test_module(pybroker):
+            assert pybroker.mode == "subprocess"
+
+        @pytest.mark.pybroker(settings={"num.partitions": 3}, native_plane=True)
+        def test_own(pybroker):
+            assert pybroker.mode == "inprocess"
+            pybroker.produce("t", "a", partition=2)
+        """
+    )
+    pytester.runpytest_subprocess(*STRICT).assert_outcomes(passed=2)
+
+
+def test_a_failure_shows_what_the_broker_said(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
+    """Beside a failed test stands the log of its broker; its files go all the same."""
+    pytester.makepyfile(
+        """
+        def test_fails(pybroker):
+            pybroker.faults.disconnect("Metadata")
+            from confluent_kafka.admin import AdminClient
+            AdminClient(pybroker.confluent_config()).list_topics(timeout=10)
+            assert False
+        """
+    )
+    result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*log of the broker at 127.0.0.1:*", "*connection closed*a test asked for it*"])
+    assert left(own_temporary_directory) == []
+
+
+@pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
+def test_an_interrupted_run_leaves_nothing(pytester: pytest.Pytester, own_temporary_directory: Path, mode: str) -> None:
+    """Ctrl-C in the middle of a test ends the run, its brokers and their files."""
+    pytester.makepyfile(
+        """
+        import time
+
+        def test_sleeps(pybroker, shared_pybroker):
+            print("READY", flush=True)
+            time.sleep(600)
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--pybroker-mode={mode}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        assert run.stdout is not None
+        lines = iter(run.stdout.readline, "")
+        assert any("READY" in line for line in lines)
+        assert len(left(own_temporary_directory)) == 2
+        os.kill(run.pid, signal.SIGINT)
+        assert run.wait(30) == pytest.ExitCode.INTERRUPTED
+    assert left(own_temporary_directory) == []
+
+
+def test_loading_the_plugin_loads_nothing_of_the_broker() -> None:
+    """A test run that uses no broker pays nothing for it."""
+    code = "import sys, pybroker.testing.plugin; print([m for m in sys.modules if m.startswith('pybroker.')])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.split(".")[1] for name in eval(run.stdout)}
+    assert loaded == {"testing"}
