@@ -40,7 +40,7 @@ demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, a
 .PHONY: test
 test: export PYBROKER_WERROR = 1
 test: $(BUILT) $(DEV) lint ## build, lint, types and every test
-	@$(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadgroup --durations 15 --durations-min 5 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint

@@ -274,3 +274,19 @@ def test_the_readme_has_the_apis_that_are_served() -> None:
     from tools import readme
 
     assert readme.README.read_text() == readme.written(readme.README.read_text())
+
+
+def test_what_is_imported_is_declared() -> None:
+    """pybroker imports nothing that its installation does not bring; the testing kit may import pytest."""
+    import sys
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in project["dependencies"]}
+    known = {"pybroker", *sys.stdlib_module_names, *declared}
+    wrong = []
+    for path in files(".py", under="pybroker"):
+        allowed = known | ({"pytest"} if room(module_name(path)) == "pybroker.testing" else set())
+        imported = {name.split(".")[0] for _, name in python_imports(path)}
+        wrong += [f"{path.relative_to(ROOT)}: imports {name}" for name in sorted(imported - allowed)]
+    assert not wrong, "\n".join(wrong)
