@@ -17,6 +17,12 @@ def disk() -> Path:
     return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a disk that others keep busy it takes minutes to remove 30,000 files; the figures do not mind."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(600))
+
+
 def empty_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="pybroker-bench-", dir=disk(), ignore_cleanup_errors=True)
 
