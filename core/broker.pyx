@@ -9,12 +9,13 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
+from pybroker.core.atomic cimport store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition, read_settings
-from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_drop, log_t, log_wake_flusher
+from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
+from pybroker.core.log cimport log_drop, log_lock_files, log_t, log_wake_flusher
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
@@ -107,7 +108,7 @@ cdef class Broker:
         failed = None
         if self.thread is None:
             return
-        for p in list(self.table.values()):
+        for p in self.partitions():
             if clean and not p.offline:
                 with nogil:
                     status = log_close(p.state.log)
@@ -127,7 +128,7 @@ cdef class Broker:
 
     def partitions(self) -> list:
         """A handle to every partition."""
-        return list(self.table.values())
+        return [p for p in list(self.table.values()) if p is not None]
 
     def get(self, str topic, int partition):
         """The handle of a partition, or None."""
@@ -263,27 +264,33 @@ cdef class Broker:
         log_wake_flusher(l)
 
     def delete(self, Partition p) -> None:
-        """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then too."""
+        """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then too.
+
+        Its name is free again once this returns. LogError(3) if it was deleted before."""
         cdef log_t* l = p.state.log
         cdef const char* c_path
         cdef const char* c_to
         cdef int64_t delay = l.settings.file_delete_delay_ms
         cdef int status
+        key = (p.topic, p.partition)
         with self.lock:
-            self.table.pop((p.topic, p.partition), None)
+            if self.table.get(key) is not p:
+                raise LogError(UNKNOWN_TOPIC_OR_PARTITION, f"{p.topic}-{p.partition} was deleted already")
+            self.table[key] = None  # taken, until the directory has another name
         suffix = f"-{p.partition}.{uuid.uuid4().hex}-delete"
         to = os.fsencode(os.path.join(os.path.dirname(p.directory), p.topic[: 255 - len(suffix)] + suffix))
         path = os.fsencode(p.directory)
         c_path = path
         c_to = to
         with nogil:
-            pthread_mutex_lock(&l.flush_mutex)
+            log_lock_files(l)
             pthread_mutex_lock(&l.append_mutex)
-            l.deleted = 1
+            store_i32(&l.deleted, 1)
             status = vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to)
             pthread_mutex_unlock(&l.append_mutex)
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell(p.state)
             if status == 0:
                 context_discard(self.context, c_to, True, delay)
+        del self.table[key]
         raise_status(status, p.directory)

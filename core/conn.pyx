@@ -13,8 +13,7 @@ from libc.string cimport memcpy, memmove
 from posix.types cimport off_t
 from posix.unistd cimport close
 
-from pybroker.core.atomic cimport load_i64
-from pybroker.core.log cimport found_t, log_drop, log_hold, log_t
+from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.segment cimport files_drop
 from pybroker.core.vfs cimport iovec
@@ -148,9 +147,10 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
     cdef chunk_t* k = c.first
     cdef off_t position = k.found.position
     cdef ssize_t sent
-    if load_i64(&k.log.generation) != k.generation:
+    if not log_lend(k.log, k.generation):
         return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
     sent = sendfile(c.fd, k.found.files.fd, &position, <size_t>k.found.length)
+    log_take_back(k.log)
     if sent < 0:
         return -errno
     if sent == 0:

@@ -11,14 +11,17 @@ from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport strrchr
+from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32, store_i64, store_ptr
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
 from pybroker.core.epochs cimport epochs_encode
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_active, log_drop, log_t, log_view, pending_t, segments_floor, segments_t, view_t
+from pybroker.core.log cimport (
+    log_active, log_drop, log_lock_files, log_t, log_view, pending_t, segments_floor, segments_t, view_t,
+)
 from pybroker.core.producers cimport producers_prune, producers_write
-from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.quiesce cimport collect, pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_rebuild
 from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
@@ -28,6 +31,7 @@ from pybroker.core.vfs cimport P_EPOCH_WRITE, vfs_replace, vfs_sync_dir, vfs_tru
 
 cdef enum:
     INDEX_ENTRIES_BEHIND = 512   # of the active segment before its index file is brought up to date
+    WAITING_LOOK_US = 100        # between two looks whether others still wait for the log
 
 
 cdef int write_snapshots(log_t* l) noexcept nogil:
@@ -148,6 +152,8 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
 cdef void flusher_work(log_t* l) noexcept nogil:
     """One round for one log. What fails is tried again at the next round; the data itself is in the log already."""
     cdef int slot
+    while load_i32(&l.waiting) > 0:
+        usleep(WAITING_LOOK_US)
     pthread_mutex_lock(&l.flush_mutex)
     if not load_i32(&l.deleted):
         slot = pin(&l.context.quiesce)
@@ -177,7 +183,7 @@ cdef int log_flush(log_t* l) noexcept nogil:
     """Make all of the log durable and move the recovery point to what was its end."""
     cdef view_t v
     cdef int slot, status = 0
-    pthread_mutex_lock(&l.flush_mutex)
+    log_lock_files(l)
     slot = pin(&l.context.quiesce)
     log_view(l, &v)
     if load_i32(&l.offline):
@@ -240,7 +246,7 @@ cdef int close_active(log_t* l) noexcept nogil:
 cdef int log_close(log_t* l) noexcept nogil:
     """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here on."""
     cdef int status = log_flush(l)
-    pthread_mutex_lock(&l.flush_mutex)
+    log_lock_files(l)
     if status == 0:
         status = log_write_epochs(l)
     pthread_mutex_lock(&l.append_mutex)
@@ -261,6 +267,7 @@ cdef void flusher_run(context_t* c) noexcept nogil:
         if w != NULL:
             flusher_work(<log_t*>w.owner)
             log_drop(<log_t*>w.owner)
+            collect(&c.quiesce)
         elif load_i32(&c.stopping):
             return
         now = monotonic_ms()

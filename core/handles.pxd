@@ -12,6 +12,8 @@ cdef class Slice:
     cdef int64_t generation
     cdef object owner               # the Broker: its context outlives every log
     cdef int check(self) except -1
+    cdef int borrow(self) except -1
+    cdef int refuse(self) except -1
 
 
 cdef class Partition:

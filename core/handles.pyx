@@ -17,12 +17,12 @@ from pybroker.core.kafka cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.log cimport (
-    log_active, log_drop, log_find_largest, log_find_time, log_hold, log_roll, log_t, log_view, segment_learn, segments_t,
-    view_t,
+    log_active, log_drop, log_hold, log_lend, log_lock_files, log_roll, log_t, log_take_back, log_view, segment_learn,
+    segments_t, view_t,
 )
 from pybroker.core.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
-    partition_drop, partition_lead, partition_read, read_t,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, FROM_CLIENT, INTERNAL, LARGEST, appended_t, partition_append, partition_append_replica,
+    partition_drop, partition_find, partition_lead, partition_read, read_t,
 )
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
@@ -86,8 +86,16 @@ cdef class Slice:
         if self.found.files == NULL:
             raise ValueError("the slice is closed")
         if load_i64(&self.log.generation) != self.generation:
-            raise LogError(KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
+            self.refuse()
         return 0
+
+    cdef int borrow(self) except -1:
+        """Begin to use the bytes; log_take_back ends it."""
+        self.check()
+        return 0 if log_lend(self.log, self.generation) else self.refuse()
+
+    cdef int refuse(self) except -1:
+        raise LogError(KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
 
     def send(self, int fd, int64_t start=0) -> int:
         """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block."""
@@ -96,8 +104,10 @@ cdef class Slice:
         self.check()
         if start < 0 or start >= self.found.length:
             return 0
+        self.borrow()
         with nogil:
             sent = sendfile(fd, self.found.files.fd, &position, <size_t>(self.found.length - start))
+            log_take_back(self.log)
         if sent < 0:
             if errno == EAGAIN or errno == EINTR:
                 return 0
@@ -115,10 +125,12 @@ cdef class Slice:
         self.check()
         out = PyBytes_FromStringAndSize(NULL, self.found.length)
         into = PyBytes_AS_STRING(out)
+        self.borrow()
         with nogil:
             status = vfs_pread(
                 self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, into, <size_t>self.found.length,
                 self.found.position, &got)
+            log_take_back(self.log)
         raise_status(status, "reading a log segment")
         if <int64_t>got < self.found.length:
             raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
@@ -304,11 +316,9 @@ cdef class Partition:
     def offset_for_timestamp(self, int64_t timestamp_ms, *, int64_t bound):
         """(base offset, max timestamp, leader epoch) of the first batch that reaches timestamp_ms, or None."""
         cdef batch_t b
-        cdef int status, slot
+        cdef int status
         with nogil:
-            slot = pin(&self.state.log.context.quiesce)
-            status = log_find_time(self.state.log, timestamp_ms, bound, &b)
-            unpin(&self.state.log.context.quiesce, slot)
+            status = partition_find(self.state, timestamp_ms, bound, &b)
         if status == NOT_FOUND:
             return None
         self.check(status, "look up a time in")
@@ -317,11 +327,9 @@ cdef class Partition:
     def max_timestamp(self):
         """(base offset, max timestamp, leader epoch) of the batch with the largest timestamp; None if there is none."""
         cdef batch_t b
-        cdef int status, slot
+        cdef int status
         with nogil:
-            slot = pin(&self.state.log.context.quiesce)
-            status = log_find_largest(self.state.log, &b)
-            unpin(&self.state.log.context.quiesce, slot)
+            status = partition_find(self.state, LARGEST, -1, &b)
         if status == NOT_FOUND:
             return None
         self.check(status, "look up the largest time in")
@@ -470,7 +478,7 @@ cdef class Partition:
         cdef log_t* l = self.state.log
         cdef int status
         with nogil:
-            pthread_mutex_lock(&l.flush_mutex)
+            log_lock_files(l)
             status = log_write_epochs(l)
             pthread_mutex_unlock(&l.flush_mutex)
         self.check(status, "checkpoint the leader epochs of")

@@ -62,10 +62,12 @@ cdef struct log_t:
     uint32_t sequence_lock   # the seqlock over `view`
     view_t view
     pthread_mutex_t append_mutex     # one writer
-    pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are
+    pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are, by log_lock_files
+    int32_t waiting          # for flush_mutex: the flusher lets them go first
     char directory[<int>2048]
     segments_t* segments
-    int64_t generation       # grows with each truncation: slices of an older one are void
+    int64_t generation       # grows as a truncation begins, to odd, and as it ends: slices of an older one are void
+    int32_t lent             # uses of slices that run just now, which a truncation waits for
     int64_t recovery_point   # everything below is on disk
     int64_t roll_jitter_ms   # of the active segment
     settings_t settings
@@ -89,6 +91,9 @@ cdef void log_view(log_t* l, view_t* out) noexcept nogil
 cdef void log_publish(log_t* l, const view_t* v) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
 cdef void log_drop(log_t* l) noexcept nogil
+cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil
+cdef void log_take_back(log_t* l) noexcept nogil
+cdef void log_lock_files(log_t* l) noexcept nogil
 cdef void log_wake_flusher(log_t* l) noexcept nogil
 cdef segments_t* segments_new(int64_t capacity) noexcept nogil
 cdef void segments_free(void* list) noexcept nogil

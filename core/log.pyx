@@ -17,7 +17,7 @@ from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
-from pybroker.core.quiesce cimport pthread_mutex_destroy, retire
+from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, retire
 from pybroker.core.segment cimport (
     UNKNOWN, files_drop, files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind,
     segment_new, segment_note, segment_t, segment_times, segment_unlink, segment_visit, segment_write,
@@ -91,6 +91,26 @@ cdef void log_wake_flusher(log_t* l) noexcept nogil:
     log_hold(l)
     if not context_queue(l.context, &l.work):
         log_drop(l)
+
+
+cdef void log_lock_files(log_t* l) noexcept nogil:
+    """Take the flush mutex. The flusher, which comes back to it again and again while a log is busy, lets others go first."""
+    add_i32(&l.waiting, 1)
+    pthread_mutex_lock(&l.flush_mutex)
+    add_i32(&l.waiting, -1)
+
+
+cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil:
+    """May the bytes of a slice be used? If so no truncation cuts before log_take_back; False if one did since it was read."""
+    add_i32(&l.lent, 1)
+    if load_i64(&l.generation) == generation:
+        return True
+    log_take_back(l)
+    return False
+
+
+cdef void log_take_back(log_t* l) noexcept nogil:
+    add_i32(&l.lent, -1)
 
 
 # -- the list of segments ----------------------------------------------------------------------------------------------

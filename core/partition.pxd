@@ -11,6 +11,7 @@ cdef enum:
     BOUND_HIGH_WATERMARK = 0
     BOUND_LAST_STABLE = 1
     BOUND_LOG_END = 2        # replicas read to the end
+    LARGEST = -0x7FFFFFFFFFFFFFFF  # a timestamp to look for: the largest there is
 
 cdef enum:
     TOPIC_BYTES_MAX = 249    # Kafka's limit
@@ -74,4 +75,5 @@ cdef int partition_append(
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
+cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
 cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil

@@ -18,11 +18,15 @@ from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE,
     RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.log cimport log_active, log_drop, log_must_roll, log_publish, log_read, log_roll, log_t, log_view, log_write, placed_t, view_t
+from pybroker.core.log cimport (
+    log_active, log_drop, log_find_largest, log_find_time, log_must_roll, log_publish, log_read, log_roll, log_t, log_view,
+    log_write, placed_t, segments_t, view_t,
+)
 from pybroker.core.producers cimport producers_see
 from pybroker.core.quiesce cimport (
     pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
+from pybroker.core.segment cimport files_drop
 from pybroker.core.sequence cimport (
     DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
 )
@@ -31,6 +35,7 @@ from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
 
 cdef enum:
     GATHER_MAX = 64          # batches in one call; more go out in several
+    AGAIN = -100002          # a status: look once more
 
 
 cdef partition_t* partition_new(log_t* l) noexcept nogil:
@@ -366,29 +371,76 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
     return status
 
 
+cdef struct visit_t:         # a reader's stay in a log
+    int slot
+    int64_t generation
+    segments_t* list
+
+
+cdef int enter(log_t* l, visit_t* v) noexcept nogil:
+    """Pin a log to look something up in it; 0, or why nothing can be looked up. `leave` ends it either way."""
+    v.slot = pin(&l.context.quiesce)
+    v.generation = load_i64(&l.generation)
+    v.list = <segments_t*>load_ptr(<void**>&l.segments)
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return KAFKA_STORAGE_ERROR if v.generation & 1 else 0  # a log that is being truncated is not led
+
+
+cdef int leave(log_t* l, visit_t* v, int status, bint found) noexcept nogil:
+    """The status of a look-up, or AGAIN if the log changed under it in a way that may have misled it."""
+    cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list
+    cdef bint cut = load_i64(&l.generation) != v.generation
+    cdef bint deleted = load_i32(&l.deleted) != 0
+    unpin(&l.context.quiesce, v.slot)
+    if deleted:
+        return UNKNOWN_TOPIC_OR_PARTITION  # what was opened by its name may be the file of a successor
+    if status == KAFKA_STORAGE_ERROR:
+        return status
+    return AGAIN if cut or (moved and not found) else status
+
+
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil:
     """Find what a reader at `offset` gets; out.found.files is held for the caller. No lock is taken."""
     cdef log_t* l = p.log
+    cdef visit_t visit
     cdef int64_t end
-    cdef int slot, status = 0
-    out.found.files = NULL
-    out.found.length = 0
-    slot = pin(&l.context.quiesce)
-    out.generation = load_i64(&l.generation)
-    log_view(l, &out.view)
-    end = out.view.log_end
-    if bound == BOUND_HIGH_WATERMARK:
-        end = out.view.high_watermark
-    elif bound == BOUND_LAST_STABLE:
-        end = out.view.last_stable
-    if load_i32(&l.deleted):
-        status = UNKNOWN_TOPIC_OR_PARTITION
-    elif offset < out.view.log_start or offset > out.view.log_end:
-        status = OFFSET_OUT_OF_RANGE
-    else:
-        status = log_read(l, offset, most, end, minimum_one, &out.view, &out.found)
-    unpin(&l.context.quiesce, slot)
+    cdef int status = AGAIN
+    while status == AGAIN:
+        out.found.files = NULL
+        out.found.length = 0
+        status = enter(l, &visit)
+        out.generation = visit.generation
+        log_view(l, &out.view)
+        end = out.view.log_end
+        if bound == BOUND_HIGH_WATERMARK:
+            end = out.view.high_watermark
+        elif bound == BOUND_LAST_STABLE:
+            end = out.view.last_stable
+        if status == 0 and (offset < out.view.log_start or offset > out.view.log_end):
+            status = OFFSET_OUT_OF_RANGE
+        elif status == 0:
+            status = log_read(l, offset, most, end, minimum_one, &out.view, &out.found)
+        status = leave(l, &visit, status, out.found.files != NULL)
+        if status != 0 and out.found.files != NULL:
+            files_drop(out.found.files)
+            out.found.files = NULL
+    return status
+
+
+cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
+    """The first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest of all. NOT_FOUND
+    if there is none."""
+    cdef visit_t visit
+    cdef int status = AGAIN
+    while status == AGAIN:
+        status = enter(p.log, &visit)
+        if status == 0 and timestamp == LARGEST:
+            status = log_find_largest(p.log, out)
+        elif status == 0:
+            status = log_find_time(p.log, timestamp, bound, out)
+        status = leave(p.log, &visit, status, status == 0)
     return status
 
 

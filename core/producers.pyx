@@ -59,9 +59,15 @@ cdef void snapshot_path(const log_t* l, int64_t offset, char* out) noexcept nogi
     snprintf(out, PATH_BYTES, "%s/%020lld.snapshot", l.directory, <long long>offset)
 
 
+cdef int64_t snapshot_offset(const char* name) noexcept nogil:
+    """The offset that a file is named by if it is a snapshot; -1 if it is not."""
+    cdef char* end = NULL
+    cdef int64_t offset = strtoll(name, &end, 10)
+    return offset if end == name + NAME_DIGITS and strcmp(end, ".snapshot") == 0 else -1
+
+
 cdef int64_t newest_snapshot(const log_t* l, int64_t at_most) noexcept nogil:
     """The largest offset <= at_most that a snapshot is named by; -1 if there is none."""
-    cdef char* end = NULL
     cdef int64_t offset, best = -1
     cdef dirent* e
     cdef DIR* d = opendir(l.directory)
@@ -69,8 +75,8 @@ cdef int64_t newest_snapshot(const log_t* l, int64_t at_most) noexcept nogil:
         return -1
     e = readdir(d)
     while e != NULL:
-        offset = strtoll(e.d_name, &end, 10)
-        if end == e.d_name + NAME_DIGITS and strcmp(end, ".snapshot") == 0 and best < offset <= at_most:
+        offset = snapshot_offset(e.d_name)
+        if best < offset <= at_most:
             best = offset
         e = readdir(d)
     closedir(d)
@@ -216,12 +222,23 @@ cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
     """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
     cdef char path[PATH_BYTES]
-    cdef int64_t offset = newest_snapshot(l, (<int64_t>1) << 62)
-    cdef int kept = 0
-    while offset >= 0:
-        if offset > newest_first or kept >= SNAPSHOTS_KEPT:
+    cdef int64_t offset, oldest_kept = newest_first + 1
+    cdef int _i
+    cdef dirent* e
+    cdef DIR* d
+    for _i in range(SNAPSHOTS_KEPT):
+        offset = newest_snapshot(l, oldest_kept - 1)
+        if offset < 0:
+            break
+        oldest_kept = offset
+    d = opendir(l.directory)
+    if d == NULL:
+        return
+    e = readdir(d)
+    while e != NULL:
+        offset = snapshot_offset(e.d_name)
+        if offset > newest_first or 0 <= offset < oldest_kept:
             snapshot_path(l, offset, path)
             vfs_unlink(l.context.fs, P_SEGMENT_UNLINK, path)
-        else:
-            kept += 1
-        offset = newest_snapshot(l, offset - 1)
+        e = readdir(d)
+    closedir(d)

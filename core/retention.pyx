@@ -8,6 +8,7 @@ removed and never goes back: a crash in between leaves segments below it, which 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
+from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport add_i64, load_i32, load_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
@@ -16,8 +17,8 @@ from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
-    CLEANUP_DELETE, log_active, log_add_segment, log_publish, log_roll, log_t, log_wake_flusher, pending_t,
-    segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
+    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_publish, log_roll, log_t, log_wake_flusher,
+    pending_t, segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -28,6 +29,8 @@ from pybroker.core.segment cimport (
 from pybroker.core.sequence cimport sequence_first_open
 from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_offset
 
+cdef enum:
+    LENT_LOOK_US = 50    # between two looks whether slices are still in use: one call to the system each
 
 cdef void log_note_stable(log_t* l) noexcept nogil:
     """Recompute the last stable offset from open transactions and the high watermark. Under the append mutex."""
@@ -85,7 +88,7 @@ cdef int drop_head(log_t* l, int64_t count) noexcept nogil:
 
 
 cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
-    """Write the snapshots that wait for it, and remove those of what lies past `end`. Under both mutexes.
+    """Write the snapshots that wait for it, but for those of what lies past `end`. Under both mutexes.
 
     One that cannot be written is missed only where the batches before it are gone as well."""
     cdef pending_t* p = l.pending
@@ -98,7 +101,6 @@ cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
         free(p.data)
         free(p)
         p = after
-    producers_prune(l, end)
 
 
 cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
@@ -169,7 +171,7 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     cdef int64_t gone
     cdef int slot, status = 0
     deleted[0] = 0
-    pthread_mutex_lock(&l.flush_mutex)  # no flush meets a file that is gone
+    log_lock_files(l)  # no flush meets a file that is gone
     pthread_mutex_lock(&l.append_mutex)
     slot = pin(&l.context.quiesce)
     gone = expired_head(l, now_ms) if not load_i32(&l.deleted) else 0
@@ -260,6 +262,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         epochs_cut_tail(&l.epochs, end)
         store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
         settle_snapshots(l, end)
+        producers_prune(l, end)
         status = producers_restore(l, end)
     if status == 0 and end < l.view.log_start:
         # The batch that held the log start went too. Begin anew there: within a segment, offsets have no gaps.
@@ -276,7 +279,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
 cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
     """Cut the log's end back to `offset`, or to where the batch begins that holds it. Older slices are void then."""
     cdef int slot, status = 0
-    pthread_mutex_lock(&l.flush_mutex)
+    log_lock_files(l)
     pthread_mutex_lock(&l.append_mutex)
     slot = pin(&l.context.quiesce)
     if load_i32(&l.deleted):
@@ -285,7 +288,10 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
         status = OFFSET_OUT_OF_RANGE
     elif offset < l.view.log_end:
         add_i64(&l.generation, 1)
+        while load_i32(&l.lent) > 0:
+            usleep(LENT_LOOK_US)
         status = truncate_locked(l, offset)
+        add_i64(&l.generation, 1)
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.append_mutex)
     pthread_mutex_unlock(&l.flush_mutex)

@@ -48,6 +48,7 @@ def check(home: Home, told: Told) -> None:
         assert home.reopen(clean=clean, flush_idle_ms=1).log_end_offset == end + 1
         check_content(home)
     home.crash()
+    assert not [p for p in home.directory.iterdir() if p.suffix in (".tmp", ".deleted", ".cleaned")]
 
 
 def check_content(home: Home) -> None:
@@ -61,7 +62,6 @@ def check_content(home: Home) -> None:
     bases = [base for base, _, _ in partition.segments()]
     assert bases == sorted(set(bases))
     assert [int(p.stem) for p in home.files(".log")] == bases
-    assert not [p for p in home.directory.iterdir() if p.suffix in (".tmp", ".deleted", ".cleaned")]
     if stored:
         assert [(p[0], p[2]) for p in partition.producers()] == [(PRODUCER, offset - 1)]
     for again in range(max(partition.log_start_offset, offset - 5), offset):

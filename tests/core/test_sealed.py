@@ -28,6 +28,9 @@ def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tm
         partition.append(data, now_ms=NOW)
     partition.flush()
     active = f"{16 * (SEGMENTS - 1):020}.log"
+    until = time.monotonic() + 5
+    while held(partition) != [active] and time.monotonic() < until:
+        time.sleep(0.01)  # what the seals let go of is closed once no reader can be in it
     assert held(partition) == [active]
     assert len(read_all(partition)) == 4 * SEGMENTS * len(data)
     assert partition.offset_for_timestamp(NOW, bound=partition.log_end_offset) is not None

@@ -1,5 +1,7 @@
 """Truncation: the log ends at a batch boundary, and nothing of the tail that went is ever met again."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -157,7 +159,27 @@ def test_a_deleted_partition_touches_its_successor_no_more(tmp_path: Path) -> No
         code = code_of(call, batch(), now_ms=NOW) if args is None else code_of(call, *args)
         assert code in (0, UNKNOWN_TOPIC_OR_PARTITION), call
     assert code_of(old.read, 0, 100) == code_of(old.truncate, 1) == UNKNOWN_TOPIC_OR_PARTITION
+    assert code_of(broker.delete, old) == UNKNOWN_TOPIC_OR_PARTITION
     assert sorted(p.name for p in home.directory.iterdir()) == names
     assert read_all(new) == held
     assert read_all(home.reopen(clean=False)) == held
+    home.crash()
+
+
+def test_a_name_is_taken_until_its_directory_is_gone(tmp_path: Path) -> None:
+    """Opened while the old directory still has its name, the new partition would lose it a moment later."""
+    home = Home(tmp_path)
+    old = home.open()
+    broker = home.broker
+    assert broker is not None
+    broker.arm("partition.rename", "sleep", 200)
+    deleting = threading.Thread(target=broker.delete, args=(old,))
+    deleting.start()
+    while broker.get("t", 0) is not None:
+        time.sleep(0.001)
+    assert broker.partitions() == []
+    assert code_of(home.open_in, broker) == KAFKA_STORAGE_ERROR
+    deleting.join()
+    assert home.open_in(broker).append(batch(), now_ms=NOW).base_offset == 0
+    assert home.reopen(clean=False).log_end_offset == 1
     home.crash()
