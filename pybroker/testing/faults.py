@@ -4,11 +4,13 @@ Each call gives a Fault: how often it struck, a wait until it did, and an end, w
 in force when the call returns, in both modes, and ends with the broker's life: none survives a restart.
 """
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from pybroker.testing.life import ASK_S_MAX
+from pybroker.testing.life import ASK_S_MAX, BrokerFailed
 
 Ask = Callable[[dict[str, Any]], Any]
 POLL_S: Final = 0.005
@@ -30,7 +32,7 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How many requests it caught."""
+        """How many requests it caught. ValueError if the broker was restarted since, BrokerFailed if it is down."""
         hits: int = self._ask({"do": "hits", "rule": self._rule})
         return hits
 
@@ -43,8 +45,9 @@ class Fault:
             time.sleep(POLL_S)
 
     def remove(self) -> None:
-        """Take it back: it catches no more, and what it holds up goes on; calling it again does nothing."""
-        self._ask({"do": "remove", "rule": self._rule})
+        """Take it back: it catches no more, and what it holds up goes on. Nothing if it is over, or the broker is."""
+        with contextlib.suppress(BrokerFailed):
+            self._ask({"do": "remove", "rule": self._rule})
 
 
 class FullDisk:
@@ -60,8 +63,9 @@ class FullDisk:
         self.remove()
 
     def remove(self) -> None:
-        """Make room again."""
-        self._ask({"do": "free_disk"})
+        """Make room again; nothing if the broker is down."""
+        with contextlib.suppress(BrokerFailed):
+            self._ask({"do": "free_disk"})
 
 
 class Faults:
@@ -74,6 +78,7 @@ class Faults:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._numbers = itertools.count(1)  # never used again, so that a fault of an earlier life is no other's
 
     def fail(self, api: str | None, error: str | int, *, times: int | None = 1, after: int = 0,
              client_id: str | None = None) -> Fault:  # fmt: skip
@@ -118,8 +123,9 @@ class Faults:
 
     def _add(self, action: str, api: str | None, times: int | None, after: int, client_id: str | None,
              **more: Any) -> Fault:  # fmt: skip
-        command = {"do": "add", "action": action, "api": api_name(api), "times": times, "after": after}
-        rule = self._ask({**command, "client_id": client_id, **more})
+        rule = next(self._numbers)
+        command = {"do": "add", "rule": rule, "action": action, "api": api_name(api), "times": times, "after": after}
+        self._ask({**command, "client_id": client_id, **more})
         return Fault(self._ask, f"{action} of {api or 'any request'}", rule)
 
 

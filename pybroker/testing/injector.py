@@ -14,8 +14,8 @@ Requests of the kit's own client, which a test produces and reads with, meet no 
 
 import asyncio
 import errno
-import itertools
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pybroker import core
@@ -28,36 +28,38 @@ from pybroker.testing.life import Plan
 from pybroker.testing.records import CLIENT_ID
 
 ALWAYS: Final = (1 << 31) - 1
+"""So often does a failpoint of core fire at most."""
 NATIVE: Final = ("Produce", "Fetch")
 """The APIs that the native plane executes where it is on, so that no handler sees them."""
 _DISK: Final = ("segment.reserve", "segment.write", "segment.create")
 
 
+@dataclass(eq=False, slots=True)
 class Rule:
-    """One fault; `times` counts down, `hits` up."""
+    """One fault; `times` counts down (None: never), `hits` up. `code`, `seconds` and `executed` belong to actions."""
 
-    def __init__(self, action: str, api: str | None, times: int, after: int, client_id: str | None) -> None:
-        self.action = action
-        self.api = api
-        self.times = times
-        self.after = after
-        self.client_id = client_id
-        self.code = 0
-        self.seconds = 0.0
-        self.executed = True
-        self.hits = 0
-        self.over = asyncio.Event()
+    action: str
+    api: str | None
+    times: int | None
+    after: int
+    client_id: str | None
+    code: int = 0
+    seconds: float = 0.0
+    executed: bool = True
+    hits: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def takes(self, api: str, call: Call) -> bool:
         """Does it catch this request? If so, that counts."""
-        if not self.times or self.over.is_set() or self.api not in (None, api) or call.client_id == CLIENT_ID:
+        if self.times == 0 or self.over.is_set() or self.api not in (None, api) or call.client_id == CLIENT_ID:
             return False
         if self.client_id not in (None, call.client_id):
             return False
         if self.after > 0:
             self.after -= 1
             return False
-        self.times -= 1
+        if self.times is not None:
+            self.times -= 1
         self.hits += 1
         return True
 
@@ -69,10 +71,9 @@ class Injector:
         self.plan = plan
         self.broker = Broker(plan.config(), native_plane=plan.native_plane, through=self.through)
         self._rules: dict[int, Rule] = {}
-        self._ids = itertools.count(1)
         self._commands: dict[str, Callable[..., Any]] = {
             "add": self._add,
-            "hits": lambda rule: self._rules[rule].hits,
+            "hits": self._hits,
             "remove": self._remove,
             "clear": self.clear,
             "disconnect": self.broker.disconnect,
@@ -87,19 +88,21 @@ class Injector:
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def _add(self, action: str, api: str | None, times: int | None, after: int, client_id: str | None,
-             **more: Any) -> int:  # fmt: skip
-        if self.plan.native_plane and api in (None, *NATIVE):
+    def _add(self, rule: int, **fields: Any) -> None:
+        made = Rule(**fields)
+        if self.plan.native_plane and made.api in (None, *NATIVE):
             raise ValueError("Produce and Fetch meet no fault on the native plane: start with native_plane=False")
-        rule = Rule(action, api, ALWAYS if times is None else times, after, client_id)
-        for name, value in more.items():
-            setattr(rule, name, value)
-        number = next(self._ids)
-        self._rules[number] = rule
-        return number
+        self._rules[rule] = made
+
+    def _hits(self, rule: int) -> int:
+        if rule not in self._rules:
+            raise ValueError("the fault ended with the life of the broker that it was in")
+        return self._rules[rule].hits
 
     def _remove(self, rule: int) -> None:
-        self._rules[rule].over.set()
+        """Of a fault that ended with the broker's earlier life nothing is left to do."""
+        if rule in self._rules:
+            self._rules[rule].over.set()
 
     def clear(self) -> None:
         """Take every fault back; what was stalled goes on."""

@@ -95,7 +95,7 @@ class InProcess:
         """Its threads are daemons."""
 
     def ask(self, command: dict[str, Any]) -> Any:
-        if self._run is None:
+        if self._run is None or not self.running:
             raise BrokerFailed("the broker does not run")
         loop, injector = self._run.started.result(ASK_S_MAX)
 
