@@ -23,7 +23,7 @@ from pybroker.core.sequence cimport (
     sequence_merge, sequence_t, sequence_update,
 )
 from pybroker.core.vfs cimport (
-    P_SEGMENT_READ, P_SEGMENT_UNLINK, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
+    P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
 )
 from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
 
@@ -239,6 +239,6 @@ cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
         offset = snapshot_offset(e.d_name)
         if offset > newest_first or 0 <= offset < oldest_kept:
             snapshot_path(l, offset, path)
-            vfs_unlink(l.context.fs, P_SEGMENT_UNLINK, path)
+            vfs_unlink(l.context.fs, P_NONE, path)
         e = readdir(d)
     closedir(d)

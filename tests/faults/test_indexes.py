@@ -51,13 +51,8 @@ def assert_found(producer: Sequenced) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_index_is_made_anew(
-    request: pytest.FixtureRequest, filled: Sequenced, suffix: str, damage: str
-) -> None:
+def test_a_damaged_index_is_made_anew(filled: Sequenced, suffix: str, damage: str) -> None:
     """After a clean stop, which skips the scan, and after a kill: lookups are right, and no log file is touched."""
-    if suffix == ".timeindex" and damage in ("zeros", "random"):
-        reason = "a sealed segment's time index is believed where its length is right"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     broker = filled.broker
     directory = broker.partition_dir(filled.topic)
     for end in (broker.stop, broker.kill):

@@ -176,13 +176,8 @@ def test_producing_goes_on_where_kafka_ended(written: Written, adopted: BrokerPr
     assert dump(paths, "--deep-iteration").complaints == []
 
 
-def test_a_compacted_topic_keeps_its_gaps(
-    request: pytest.FixtureRequest, written: Written, adopted: BrokerProcess
-) -> None:
+def test_a_compacted_topic_keeps_its_gaps(written: Written, adopted: BrokerProcess) -> None:
     """Compaction leaves gaps in and between segments; they are no missing segments: cleaner-offset-checkpoint tells."""
-    if written.version.startswith("3"):  # with its small segments
-        reason = "recovery takes the gap between two compacted segments for a lost segment"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     for _ in range(2):
         client = Confluent(adopted.bootstrap)
         assert client.offsets("compacted") == written.offsets["compacted", 0]
