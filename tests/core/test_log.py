@@ -1,0 +1,378 @@
+"""Segments and indexes by Kafka's rules: when a log rolls, what it refuses, how offsets and times are found."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import Partition, check_batch, read_index, read_timeindex
+from tests.core.logs import (
+    CORRUPT_MESSAGE,
+    MESSAGE_TOO_LARGE,
+    NOW,
+    OFFSET_OUT_OF_RANGE,
+    RECORD_LIST_TOO_LARGE,
+    Home,
+    batch,
+    batch_of,
+    code_of,
+    end_of,
+    read,
+    read_all,
+)
+from tests.core.slow_log import SlowLog, stamp
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path)
+    yield home
+    if home.broker is not None:
+        home.crash()
+
+
+def bases(partition: Partition) -> list[int]:
+    return [base for base, _, _ in partition.segments()]
+
+
+def fill(partition: Partition, sizes: list[int]) -> None:
+    for size in sizes:
+        partition.append(batch_of(size), now_ms=NOW)
+
+
+# -- rolling -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_takes_segment_bytes_and_not_one_more(home: Home) -> None:
+    home.config["segment.bytes"] = 300
+    p = home.open()
+    fill(p, [100, 100, 100])
+    assert bases(p) == [0]
+    fill(p, [100, 201])
+    assert bases(p) == [0, 3, 4]
+    fill(p, [99])
+    assert bases(p) == [0, 3, 4]
+    fill(p, [100])
+    assert bases(p) == [0, 3, 4, 6]
+
+
+def test_limits_on_batches_at_the_limit_and_one_more(home: Home) -> None:
+    """max.message.bytes (10), then segment.bytes (18): nothing is appended."""
+    home.config |= {"max.message.bytes": 300, "segment.bytes": 250}
+    p = home.open()
+    fill(p, [250])
+    assert code_of(p.append, batch_of(251), now_ms=NOW) == RECORD_LIST_TOO_LARGE
+    assert code_of(p.append, batch_of(300), now_ms=NOW) == RECORD_LIST_TOO_LARGE
+    assert code_of(p.append, batch_of(301), now_ms=NOW) == MESSAGE_TOO_LARGE
+    p.configure({**home.config, "segment.bytes": 1000})
+    fill(p, [300])
+    assert code_of(p.append, batch_of(301), now_ms=NOW) == MESSAGE_TOO_LARGE
+    assert (p.log_end_offset, p.size) == (2, 550)
+
+
+def test_a_log_rolls_by_the_records_own_time(home: Home) -> None:
+    """From the first batch of the segment, strictly later than segment.ms; the clock plays no part."""
+    home.config |= {"segment.ms": 1000, "segment.jitter.ms": 0}
+    p = home.open()
+    for at, rolled in ((5000, [0]), (6000, [0]), (100, [0]), (6001, [0, 3]), (7001, [0, 3]), (7002, [0, 3, 5])):
+        p.append(batch(at=at), now_ms=NOW)
+        assert bases(p) == rolled
+
+
+def test_without_timestamps_it_rolls_by_the_clock(home: Home) -> None:
+    home.config |= {"segment.ms": 1000}
+    p = home.open()
+    p.append(batch(at=-1), now_ms=NOW)
+    made = int(home.log_file().stat().st_mtime * 1000)
+    p.append(batch(at=-1), now_ms=made)
+    assert bases(p) == [0]
+    p.append(batch(at=-1), now_ms=made + 5000)
+    assert bases(p) == [0, 2]
+
+
+def test_jitter_brings_a_roll_forward(home: Home) -> None:
+    """By less than segment.jitter.ms, and not always by the same."""
+    home.config |= {"segment.ms": 1000, "segment.jitter.ms": 900}
+    p = home.open()
+    waited = []
+    at = 0
+    for _ in range(30):
+        begun, count = at, p.segment_count
+        while p.segment_count == count:
+            at += 10
+            p.append(batch(at=at), now_ms=NOW)
+        waited.append(at - begun)
+    assert min(waited) > 90
+    assert max(waited) <= 1010
+    assert len(set(waited)) > 10
+
+
+def test_a_full_index_rolls(home: Home) -> None:
+    """Four entries of eight bytes fit: Kafka rolls before an append that would need a fifth."""
+    home.config |= {"index.interval.bytes": 0, "segment.index.bytes": 4 * 8 + 7}
+    p = home.open()
+    fill(p, [100] * 12)
+    assert bases(p) == [0, 5, 10]
+    p.flush()
+    assert [len(read_index(str(f))) for f in home.files(".index")] == [4, 4, 1]
+
+
+def test_an_offset_too_far_for_32_bits_rolls(home: Home) -> None:
+    """Base + 2^31 - 1 is the last that an index entry can name."""
+    home.config["cleanup.policy"] = 2
+    p = home.open()
+    p.append_replica(stamp(batch(), 0, 0))
+    p.append_replica(stamp(batch(), 2**31 - 2, 0))
+    p.append_replica(stamp(batch(1), 2**31 - 1, 0))
+    assert bases(p) == [0]
+    p.append_replica(stamp(batch(), 2**31, 0))
+    assert bases(p) == [0, 2**31]
+    p.append_replica(stamp(batch(), 2**32, 0))
+    assert bases(p) == [0, 2**31, 2**31 + 1]
+    for clean in (False, True):
+        p = home.reopen(clean=clean)
+        assert (p.log_end_offset, p.recovery) == (2**32 + 1, "")
+        assert check_batch(read(p, 2**31 - 5)).base_offset == 2**31 - 2
+        assert check_batch(read(p, 2**31)).base_offset == 2**31
+        assert check_batch(read(p, 2**31 + 1)).base_offset == 2**32
+
+
+def test_a_roll_of_an_empty_segment_is_none(home: Home) -> None:
+    p = home.open()
+    p.roll()
+    assert bases(p) == [0]
+    fill(p, [100])
+    p.roll()
+    p.roll()
+    assert bases(p) == [0, 1]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_batch_leaves_no_trace(home: Home) -> None:
+    p = home.open()
+    good = batch(3)
+    bad = [b"", good[:60], good[:-1], good + b"\0", good[:-1] + b"\xff", good[:16] + b"\1" + good[17:], good + good]
+    for data in bad:
+        assert code_of(p.append, data, now_ms=NOW) in (CORRUPT_MESSAGE, 43, 87)
+    assert (p.log_end_offset, p.size) == (0, 0)
+    assert p.append(good, now_ms=NOW).base_offset == 0
+
+
+def test_leader_epochs_fence(home: Home) -> None:
+    """An older one than ours (74), a newer one (75); -1 asks for none."""
+    p = home.open()
+    p.become_leader(5, 1)
+    assert code_of(p.append, batch(), now_ms=NOW, leader_epoch=4) == 74
+    assert code_of(p.append, batch(), now_ms=NOW, leader_epoch=6) == 75
+    assert p.append(batch(), now_ms=NOW, leader_epoch=5).base_offset == 0
+    assert p.append(batch(), now_ms=NOW).base_offset == 1
+    assert code_of(p.become_leader, 4, 9) == 74
+    assert (p.leader_epoch, p.partition_epoch) == (5, 1)
+    assert check_batch(read_all(p)).partition_leader_epoch == 5
+
+
+def test_a_replica_takes_only_what_continues(home: Home) -> None:
+    """Several batches at once; a partial last one is left out, one that overlaps is refused."""
+    p = home.open()
+    data = stamp(batch(2), 0, 3) + stamp(batch(3), 2, 3) + stamp(batch(1), 5, 4)
+    assert p.append_replica(data[:-10]) == 5
+    assert code_of(p.append_replica, stamp(batch(2), 4, 4)) == 87
+    assert p.append_replica(stamp(batch(1), 5, 4)) == 6
+    assert read_all(p) == data
+    assert p.epochs() == [(3, 0), (4, 5)]
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------------
+
+
+def test_where_a_leader_epoch_ends(home: Home) -> None:
+    """KIP-101: the largest known epoch up to the one asked for, and the start of the next."""
+    p = home.open()
+    assert p.end_offset_for_epoch(0) == (-1, -1)
+    for epoch, count in ((2, 10), (5, 3), (6, 1)):
+        p.become_leader(epoch, 0)
+        p.append(batch(count), now_ms=NOW)
+    asked = {epoch: p.end_offset_for_epoch(epoch) for epoch in range(-1, 8)}
+    assert asked == {
+        -1: (-1, -1), 0: (0, 0), 1: (1, 0), 2: (2, 10), 3: (2, 10), 4: (2, 10), 5: (5, 13), 6: (6, 14), 7: (-1, -1),
+    }  # fmt: skip
+    p.set_log_start(11)
+    assert p.epochs() == [(5, 11), (6, 13)]
+    assert [p.epoch_at(o) for o in (10, 11, 12, 13)] == [-1, 5, 5, 6]
+    assert p.end_offset_for_epoch(2) == (2, 11)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_offset_is_found_in_many_tiny_segments(home: Home) -> None:
+    """One batch a segment, and offsets in the middle of batches."""
+    home.config |= {"segment.bytes": 200, "index.interval.bytes": 0}
+    p = home.open(flush_idle_ms=1)
+    for i in range(300):
+        p.append(batch(1 + i % 4, size=20), now_ms=NOW)
+    assert p.segment_count > 150
+    for clean in (False, True):
+        for offset in random.Random(1).sample(range(p.log_end_offset), 200):
+            header = check_batch(read(p, offset, 1))
+            assert header.base_offset <= offset <= header.last_offset
+        p = home.reopen(clean=clean)
+
+
+def test_answers_end_at_batch_boundaries_within_their_limit(home: Home) -> None:
+    """At the limit, one byte below it, and never nothing while minimum_one holds."""
+    p = home.open()
+    fill(p, [100, 200, 300])
+    for most, size in ((-5, 100), (0, 100), (99, 100), (100, 100), (299, 100), (300, 300), (599, 300), (600, 600)):
+        assert len(read(p, 0, most)) == size
+        assert len(read(p, 0, most, minimum_one=False)) == (size if most >= 100 else 0)
+    assert end_of(read(p, 1, 2**62)) == 3
+
+
+def test_the_ends_of_the_log(home: Home) -> None:
+    p = home.open()
+    assert read(p, 0) == b""
+    for wrong in (-1, 1):
+        assert code_of(p.read, wrong, 100) == OFFSET_OUT_OF_RANGE
+    fill(p, [100])
+    assert read(p, 1) == b""
+    found = p.read(0, 100)
+    assert (found.log_start_offset, found.last_stable_offset, found.high_watermark, found.log_end_offset) == (
+        0,
+        1,
+        1,
+        1,
+    )
+    assert p.set_log_start(-1) == 1
+    assert code_of(p.read, 0, 100) == OFFSET_OUT_OF_RANGE
+    for wrong in (2, -2):
+        assert code_of(p.set_log_start, wrong) == OFFSET_OUT_OF_RANGE
+    assert p.set_log_start(0) == 1
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [0, 300, 1 << 20])
+def test_times_are_found_as_the_model_finds_them(home: Home, interval: int) -> None:
+    """Not in order, some missing, across segments, before and after a restart, from any log start."""
+    home.config |= {"segment.bytes": 700, "index.interval.bytes": interval}
+    p, model, chance = home.open(), SlowLog(), random.Random(interval)
+    for _ in range(120):
+        at = chance.choice([-1, NOW + chance.randrange(1000)])
+        data = batch(chance.randint(1, 3), at=at)
+        p.append(data, now_ms=NOW)
+        model.append(data, -1)
+    for clean in (True, False, None):
+        for _ in range(200):
+            at, bound = NOW + chance.randrange(-5, 1005), chance.choice([model.end, chance.randrange(model.end)])
+            found = p.offset_for_timestamp(at, bound=bound)
+            assert (found and found[0]) == model.find_time(at, bound)
+        largest = p.max_timestamp()
+        assert (largest and largest[:2]) == model.largest()
+        model.delete_before(p.set_log_start(min(model.end, model.start + 70)))
+        home.checkpoint()
+        if clean is not None:
+            p = home.reopen(clean=clean)
+
+
+def test_log_append_time(home: Home) -> None:
+    """The broker's clock goes into the batch, its CRC is right again, and time look-ups go by it."""
+    home.config["message.timestamp.type"] = 1
+    p, model = home.open(), SlowLog()
+    for i in range(5):
+        data = batch(3, at=7)
+        went = p.append(data, now_ms=NOW + i)
+        assert went.log_append_time_ms == NOW + i
+        model.append(data, -1, append_time_ms=NOW + i)
+    assert read_all(p) == b"".join(b.data for b in model.batches)
+    header = check_batch(read_all(p))
+    assert (header.is_log_append_time, header.max_timestamp) == (True, NOW)
+    assert p.offset_for_timestamp(NOW + 3, bound=100) == (9, NOW + 3, -1)
+    assert p.max_timestamp() == (12, NOW + 4, -1)
+    home.reopen(clean=False)
+
+
+def test_nothing_to_find(home: Home) -> None:
+    p = home.open()
+    assert p.max_timestamp() is None
+    assert p.offset_for_timestamp(0, bound=100) is None
+    p.append(batch(at=-1), now_ms=NOW)
+    assert p.max_timestamp() is None
+    assert p.offset_for_timestamp(0, bound=100) is None
+
+
+def test_indexes_by_kafkas_conventions(home: Home) -> None:
+    """An entry once more than index.interval.bytes lie behind the last: last offset of the batch, where it begins; the
+    largest timestamp so far and the last offset of its batch, where it grew; the very largest at the seal."""
+    home.config["index.interval.bytes"] = 199
+    p = home.open()
+    for at in (5, 9, 3, 4, 8, 12, 2):
+        p.append(batch_of(100, at=at), now_ms=NOW)
+    p.roll()
+    p.flush()
+    assert read_index(str(home.files(".index")[0])) == [(2, 200), (4, 400), (6, 600)]
+    assert read_timeindex(str(home.files(".timeindex")[0])) == [(9, 1), (12, 5)]
+    p.append(batch_of(100, at=20), now_ms=NOW)
+    p.roll()
+    p.flush()
+    assert read_index(str(home.files(".index")[1])) == []
+    assert read_timeindex(str(home.files(".timeindex")[1])) == [(20, 7)]
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def test_retention_by_time(home: Home) -> None:
+    """Whole segments, oldest first, whose largest timestamp is older than retention.ms; a younger one stops it."""
+    home.config |= {"segment.bytes": 200, "retention.ms": 1000, "segment.ms": DAY}
+    p = home.open()
+    for at in (0, 100, 200, 50, 900, 10, 40, 30, 500):
+        p.append(batch_of(100, at=NOW + at), now_ms=NOW)
+    assert p.enforce_retention(NOW + 1100) == 0
+    assert p.enforce_retention(NOW + 1101) == 1
+    assert p.enforce_retention(NOW + 1800) == 1
+    assert (p.log_start_offset, bases(p)) == (4, [4, 6, 8])
+    assert p.enforce_retention(NOW + 1901) == 3
+    assert (p.log_start_offset, p.log_end_offset, bases(p)) == (9, 9, [9])
+    assert p.enforce_retention(NOW + DAY) == 0
+    assert p.append(batch(), now_ms=NOW).base_offset == 9
+
+
+def test_retention_by_size(home: Home) -> None:
+    """As long as what is left is at least retention.bytes."""
+    home.config |= {"segment.bytes": 200, "retention.ms": -1, "retention.bytes": 500}
+    p = home.open()
+    fill(p, [100] * 9)
+    assert p.enforce_retention(NOW) == 2
+    assert (p.size, p.log_start_offset) == (500, 4)
+    p.configure({**home.config, "retention.bytes": 499})
+    assert p.enforce_retention(NOW) == 0
+    p.configure({**home.config, "retention.bytes": 0})
+    assert p.enforce_retention(NOW) == 3
+    assert (p.size, p.log_start_offset) == (0, 9)
+
+
+def test_without_timestamps_the_files_age_counts(home: Home) -> None:
+    home.config |= {"segment.bytes": 200, "retention.ms": 1000}
+    p = home.open()
+    for _ in range(5):
+        p.append(batch_of(100, at=-1), now_ms=NOW)
+    made = int(home.log_file().stat().st_mtime * 1000)
+    assert p.enforce_retention(made) == 0
+    assert p.enforce_retention(made + 60_000) == 3
+
+
+def test_a_compacted_topic_loses_only_what_lies_below_its_log_start(home: Home) -> None:
+    home.config |= {"segment.bytes": 200, "retention.ms": 0, "retention.bytes": 0, "cleanup.policy": 2}
+    p = home.open()
+    fill(p, [100] * 5)
+    assert p.enforce_retention(NOW + DAY) == 0
+    p.set_log_start(3)
+    assert p.enforce_retention(NOW + DAY) == 1
+    assert bases(p) == [2, 4]
