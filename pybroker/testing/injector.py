@@ -36,7 +36,7 @@ _DISK: Final = ("segment.reserve", "segment.write", "segment.create")
 
 @dataclass(eq=False, slots=True)
 class Rule:
-    """One fault; `times` counts down (None: never), `hits` up. `code`, `seconds` and `executed` belong to actions."""
+    """One fault; `times` counts down (None: never), `hits` up. `code`, `seconds`, `executed` belong to actions."""
 
     action: str
     api: str | None
