@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
-from pybroker.core.atomic cimport store_i32
+from pybroker.core.atomic cimport peek_i64, store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close
@@ -270,7 +270,7 @@ cdef class Broker:
         cdef log_t* l = p.state.log
         cdef const char* c_path
         cdef const char* c_to
-        cdef int64_t delay = l.settings.file_delete_delay_ms
+        cdef int64_t delay = peek_i64(&l.settings.file_delete_delay_ms)
         cdef int status
         key = (p.topic, p.partition)
         with self.lock:

@@ -13,7 +13,7 @@ from libc.stdlib cimport free
 from libc.string cimport strrchr
 from posix.unistd cimport usleep
 
-from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32, store_i64, store_ptr
+from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, swap_ptr
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
 from pybroker.core.epochs cimport epochs_encode
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
@@ -140,12 +140,11 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
         s = list.items[i].segment
         if not load_i32(&s.index_bad):
             continue
-        if not load_i32(&s.sealed) or segment_rebuild(s, l.settings.index_interval_bytes) < 0:
+        if not load_i32(&s.sealed) or segment_rebuild(s, peek_i64(&l.settings.index_interval_bytes)) < 0:
             store_i32(&l.repair, 1)  # at the next round
         else:
             store_i32(&s.index_bad, 0)
-            f = load_ptr(<void**>&s.files)
-            store_ptr(<void**>&s.files, NULL)
+            f = swap_ptr(<void**>&s.files, NULL)
             retire(&l.context.quiesce, f, files_drop)
 
 

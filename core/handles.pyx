@@ -7,7 +7,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport off_t
 
-from pybroker.core.atomic cimport load_i32, load_i64
+from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, poke_i64
 from pybroker.core.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.epochs cimport epochs_at, epochs_end
 from pybroker.core.flusher cimport log_flush, log_write_epochs
@@ -26,7 +26,7 @@ from pybroker.core.partition cimport (
 )
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
-from pybroker.core.segment cimport files_drop
+from pybroker.core.segment cimport files_drop, segment_t
 from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_expire
 from pybroker.core.status cimport raise_status
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
@@ -53,19 +53,19 @@ cdef int64_t setting(object config, str name) except? -3:
 
 
 cdef int read_settings(log_t* l, object config) except -1:
-    """Take the topic configs that core acts on; the caller holds the append mutex or is alone."""
-    l.settings.segment_bytes = setting(config, "segment.bytes")
-    l.settings.segment_ms = setting(config, "segment.ms")
-    l.settings.segment_jitter_ms = setting(config, "segment.jitter.ms")
-    l.settings.segment_index_bytes = setting(config, "segment.index.bytes")
-    l.settings.index_interval_bytes = setting(config, "index.interval.bytes")
-    l.settings.retention_ms = setting(config, "retention.ms")
-    l.settings.retention_bytes = setting(config, "retention.bytes")
-    l.settings.max_message_bytes = setting(config, "max.message.bytes")
-    l.settings.message_timestamp_type = setting(config, "message.timestamp.type")
-    l.settings.file_delete_delay_ms = setting(config, "file.delete.delay.ms")
-    l.settings.producer_id_expiration_ms = setting(config, "producer.id.expiration.ms")
-    l.settings.cleanup_policy = setting(config, "cleanup.policy")
+    """Take the topic configs that core acts on; the caller holds the append mutex, without which some are peeked at."""
+    poke_i64(&l.settings.segment_bytes, setting(config, "segment.bytes"))
+    poke_i64(&l.settings.segment_ms, setting(config, "segment.ms"))
+    poke_i64(&l.settings.segment_jitter_ms, setting(config, "segment.jitter.ms"))
+    poke_i64(&l.settings.segment_index_bytes, setting(config, "segment.index.bytes"))
+    poke_i64(&l.settings.index_interval_bytes, setting(config, "index.interval.bytes"))
+    poke_i64(&l.settings.retention_ms, setting(config, "retention.ms"))
+    poke_i64(&l.settings.retention_bytes, setting(config, "retention.bytes"))
+    poke_i64(&l.settings.max_message_bytes, setting(config, "max.message.bytes"))
+    poke_i64(&l.settings.message_timestamp_type, setting(config, "message.timestamp.type"))
+    poke_i64(&l.settings.file_delete_delay_ms, setting(config, "file.delete.delay.ms"))
+    poke_i64(&l.settings.producer_id_expiration_ms, setting(config, "producer.id.expiration.ms"))
+    poke_i64(&l.settings.cleanup_policy, setting(config, "cleanup.policy"))
     return 0
 
 
@@ -227,7 +227,7 @@ cdef class Partition:
     @property
     def segment_count(self) -> int:
         cdef int slot = pin(&self.state.log.context.quiesce)
-        cdef int64_t count = load_i64(&(<segments_t*>self.state.log.segments).count)
+        cdef int64_t count = load_i64(&(<segments_t*>load_ptr(<void**>&self.state.log.segments)).count)
         unpin(&self.state.log.context.quiesce, slot)
         return count
 
@@ -265,10 +265,10 @@ cdef class Partition:
         if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
             raise LogError(status, f"append to {self.name()}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
         if status == RECORD_LIST_TOO_LARGE:
-            raise LogError(status, f"append to {self.name()}: {n} bytes, segment.bytes is {l.settings.segment_bytes}")
+            raise LogError(status, f"append to {self.name()}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
         if status == INVALID_TXN_STATE:
             raise LogError(status, f"append to {self.name()}: a transactional batch outside a transaction")
-        if status > 0 and batch_check(data, n, l.settings.max_message_bytes, not internal, &b) != 0:
+        if status > 0 and batch_check(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
             raise LogError(status, f"append to {self.name()}: {batch_fault(&b)}")
         return self.check(status, "append to")
 
@@ -441,14 +441,19 @@ cdef class Partition:
     def segments(self) -> list:
         """(base offset, bytes, largest timestamp) of each segment, oldest first."""
         cdef log_t* l = self.state.log
-        cdef int slot = pin(&l.context.quiesce)
-        cdef segments_t* list_ = l.segments
+        cdef segments_t* list_
+        cdef segment_t* s
         cdef int64_t i
+        cdef int slot
+        with nogil:
+            slot = pin(&l.context.quiesce)
+            list_ = <segments_t*>load_ptr(<void**>&l.segments)
+            for i in range(load_i64(&list_.count)):
+                segment_learn(list_.items[i].segment)
         out = []
         for i in range(load_i64(&list_.count)):
-            segment_learn(list_.items[i].segment)
-            out.append((list_.items[i].base_offset, load_i64(&list_.items[i].segment.size),
-                        load_i64(&list_.items[i].segment.largest_timestamp)))
+            s = list_.items[i].segment
+            out.append((s.base_offset, load_i64(&s.size), load_i64(&s.largest_timestamp)))
         unpin(&l.context.quiesce, slot)
         return out
 

@@ -16,7 +16,7 @@ from pybroker.core.atomic cimport (
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
-from pybroker.core.index cimport OFFSET_ENTRY, entry_t, index_free, index_get, index_t
+from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_t
 from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, retire
 from pybroker.core.segment cimport (
     UNKNOWN, files_drop, files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind,
@@ -183,6 +183,8 @@ cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t ma
         if waited > l.settings.segment_ms - l.roll_jitter_ms:
             return True
         if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > l.settings.segment_index_bytes:
+            return True
+        if (load_i64(&s.files.times.count) + 2) * TIME_ENTRY > l.settings.segment_index_bytes:  # one is for the seal
             return True
     return last_offset - s.base_offset > SEGMENT_SPAN_MAX
 

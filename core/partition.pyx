@@ -8,7 +8,7 @@ goes out in front of the untouched rest: the caller's bytes are never written to
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i32
+from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
@@ -244,6 +244,7 @@ cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
 
 cdef void take(partition_t* p, ready_t* r, int64_t end, int64_t now_ms) noexcept nogil:
     """See whether a batch may be appended at `end`, and give it that place."""
+    r.out.duplicate = False
     r.status = admit(p, r)
     if r.status == 0:
         stamp(p, r, end, now_ms)
@@ -295,7 +296,8 @@ cdef int partition_check(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil:
     """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
     cdef log_t* l = p.log
-    cdef int status = batch_check(data, n, l.settings.max_message_bytes, source == FROM_CLIENT, &out.batch)
+    cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
+    cdef int status = batch_check(data, n, size_max, source == FROM_CLIENT, &out.batch)
     out.next = NULL
     out.leader_epoch = leader_epoch
     out.source = source
@@ -308,7 +310,7 @@ cdef int partition_check(
         return CORRUPT_MESSAGE
     if status != 0:
         return status
-    if out.batch.size > l.settings.segment_bytes:
+    if out.batch.size > peek_i64(&l.settings.segment_bytes):
         return RECORD_LIST_TOO_LARGE
     if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
         return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet

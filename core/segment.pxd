@@ -14,7 +14,6 @@ cdef enum:
 # What reading a segment needs open. Counted, because a slice on its way to a socket outlives the segment.
 cdef struct files_t:
     int32_t refs
-    int32_t used                 # since the last sweep of idle files
     int32_t fd
     uint8_t* map                 # read-only, made at the first need; only ever handed to send()
     int64_t map_size

@@ -4,8 +4,7 @@
 
 Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written end,
 Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment keeps nothing
-open: its files open at the first read and close again when nobody used them for a while. A crash leaves at most a torn
-last batch, which recovery cuts.
+open until it is read, and then its data file. A crash leaves at most a torn last batch, which recovery cuts.
 """
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM
@@ -68,7 +67,6 @@ cdef files_t* files_new(int fd) noexcept nogil:
     if f == NULL:
         return NULL
     f.refs = 1
-    f.used = 1
     f.fd = fd
     index_init(&f.offsets, OFFSET_ENTRY)
     index_init(&f.times, TIME_ENTRY)
@@ -180,7 +178,6 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
             f = <files_t*>load_ptr(<void**>&s.files)
             if f == NULL:
                 return -EIO
-    f.used = 1
     out[0] = f
     return 0
 

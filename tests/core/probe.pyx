@@ -1,13 +1,15 @@
 """What core's nogil functions answer, for tests: Python calls no cursor and checks no client's batch by itself."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 import threading
 
 from pybroker.core cimport batch as b
 from pybroker.core cimport cursor as c
+from pybroker.core cimport partition as p
+from pybroker.core.handles cimport Partition
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 
@@ -155,3 +157,25 @@ def race():
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def append_together(Partition partition, list batches, int64_t now_ms):
+    """Append batches as one turn of a reactor does; (status, base offset or -1, is it a duplicate) of each."""
+    cdef p.ready_t* ready = <p.ready_t*>calloc(len(batches), sizeof(p.ready_t))
+    cdef p.ready_t* first = NULL
+    cdef p.ready_t** link = &first
+    cdef Py_ssize_t i
+    cdef bytes data
+    for i in range(len(batches)):
+        data = batches[i]
+        ready[i].status = p.partition_check(partition.state, <const uint8_t*><const char*>data, len(data), -1,
+                                            p.FROM_CLIENT, &ready[i])
+        if ready[i].status == 0:
+            link[0] = &ready[i]
+            link = &ready[i].next
+    if first != NULL:
+        with nogil:
+            p.partition_append_ready(partition.state, first, now_ms)
+    went = [(ready[i].status, ready[i].out.base_offset, bool(ready[i].out.duplicate)) for i in range(len(batches))]
+    free(ready)
+    return went

@@ -120,7 +120,7 @@ def test_before_the_append_and_after_it(stage: Stage, tmp_path: Path) -> None:
 ROLL_POINTS = (
     "roll.before", "segment.create", "segment.truncate", "roll.after", "segment.reserve", "snapshot.write",
     "snapshot.sync", "snapshot.rename", "index.write", "index.sync", "segment.sync", "epoch.write", "epoch.sync",
-    "epoch.rename", "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "segment.unlink",
+    "epoch.rename", "checkpoint.write", "checkpoint.sync", "checkpoint.rename",
 )  # fmt: skip
 
 

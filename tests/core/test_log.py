@@ -120,6 +120,17 @@ def test_a_full_index_rolls(home: Home) -> None:
     assert [len(read_index(str(f))) for f in home.files(".index")] == [4, 4, 1]
 
 
+def test_a_full_time_index_rolls(home: Home) -> None:
+    """Its entries are larger, and one place is kept for the seal."""
+    home.config |= {"index.interval.bytes": 0, "segment.index.bytes": 48}
+    p = home.open()
+    for i in range(11):
+        p.append(batch_of(100, at=NOW + i), now_ms=NOW)
+    assert bases(p) == [0, 4, 8]
+    p.flush()
+    assert [len(read_timeindex(str(f))) for f in home.files(".timeindex")] == [3, 3, 2]
+
+
 def test_an_offset_too_far_for_32_bits_rolls(home: Home) -> None:
     """Base + 2^31 - 1 is the last that an index entry can name."""
     home.config["cleanup.policy"] = 2

@@ -225,6 +225,7 @@ def test_a_partition_under_everything(tmp_path: Path) -> None:
         p.flush()
         p.write_checkpoints()
         p.expire_producers(NOW)
+        p.configure(CONFIG)
 
     stress.go(roll, 0.01)
     stress.go(retain, 0.01)
