@@ -113,7 +113,10 @@ def served(server: ApacheKafka | BrokerProcess, topic: str, partition: int = 0) 
     return found
 
 
-@pytest.fixture(scope="module", params=["kafka391-stop", "kafka391-kill", "kafka411-stop"])
+WAYS = ("kafka391-stop", "kafka391-kill", "kafka411-stop")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(way, marks=pytest.mark.xdist_group(way)) for way in WAYS])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     peer, end = request.param.split("-")
     try:
