@@ -31,8 +31,10 @@ class Sequenced:
             for n in range(start, end):
                 assert self.send(w, n)[:2] == (0, n)
 
-    def send_until_death(self, start: int, limit: int = 300) -> int:
-        """Send until the broker dies of its failpoint; the number of the first that was not acknowledged."""
+    def send_until_death(self, start: int, limit: int = 20_000) -> int:
+        """Send until the broker dies of its failpoint; the number of the first that was not acknowledged.
+
+        What dies may be the flusher, which does the work of many batches at once: hence the large limit."""
         with Wire(self.broker.port) as w:
             for n in range(start, start + limit):
                 try:
