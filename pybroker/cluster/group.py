@@ -101,9 +101,7 @@ class Group:
     rebalance: Rebalance | None = None
     sync_deadline_ms: int | None = None  # members that have not synced by then are removed
     storing: bool = False  # the leader's assignment is on its way to the log
-    since_ms: int = 0  # when the state was entered
     cause: str = ""  # of the last rebalance
-    cause_ms: int = 0
 
     def is_simple(self) -> bool:
         """No member protocol was ever spoken: only offsets are kept."""

@@ -201,11 +201,6 @@ def _answer_join(group: Group, member: Member, token: Any) -> Joined:
 # -- the join phase --------------------------------------------------------------------------------------------------
 
 
-def _enter(group: Group, state: State, now_ms: int) -> None:
-    group.state = state
-    group.since_ms = now_ms
-
-
 def _prepare(group: Group, now_ms: int, kind: Cause, cause: str, limits: Limits) -> list[Effect]:
     """Begin a rebalance unless one is in its join phase; complete it where nobody is missing."""
     effects: list[Effect] = []
@@ -222,8 +217,8 @@ def _prepare(group: Group, now_ms: int, kind: Cause, cause: str, limits: Limits)
             group.rebalance = Rebalance(now_ms + timeout)
         group.sync_deadline_ms = None
         group.storing = False
-        group.cause, group.cause_ms = cause, now_ms
-        _enter(group, State.PREPARING, now_ms)
+        group.cause = cause
+        group.state = State.PREPARING
         effects.append(Rebalancing(kind, cause))
     return effects + _complete_if_all_joined(group, now_ms)
 
@@ -250,12 +245,12 @@ def _complete(group: Group, now_ms: int) -> list[Effect]:
     group.generation = group.generation + 1 if group.generation < 2_147_483_647 else 1
     if not group.members:
         group.protocol = group.leader = None
-        _enter(group, State.EMPTY, now_ms)
+        group.state = State.EMPTY
         return [Store(group.generation)]
     if group.leader not in group.members or group.members[group.leader].joining is None:
         group.leader = joined[0].id
     group.protocol = select_protocol(group)
-    _enter(group, State.COMPLETING, now_ms)
+    group.state = State.COMPLETING
     group.sync_deadline_ms = now_ms + rebalance_timeout_ms(group)
     effects: list[Effect] = []
     for member in group.members.values():
@@ -331,7 +326,7 @@ def stored(group: Group, now_ms: int, generation: int, error: int, limits: Limit
             member.assignment = b""
         cause = f"storing the group failed: {errors.lookup(error).name}"
         return _fail_sync(group, now_ms, error) + _prepare(group, now_ms, Cause.NOT_STORED, cause, limits)
-    _enter(group, State.STABLE, now_ms)
+    group.state = State.STABLE
     effects: list[Effect] = []
     for member in group.members.values():
         if member.syncing is not None:

@@ -325,6 +325,7 @@ class Coordinator:
                 todo += rebalance.stored(entry.group, self._now_ms(), effect.generation, error, self._limits)
             elif isinstance(effect, Rebalancing):
                 self.rebalances[effect.kind] += 1
+                entry.rebalanced_ms = wall_ms()
                 event(log, logging.INFO, "rebalance", group=entry.group.id, generation=entry.group.generation,
                       members=len(entry.group.members), cause=effect.cause)  # fmt: skip
         self._arm(shard, entry)

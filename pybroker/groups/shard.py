@@ -42,6 +42,7 @@ class Entry:
     group: Group
     offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
     since_ms: int = 0  # wall clock: when the group became what it is, for the expiry of offsets
+    rebalanced_ms: int = -1  # wall clock: when its last rebalance began; -1 none since the broker's start
     alarm: Any = None  # the timer's handle
     alarm_ms: int = 0
 

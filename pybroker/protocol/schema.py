@@ -10,6 +10,9 @@ VERSION_LAST: Final = 32767
 
 ZERO_UUID: Final = bytes(16)
 
+OUR_TAGS: Final = 9000
+"""Tagged fields from this number on are pybroker's own, far from those that Kafka gives out; clients pass them by."""
+
 # The default of a field that the notation gives none, by type; arrays and structs have [] and null.
 _ZEROS: dict[str, object] = {"bool": False, "f64": 0.0, "str": "", "bytes": b"", "records": b"", "uuid": ZERO_UUID}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -141,8 +142,11 @@ async def test_the_cause_of_a_rebalance_is_logged_and_kept(
     assert f'cause="{one.id} left: done"' in lines[1]
     assert live.broker is not None and live.broker.groups is not None
     assert live.broker.groups.rebalances == {"member_joined": 1, "member_left": 1}
-    entry = live.broker.groups.find("g")
-    assert entry is not None and entry.group.cause == f"{one.id} left: done"
+    group = await describe(one.wire, "g")
+    assert group.last_rebalance_cause == f"{one.id} left: done"
+    assert abs(group.last_rebalance_ms - time.time() * 1000) < 60_000
+    old = await one.wire.call("DescribeGroups", 4, groups=["g"])
+    assert old.groups[0].last_rebalance_cause == ""  # versions without tagged fields have no place for it
 
 
 async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: Live, member: Make) -> None:

@@ -12,7 +12,7 @@ import uuid
 import warnings
 from typing import Any
 
-from pybroker.protocol.schema import Struct
+from pybroker.protocol.schema import OUR_TAGS, Struct
 
 __all__ = ["CLIENTS", "THEIRS", "decode", "differences", "encode", "kafka"]
 
@@ -91,7 +91,7 @@ def differences(theirs: Any, struct: Struct, value: Any, message: Any, version: 
     """Where what they decoded is not what our message holds, by field."""
     found = []
     for field in struct.fields:
-        if not field.exists(version):
+        if not field.exists(version) or (field.tag is not None and field.tag >= OUR_TAGS):
             continue
         here = f"{path}.{field.name}"
         if field.name not in theirs.fields:

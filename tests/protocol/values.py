@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pybroker.protocol import messages
 from pybroker.protocol.definitions import TEXTS
-from pybroker.protocol.schema import Field, Struct
+from pybroker.protocol.schema import OUR_TAGS, Field, Struct
 
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 EMPTY: dict[str, Any] = {"str": "", "bytes": b"", "records": b""}
@@ -30,8 +30,9 @@ VERSIONS = [
 
 @cache
 def messages_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Messages of a class with every field of every version set; `at` makes them fit for one."""
-    return st.builds(kind, **{field.name: _field(field, kind) for field in kind.STRUCT.fields})
+    """Messages of a class with every field of every version of Kafka's set; `at` makes them fit for one."""
+    theirs = [field for field in kind.STRUCT.fields if field.tag is None or field.tag < OUR_TAGS]
+    return st.builds(kind, **{field.name: _field(field, kind) for field in theirs})
 
 
 def _field(field: Field, kind: Any) -> st.SearchStrategy[Any]:

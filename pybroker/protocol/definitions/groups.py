@@ -1,4 +1,8 @@
-"""Consumer groups: the classic protocol, their offsets, and what members tell each other in opaque bytes."""
+"""Consumer groups: the classic protocol, their offsets, and what members tell each other in opaque bytes.
+
+Two tagged fields of DescribeGroupsResponse are pybroker's own: Kafka has no place for why a group last rebalanced and
+when (ms since the epoch). Every client passes by a tag that it does not know.
+"""
 
 MESSAGES = """
 FindCoordinatorRequest 10 v0-6 flex 3+
@@ -96,7 +100,8 @@ DescribeGroupsResponse 15 v0-6 flex 5+
       member_id:str, group_instance_id:str? v4+, client_id:str, client_host:str, member_metadata:bytes,
       member_assignment:bytes
     }[],
-    authorized_operations:i32 v3+=-2147483648
+    authorized_operations:i32 v3+=-2147483648, last_rebalance_cause:str v5+ tag9092,
+    last_rebalance_ms:i64 v5+ tag9093=-1
   }[]
 
 ListGroupsRequest 16 v0-5 flex 3+

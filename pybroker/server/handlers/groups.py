@@ -139,6 +139,8 @@ class DescribeGroups:
             protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
             members=self._members(group),
             authorized_operations=operations,
+            last_rebalance_cause=group.cause,
+            last_rebalance_ms=entry.rebalanced_ms,
         )
 
     def _members(self, group: Group) -> list[Any]:
