@@ -97,3 +97,17 @@ def kafka391(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def kafka411(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Apache Kafka 4.1.1 in KRaft mode."""
     yield from _peer("kafka411", tmp_path_factory)
+
+
+@pytest.fixture(
+    params=[
+        "pybroker",
+        pytest.param("kafka391", marks=pytest.mark.java),
+        pytest.param("kafka411", marks=pytest.mark.java),
+    ],
+    scope="module",
+)
+def target(request: pytest.FixtureRequest) -> Server:
+    """A broker that other tests use as well."""
+    server: Server = request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)
+    return server

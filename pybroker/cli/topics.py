@@ -1,46 +1,23 @@
 """`pybroker topics`: what a cluster's topics are and hold, on any broker that speaks Kafka's protocol."""
 
 import base64
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import click
 
 from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.main import Failure
+from pybroker.cli.options import cluster_options, confirmed, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
-from pybroker.client.metadata import TopicInfo, parse_bootstrap
+from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 
-BOOTSTRAP_DEFAULT: Final = "localhost:9092"
 NO_TOPIC_ID: Final = bytes(16)
 PARTITIONS: Final = click.IntRange(1, (1 << 31) - 1)  # i32 on the wire
 REPLICAS: Final = click.IntRange(1, (1 << 15) - 1)  # i16
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _addresses(ctx: click.Context, option: click.Parameter, text: str) -> str:
-    try:
-        parse_bootstrap(text)
-    except KafkaError as error:
-        raise click.BadParameter(error.message) from error
-    return text
-
-
-def _options(function: F) -> F:
-    """The options that every command here has."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Answer with a JSON document."),
-        click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
-                     metavar="SECONDS", help="How long to wait for the broker."),
-        click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,...",
-                     envvar="PYBROKER_BOOTSTRAP_SERVER", show_envvar=True, callback=_addresses,
-                     help="Where the cluster is found."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
 
 
 @click.group(name="topics")
@@ -59,7 +36,7 @@ def command() -> None:
     "--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated."
 )
 @click.option("--if-not-exists", is_flag=True, help="A topic of this name is fine, whatever it is like.")
-@_options
+@cluster_options
 def create(
     name: str,
     partitions: int | None,
@@ -71,7 +48,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a topic."""
-    wanted = dict(_config(text) for text in configs)
+    wanted = dict(name_value(text, "--config") for text in configs)
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         try:
             made = admin.create_topic(
@@ -83,17 +60,17 @@ def create(
         except KafkaError as error:
             if not (if_not_exists and error.code == errors.TOPIC_ALREADY_EXISTS):
                 raise
-            _say(as_json, {"name": name, "created": False}, f"Topic {name} exists.")
+            say(as_json, {"name": name, "created": False}, f"Topic {name} exists.")
             return
     count = made.partitions if made.partitions > 0 else partitions
     copies = made.replication_factor if made.replication_factor > 0 else replication_factor
     facts = {"name": name, "created": True, "partitions": count, "replication_factor": copies}
-    _say(as_json, facts, f"Created topic {name}: partitions {output.text(count)}, replicas {output.text(copies)}.")
+    say(as_json, facts, f"Created topic {name}: partitions {output.text(count)}, replicas {output.text(copies)}.")
 
 
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Internal topics too.")
-@_options
+@cluster_options
 def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """List the topics by name."""
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
@@ -108,7 +85,7 @@ def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--internal", is_flag=True, help="Internal topics too, where no name is given.")
-@_options
+@cluster_options
 def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Show partitions, leaders, replicas, offsets, and the configs that differ from their default."""
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
@@ -128,24 +105,24 @@ def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeou
 @command.command()
 @click.argument("name")
 @click.option("--partitions", "-p", type=PARTITIONS, required=True, help="How many it shall have in all.")
-@_options
+@cluster_options
 def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Give a topic more partitions."""
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         admin.create_partitions(name, partitions)
-    _say(as_json, {"name": name, "partitions": partitions}, f"Topic {name} has {partitions} partitions now.")
+    say(as_json, {"name": name, "partitions": partitions}, f"Topic {name} has {partitions} partitions now.")
 
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@_options
+@cluster_options
 def delete(
     names: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
     """Delete topics, with everything in them."""
-    if not yes and not _confirmed(f"Delete {', '.join(names)}, with all records?"):
+    if not yes and not confirmed(f"Delete {', '.join(names)}, with all records?"):
         raise Failure("nothing was deleted: give --yes, or answer yes")
     deleted, missing = [], []
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
@@ -159,30 +136,7 @@ def delete(
                     raise KafkaError(error.code, error.message + done) from error
                 missing.append(name)
     words = [f"Deleted topic {name}." for name in deleted] + [f"Topic {name} does not exist." for name in missing]
-    _say(as_json, {"deleted": deleted, "missing": missing}, "\n".join(words))
-
-
-def _confirmed(question: str) -> bool:
-    """The answer of a person; no, where there is no person to ask."""
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        return False
-
-
-def _config(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--config")
-    return name.strip(), value.strip()
-
-
-def _say(as_json: bool, document: dict[str, Any], sentence: str) -> None:
-    if as_json:
-        output.as_json(document)
-    else:
-        click.echo(sentence)
+    say(as_json, {"deleted": deleted, "missing": missing}, "\n".join(words))
 
 
 # -- what is told of a topic ------------------------------------------------------------------------------------------
@@ -206,8 +160,8 @@ def _summary(topic: TopicInfo) -> dict[str, Any]:
 def _description(
     topic: TopicInfo,
     configs: Sequence[ConfigEntry],
-    first: dict[tuple[str, int], int | None],
-    last: dict[tuple[str, int], int | None],
+    first: Mapping[TopicPartition, int | None],
+    last: Mapping[TopicPartition, int | None],
 ) -> dict[str, Any]:
     """A topic as `describe --json` has it; an offset or a leader that is not known is null."""
     partitions = [
@@ -217,8 +171,8 @@ def _description(
             "leader_epoch": p.leader_epoch if p.leader_epoch >= 0 else None,
             "replicas": list(p.replicas),
             "isr": list(p.isr),
-            "earliest": first[topic.name, p.partition],
-            "latest": last[topic.name, p.partition],
+            "earliest": first[TopicPartition(topic.name, p.partition)],
+            "latest": last[TopicPartition(topic.name, p.partition)],
             "error": errors.lookup(p.error).name if p.error else None,
         }
         for p in topic.partitions

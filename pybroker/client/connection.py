@@ -69,14 +69,15 @@ class Connection:
                 self._socket.close()
             self._socket = None
 
-    def version_of(self, api: Api) -> int:
-        """The highest version that both sides know. KafkaError(UNSUPPORTED_VERSION) if there is none."""
+    def version_of(self, api: Api, version_max: int | None = None) -> int:
+        """The highest version that both sides and the caller know. KafkaError(UNSUPPORTED_VERSION) if there is none."""
         if api.key not in self.versions:
             raise KafkaError(errors.UNSUPPORTED_VERSION, f"the broker at {self.address} does not serve {api.name}")
         lowest, highest = self.versions[api.key]
-        version = min(highest, api.max_version)
+        known = api.max_version if version_max is None else min(api.max_version, version_max)
+        version = min(highest, known)
         if version < max(lowest, api.min_version):
-            ours = f"{api.min_version} to {api.max_version}"
+            ours = f"{api.min_version} to {known}"
             theirs = f"{lowest} to {highest}"
             raise KafkaError(
                 errors.UNSUPPORTED_VERSION,
@@ -84,10 +85,11 @@ class Connection:
             )
         return version
 
-    def request(self, message: Any, *, timeout_s: float | None = None) -> Any:
-        """Send one request message and return the answer to it, both at the highest version in common."""
+    def request(self, message: Any, *, timeout_s: float | None = None, version_max: int | None = None) -> Any:
+        """Send one request message and return the answer to it, both at the highest version in common; `version_max`
+        is the last one that the caller has filled the message for."""
         api = apis.KNOWN[type(message).SCHEMA.key]
-        version = self.version_of(api)
+        version = self.version_of(api, version_max)
         return self._exchange(api, version, message, self.timeout_s if timeout_s is None else timeout_s)
 
     # -- the exchange of frames ---------------------------------------------------------------------------------------

@@ -48,20 +48,6 @@ def run_process(*arguments: object) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture(
-    params=[
-        "pybroker",
-        pytest.param("kafka391", marks=pytest.mark.java),
-        pytest.param("kafka411", marks=pytest.mark.java),
-    ],
-    scope="module",
-)
-def target(request: pytest.FixtureRequest) -> Server:
-    """A broker that other tests use as well."""
-    server: Server = request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)
-    return server
-
-
 @pytest.fixture
 def topics(target: Server) -> Iterator[Callable[..., Done]]:
     """`pybroker topics ... --bootstrap-server` of the target."""

@@ -1,0 +1,45 @@
+"""What an operator asks of a cluster, in families: topics and their records, configs, groups, brokers."""
+
+from pybroker.client.admin.brokers import BrokersAdmin, ClusterDescription, LogDir, Replica
+from pybroker.client.admin.configs import (
+    Alteration,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigsAdmin,
+    ConfigSource,
+    ResourceType,
+)
+from pybroker.client.admin.group_offsets import Committed, GroupOffsetsAdmin
+from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupsAdmin, Member
+from pybroker.client.admin.topics import BROKER_DEFAULT, EARLIEST, LATEST, CreatedTopic, TopicsAdmin
+
+__all__ = [
+    "BROKER_DEFAULT",
+    "EARLIEST",
+    "LATEST",
+    "Admin",
+    "Alteration",
+    "ClusterDescription",
+    "Committed",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigSource",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "LogDir",
+    "Member",
+    "Replica",
+    "ResourceType",
+]
+
+
+class Admin(TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin):
+    """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
+
+    `Admin("localhost:9092")` connects when it is first asked something. A change returns when the brokers show it, or
+    when a few seconds after their answer they still do not (Kafka's KRaft brokers answer before they show). Not for
+    several threads at once.
+    """

@@ -1,0 +1,85 @@
+"""The cluster itself: its brokers, and what lies in their log directories."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.metadata import Node
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+
+
+class ClusterDescription(NamedTuple):
+    """A cluster: `id` is None from a broker that has none, `controller` -1 while there is none."""
+
+    id: str | None
+    controller: int
+    nodes: tuple[Node, ...]
+
+
+class Replica(NamedTuple):
+    """A copy of a partition on a broker's disk; `offset_lag` is how far it is behind the high watermark (or, as a
+    `future` copy that is being moved to another directory, behind the one that it will replace)."""
+
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    future: bool
+
+
+class LogDir(NamedTuple):
+    """A log directory of a broker; `error` is not 0 while it is offline, sizes are None from brokers before 3.3."""
+
+    broker: int
+    path: str
+    error: int
+    total_bytes: int | None
+    usable_bytes: int | None
+    replicas: tuple[Replica, ...]
+
+
+class BrokersAdmin(AdminBase):
+    """Operations on the brokers of a cluster."""
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Who is in the cluster, as the broker that was asked knows it."""
+        self.cluster.metadata([])
+        nodes = tuple(node for _, node in sorted(self.cluster.nodes.items()))
+        return ClusterDescription(self.cluster.id, self.cluster.controller_id, nodes)
+
+    def log_dirs(self, brokers: Iterable[int] | None = None, topics: Sequence[str] | None = None) -> list[LogDir]:
+        """The log directories of these brokers (all, if None) with the replicas of these topics (all, if None)."""
+        found = self._partitions_of(topics) if topics is not None else None
+        if brokers is None:
+            brokers = [node.id for node in self.describe_cluster().nodes]
+        return [log_dir for broker in brokers for log_dir in self._log_dirs(broker, found)]
+
+    def _partitions_of(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The partitions of these topics, by name. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one is not there."""
+        found = {}
+        for topic in self.cluster.metadata(names):
+            raise_for(topic.error, f"topic {topic.name}")
+            found[topic.name] = [p.partition for p in topic.partitions]
+        return found
+
+    def _log_dirs(self, broker: int, topics: dict[str, list[int]] | None) -> list[LogDir]:
+        asked = m.DescribeLogDirsRequest.Topics
+        named = None if topics is None else [asked(topic=name, partitions=ps) for name, ps in topics.items()]
+        answer = self.cluster.node(broker).request(m.DescribeLogDirsRequest(topics=named))
+        raise_for(answer.error_code, f"log directories of broker {broker}")
+        return [
+            LogDir(
+                broker,
+                found.log_dir,
+                found.error_code,
+                found.total_bytes if found.total_bytes >= 0 else None,
+                found.usable_bytes if found.usable_bytes >= 0 else None,
+                tuple(
+                    Replica(TopicPartition(topic.name, p.partition_index), p.partition_size, p.offset_lag,
+                            p.is_future_key)
+                    for topic in found.topics
+                    for p in topic.partitions
+                ),
+            )
+            for found in answer.results
+        ]  # fmt: skip

@@ -1,0 +1,157 @@
+"""The configs of topics and brokers: read, and altered one by one (KIP-339)."""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.connection import Connection
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to, by its code on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigResource(NamedTuple):
+    """A topic by its name, or a broker by its id; the broker "" is the default of all of them."""
+
+    type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        if self.type is ResourceType.BROKER:
+            return f"broker {self.name}" if self.name else "the brokers' default"
+        return f"topic {self.name}"
+
+
+class ConfigSource(IntEnum):
+    """Where a config value comes from, by its code on the wire."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigEntry(NamedTuple):
+    """One config of a topic or broker; `value` is None where it is sensitive or not set."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+class ConfigOperation(IntEnum):
+    """What is done to a config, by its code on the wire; the last two are for lists only."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    """One change of one config; a DELETE, after which the default holds, has no value."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+class ConfigsAdmin(AdminBase):
+    """Operations on configs."""
+
+    def configs(self, resource: ConfigResource, names: Sequence[str] | None = None) -> list[ConfigEntry]:
+        """The configs of one resource, or those of them that are named, by name."""
+        (found,) = self._describe([resource], names).values()
+        return found
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The configs of each of these topics, by the topic's name."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        return {resource.name: found for resource, found in self._describe(resources).items()} if resources else {}
+
+    def _describe(
+        self, resources: Sequence[ConfigResource], names: Sequence[str] | None = None
+    ) -> dict[ConfigResource, list[ConfigEntry]]:
+        """The configs of resources that the same broker answers for."""
+        asked = m.DescribeConfigsRequest.Resources
+        request = m.DescribeConfigsRequest(
+            resources=[
+                asked(resource_type=kind, resource_name=name, configuration_keys=None if names is None else list(names))
+                for kind, name in resources
+            ]
+        )
+        found = {}
+        for result in self._broker_of(resources[0]).request(request).results:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            raise_for(result.error_code, f"configs of {resource}", result.error_message)
+            found[resource] = sorted(
+                ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs
+            )
+        return found
+
+    def _broker_of(self, resource: ConfigResource) -> Connection:
+        """Who knows a resource: a broker only its own configs, every one those of topics and the default."""
+        if resource.type is not ResourceType.BROKER or not resource.name:
+            return self.cluster.any()
+        if not (resource.name.isascii() and resource.name.isdigit()):
+            raise KafkaError(errors.INVALID_REQUEST, f"{resource.name!r} is no id of a broker: a number is expected")
+        return self.cluster.node(int(resource.name))
+
+    def alter_configs(
+        self, resource: ConfigResource, alterations: Iterable[Alteration], *, validate_only: bool = False
+    ) -> None:
+        """Alter configs of one resource, all of them or none; those not named stay as they are."""
+        wanted = list(alterations)
+        kind = m.IncrementalAlterConfigsRequest.Resources
+        configs = [kind.Configs(name=a.name, config_operation=a.operation, value=a.value) for a in wanted]
+        request = m.IncrementalAlterConfigsRequest(
+            resources=[kind(resource_type=resource.type, resource_name=resource.name, configs=configs)],
+            validate_only=validate_only,
+        )
+        (answer,) = self._broker_of(resource).request(request).responses
+        raise_for(answer.error_code, f"configs of {resource}", answer.error_message)
+        if not validate_only:
+            names = [alteration.name for alteration in wanted]
+            self._until_shown(lambda: _shown(wanted, self.configs(resource, names), _own_source(resource)))
+
+
+def _own_source(resource: ConfigResource) -> ConfigSource:
+    """Where a value comes from that was set on this very resource."""
+    if resource.type is ResourceType.TOPIC:
+        return ConfigSource.TOPIC
+    return ConfigSource.DYNAMIC_BROKER if resource.name else ConfigSource.DYNAMIC_DEFAULT_BROKER
+
+
+def _shown(wanted: Iterable[Alteration], entries: Iterable[ConfigEntry], own: ConfigSource) -> bool:
+    """Whether a resource has all that was asked for, as far as its values are told."""
+    now = {entry.name: entry for entry in entries}
+    return all(_holds(alteration, now.get(alteration.name), own) for alteration in wanted)
+
+
+def _holds(alteration: Alteration, entry: ConfigEntry | None, own: ConfigSource) -> bool:
+    if alteration.operation is ConfigOperation.DELETE:
+        return entry is None or entry.source != own
+    if entry is None or entry.source != own:
+        return False
+    if entry.value is None:  # sensitive
+        return True
+    if alteration.operation is ConfigOperation.SET:
+        return entry.value == alteration.value
+    there, given = _words(entry.value), _words(alteration.value or "")
+    return given <= there if alteration.operation is ConfigOperation.APPEND else not given & there
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",") if word.strip()}

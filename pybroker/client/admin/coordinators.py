@@ -1,0 +1,76 @@
+"""Asking the coordinators of groups: found, asked, and asked again while they move or load."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.connection import Connection
+from pybroker.client.metadata import RETRY_BACKOFF_S, Node
+from pybroker.protocol import apis
+from pybroker.protocol import messages as m
+
+BATCH_FROM_VERSION: Final = 4
+"""From here on one FindCoordinator asks for several groups (KIP-699)."""
+
+_GROUP: Final = 0  # the type of key that a group's id is
+_MOVED: Final = (errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+class Outcome(NamedTuple):
+    """What a coordinator answered about one group."""
+
+    code: int
+    message: str | None
+    answer: Any
+    coordinator: Node
+
+
+Ask = Callable[[Connection, Sequence[str]], Iterable[tuple[str, int, str | None, Any]]]
+"""Asks a coordinator about groups of its own: (group, error code, message, answer) of each."""
+
+
+class CoordinatorsAdmin(AdminBase):
+    """Groups are looked after by the broker that leads their partition of __consumer_offsets."""
+
+    def _ask_coordinators(self, groups: Iterable[str], ask: Ask) -> dict[str, Outcome]:
+        """What the coordinator of each group says, in the order of `groups`; the codes of _MOVED are not answers
+        before the time is over."""
+        wanted = list(dict.fromkeys(groups))
+        found: dict[str, Outcome] = {}
+        deadline = time.monotonic() + self.timeout_s
+        while pending := [group for group in wanted if group not in found or found[group].code in _MOVED]:
+            if found and time.monotonic() > deadline:
+                break
+            if found:
+                time.sleep(RETRY_BACKOFF_S)
+            nobody = Node(-1, "", -1, None)
+            by_node: dict[Node, list[str]] = {}
+            for group, code, message, node in self._find(pending):
+                if code:
+                    found[group] = Outcome(code, message, None, nobody)
+                else:
+                    by_node.setdefault(node, []).append(group)
+            for node, its_own in by_node.items():
+                for group, code, message, answer in ask(self.cluster.connect(node.host, node.port), its_own):
+                    found[group] = Outcome(code, message, answer, node)
+        return {group: found[group] for group in wanted}
+
+    def _ask_coordinator(self, group: str, ask: Callable[[Connection], tuple[int, str | None, Any]]) -> Any:
+        """What the coordinator of one group answers. KafkaError with the group's name in its sentence."""
+        outcome = self._ask_coordinators([group], lambda connection, _: [(group, *ask(connection))])[group]
+        raise_for(outcome.code, f"group {group}", outcome.message)
+        return outcome.answer
+
+    def _find(self, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Node]]:
+        """(group, error code, message, coordinator) of each."""
+        connection = self.cluster.any()
+        if connection.version_of(apis.KNOWN[m.FindCoordinatorRequest.SCHEMA.key]) < BATCH_FROM_VERSION:
+            for group in groups:
+                one = connection.request(m.FindCoordinatorRequest(key=group, key_type=_GROUP))
+                yield group, one.error_code, one.error_message, Node(one.node_id, one.host, one.port, None)
+            return
+        request = m.FindCoordinatorRequest(coordinator_keys=list(groups), key_type=_GROUP)
+        for c in connection.request(request).coordinators:
+            yield c.key, c.error_code, c.error_message, Node(c.node_id, c.host, c.port, None)

@@ -1,0 +1,124 @@
+"""The offsets that a group has committed: read, moved and forgotten."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin.base import raise_for
+from pybroker.client.admin.coordinators import CoordinatorsAdmin
+from pybroker.client.connection import Connection
+from pybroker.model import TopicPartition
+from pybroker.protocol import apis
+from pybroker.protocol import messages as m
+
+_BATCH_FROM_VERSION: Final = 8
+_NAMES_UP_TO_VERSION: Final = 9  # the next one names topics by their ids
+_NO_GENERATION: Final = -1  # of a commit that comes from no member
+
+
+class Committed(NamedTuple):
+    """A committed offset: the next one to read; `leader_epoch` is -1 where it is not known."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class GroupOffsetsAdmin(CoordinatorsAdmin):
+    """Operations on committed offsets."""
+
+    def group_offsets(self, ids: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+        """What each of these groups has committed; a group that does not exist has committed nothing."""
+        found = {}
+        for group, outcome in self._ask_coordinators(ids, _fetch).items():
+            raise_for(outcome.code, f"offsets of group {group}", outcome.message)
+            found[group] = dict(_positions(group, outcome.answer))
+        return found
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Set committed offsets of a group that has no members, or does not exist yet.
+
+        KafkaError(UNKNOWN_MEMBER_ID) if it has members; after another error some partitions may have been set."""
+        if not offsets:
+            return
+        kind = m.OffsetCommitRequest.Topics
+        topics = [
+            kind(
+                name=topic,
+                partitions=[
+                    kind.Partitions(
+                        partition_index=index,
+                        committed_offset=offsets[TopicPartition(topic, index)].offset,
+                        committed_leader_epoch=offsets[TopicPartition(topic, index)].leader_epoch,
+                        committed_metadata=offsets[TopicPartition(topic, index)].metadata,
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(offsets)
+        ]
+        request = m.OffsetCommitRequest(
+            group_id=group, generation_id_or_member_epoch=_NO_GENERATION, member_id="", topics=topics
+        )
+
+        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+            answer = coordinator.request(request, version_max=_NAMES_UP_TO_VERSION)
+            return _first_error(answer.topics)
+
+        self._ask_coordinator(group, ask)
+
+    def delete_group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget committed offsets. KafkaError(GROUP_SUBSCRIBED_TO_TOPIC) for those of a topic that a member reads."""
+        kind = m.OffsetDeleteRequest.Topics
+        request = m.OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                kind(name=topic, partitions=[kind.Partitions(partition_index=index) for index in indexes])
+                for topic, indexes in _by_topic(partitions)
+            ],
+        )
+
+        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+            answer = coordinator.request(request)
+            return (answer.error_code, None, None) if answer.error_code else _first_error(answer.topics)
+
+        self._ask_coordinator(group, ask)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics.items()
+
+
+def _first_error(topics: Iterable[Any]) -> tuple[int, str | None, Any]:
+    for topic in topics:
+        for p in topic.partitions:
+            if p.error_code:
+                meaning = errors.lookup(p.error_code).meaning
+                return p.error_code, f"partition {topic.name}-{p.partition_index}: {meaning}", None
+    return errors.NONE, None, None
+
+
+def _fetch(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+    """All offsets of groups: of many at once, or from older brokers one by one."""
+    api = apis.KNOWN[m.OffsetFetchRequest.SCHEMA.key]
+    if coordinator.version_of(api, _NAMES_UP_TO_VERSION) < _BATCH_FROM_VERSION:
+        for group in groups:
+            answer = coordinator.request(m.OffsetFetchRequest(group_id=group, topics=None))
+            yield group, answer.error_code, None, answer.topics
+        return
+    kind = m.OffsetFetchRequest.Groups
+    request = m.OffsetFetchRequest(groups=[kind(group_id=group, member_id=None, topics=None) for group in groups])
+    for found in coordinator.request(request, version_max=_NAMES_UP_TO_VERSION).groups:
+        yield found.group_id, found.error_code, None, found.topics
+
+
+def _positions(group: str, topics: Iterable[Any]) -> Iterable[tuple[TopicPartition, Committed]]:
+    for topic in topics:
+        for p in topic.partitions:
+            raise_for(p.error_code, f"offset of group {group} in {topic.name}-{p.partition_index}")
+            if p.committed_offset >= 0:
+                partition = TopicPartition(topic.name, p.partition_index)
+                yield partition, Committed(p.committed_offset, p.committed_leader_epoch, p.metadata or "")

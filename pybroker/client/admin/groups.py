@@ -1,0 +1,137 @@
+"""Consumer groups as an operator sees them: which there are, who is in them, who has what; and their end."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin.base import raise_for, sentence
+from pybroker.client.admin.coordinators import CoordinatorsAdmin, Outcome
+from pybroker.client.connection import Connection
+from pybroker.client.metadata import Node
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of groups whose members' bytes are subscriptions and assignments (others are Connect's, say)."""
+
+
+class GroupListing(NamedTuple):
+    """A group in a list; `type` is "classic" or "consumer". "" is what older brokers do not tell: the state before
+    2.6, the type before 3.8."""
+
+    id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+class Member(NamedTuple):
+    """A member of a group, and the partitions that it was given; `instance_id` is None unless it is static."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+class GroupDescription(NamedTuple):
+    """A group: `protocol` is the assignor in use. What its last rebalance was for, and when (ms since the epoch), is
+    told by pybroker only, and None elsewhere and before the first one."""
+
+    id: str
+    state: str
+    type: str
+    protocol_type: str
+    protocol: str
+    coordinator: Node
+    members: tuple[Member, ...]
+    rebalance_cause: str | None = None
+    rebalance_ms: int | None = None
+
+
+class GroupsAdmin(CoordinatorsAdmin):
+    """Operations on groups and their members."""
+
+    def groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups in any of these states and of any of these types (none given: all), by id."""
+        self.cluster.metadata([])
+        request = m.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        found: set[GroupListing] = set()
+        for node in self.cluster.nodes:
+            answer = self.cluster.node(node).request(request)
+            raise_for(answer.error_code, f"groups of broker {node}")
+            found.update(GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups)
+        return sorted(g for g in found if _among(g.state, states) and _among(g.type, types))
+
+    def describe_groups(self, ids: Iterable[str]) -> list[GroupDescription]:
+        """These groups. KafkaError(GROUP_ID_NOT_FOUND) if one of them is not there."""
+        outcomes = self._ask_coordinators(ids, _describe)
+        strangers = [group for group, outcome in outcomes.items() if _is_unknown(outcome)]
+        found = {group: self._classic(group, outcome) for group, outcome in outcomes.items() if group not in strangers}
+        for group in strangers:
+            raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+        return [found[group] for group in outcomes]
+
+    def _classic(self, group: str, outcome: Outcome) -> GroupDescription:
+        raise_for(outcome.code, f"group {group}", outcome.message)
+        told = outcome.answer
+        return GroupDescription(
+            group,
+            told.group_state,
+            "classic",
+            told.protocol_type,
+            told.protocol_data,
+            outcome.coordinator,
+            tuple(_member(member, told.protocol_type) for member in sorted(told.members, key=lambda m: m.member_id)),
+        )
+
+    def delete_groups(self, ids: Iterable[str]) -> None:
+        """Delete groups that nobody is in, with their offsets. KafkaError for the first that could not be deleted,
+        whose sentence names those that were."""
+        deleted: list[str] = []
+        for group, outcome in self._ask_coordinators(ids, _delete).items():
+            if outcome.code:
+                done = f" ({', '.join(deleted)}: deleted before that)" if deleted else ""
+                raise KafkaError(outcome.code, sentence(outcome.code, f"group {group}", outcome.message) + done)
+            deleted.append(group)
+
+
+def _among(value: str, wanted: Sequence[str]) -> bool:
+    """Brokers that know no filter answer everything."""
+    return not wanted or value.lower() in {word.lower() for word in wanted}
+
+
+def _describe(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+    for group in coordinator.request(m.DescribeGroupsRequest(groups=list(groups))).groups:
+        yield group.group_id, group.error_code, group.error_message, group
+
+
+def _delete(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+    for result in coordinator.request(m.DeleteGroupsRequest(groups_names=list(groups))).results:
+        yield result.group_id, result.error_code, None, None
+
+
+def _is_unknown(outcome: Outcome) -> bool:
+    """From version 6 on a group that is not there is an error, before that it is dead."""
+    return outcome.code == errors.GROUP_ID_NOT_FOUND or (not outcome.code and outcome.answer.group_state == "Dead")
+
+
+def _member(told: Any, protocol_type: str) -> Member:
+    assignment = _assignment(told.member_assignment) if protocol_type == CONSUMER_PROTOCOL else ()
+    return Member(told.member_id, told.group_instance_id, told.client_id, told.client_host, assignment)
+
+
+def _assignment(data: bytes | memoryview) -> tuple[TopicPartition, ...]:
+    """The partitions in a member's bytes, which are its clients' business: none, where they cannot be read."""
+    kind = m.ConsumerProtocolAssignment
+    if len(data) < 2:
+        return ()
+    version = int.from_bytes(data[:2], "big")
+    try:
+        read, _ = codec.decode(kind, min(version, kind.SCHEMA.last), data, 2)
+    except codec.ProtocolError:
+        return ()
+    return tuple(sorted(TopicPartition(t.topic, p) for t in read.assigned_partitions for p in t.partitions))

@@ -1,0 +1,159 @@
+"""Topics created, described, grown and deleted; the offsets that they hold, and their records cut off at the front."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.metadata import TopicInfo
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+BROKER_DEFAULT: Final = -1
+"""As a number of partitions or a replication factor: what the broker's own configuration says (KIP-464)."""
+
+HIGH_WATERMARK: Final = -1
+"""As an offset to delete records before: all that are there."""
+
+
+class CreatedTopic(NamedTuple):
+    """What a broker made of a request to create a topic; -1 from brokers that do not say (before 2.4)."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+class TopicsAdmin(AdminBase):
+    """Operations on topics and on what is in them."""
+
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
+        """These topics, or all of them. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one of those named is not there."""
+        found = self.cluster.metadata(names)
+        if names is not None:
+            for topic in found:
+                raise_for(topic.error, f"topic {topic.name}")
+        return found
+
+    def exists(self, name: str) -> bool:
+        return any(not topic.error for topic in self.cluster.metadata([name]))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Create a topic and wait until its partitions have leaders; `validate_only` stops before that."""
+        wanted = m.CreateTopicsRequest.Topics(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[m.CreateTopicsRequest.Topics.Configs(name=k, value=v) for k, v in (configs or {}).items()],
+        )
+        request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
+        (answer,) = self._change(request, "topics")
+        if not validate_only:
+            self._until_shown(lambda: self._led(name) > 0)
+        return CreatedTopic(answer.name, answer.num_partitions, answer.replication_factor)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and everything in it."""
+        request = m.DeleteTopicsRequest(
+            topics=[m.DeleteTopicsRequest.Topics(name=name)], topic_names=[name], timeout_ms=self._timeout_ms
+        )
+        self._change(request, "responses")
+        self._until_shown(lambda: not self.exists(name))
+
+    def create_partitions(self, name: str, count: int) -> None:
+        """Grow a topic to `count` partitions in all."""
+        wanted = m.CreatePartitionsRequest.Topics(name=name, count=count, assignments=None)
+        self._change(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=self._timeout_ms), "results")
+        self._until_shown(lambda: self._led(name) >= count)
+
+    def _led(self, name: str) -> int:
+        """The number of a topic's partitions; 0 while the topic is not shown, or one of them has no leader."""
+        (topic,) = self.cluster.metadata([name])
+        return len(topic.partitions) if all(p.leader >= 0 for p in topic.partitions) else 0
+
+    # -- offsets and records ------------------------------------------------------------------------------------------
+
+    def offsets(self, topics: Iterable[TopicInfo], timestamp: int) -> dict[TopicPartition, int | None]:
+        """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None where no leader could
+        tell it, or where no record is that late."""
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        found: dict[TopicPartition, int | None] = {}
+        for topic in topics:
+            for partition in topic.partitions:
+                found[TopicPartition(topic.name, partition.partition)] = None
+                if partition.leader >= 0:
+                    by_leader.setdefault(partition.leader, {}).setdefault(topic.name, []).append(partition.partition)
+        for leader, partitions in by_leader.items():
+            found.update(self._offsets_of(leader, partitions, timestamp))
+        return found
+
+    def _offsets_of(
+        self, leader: int, topics: Mapping[str, Sequence[int]], timestamp: int
+    ) -> dict[TopicPartition, int | None]:
+        """What one leader says of its partitions."""
+        asked = m.ListOffsetsRequest.Topics
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                asked(name=name, partitions=[asked.Partitions(partition_index=p, timestamp=timestamp) for p in indexes])
+                for name, indexes in topics.items()
+            ],
+        )
+        answer = self.cluster.node(leader).request(request)
+        return {
+            TopicPartition(topic.name, p.partition_index): p.offset
+            if p.error_code == errors.NONE and p.offset >= 0
+            else None
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Cut off the records of each partition that lie before an offset (HIGH_WATERMARK: all of them); the offset
+        that it begins with then. KafkaError(OFFSET_OUT_OF_RANGE) for one past the end: the others may be done."""
+        leaders = {
+            TopicPartition(topic.name, p.partition): p.leader
+            for topic in self.topics(sorted({partition.topic for partition in before}))
+            for p in topic.partitions
+        }
+        by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        for (topic, index), offset in before.items():
+            leader = leaders.get(TopicPartition(topic, index))
+            if leader is None:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has no partition {index}")
+            raise_for(errors.LEADER_NOT_AVAILABLE if leader < 0 else errors.NONE, f"partition {topic}-{index}")
+            by_leader.setdefault(leader, {}).setdefault(topic, []).append((index, offset))
+        done = {}
+        for leader, topics in by_leader.items():
+            done.update(self._delete_records(leader, topics))
+        return done
+
+    def _delete_records(
+        self, leader: int, topics: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> dict[TopicPartition, int]:
+        asked = m.DeleteRecordsRequest.Topics
+        request = m.DeleteRecordsRequest(
+            topics=[
+                asked(name=name, partitions=[asked.Partitions(partition_index=p, offset=o) for p, o in partitions])
+                for name, partitions in topics.items()
+            ],
+            timeout_ms=self._timeout_ms,
+        )
+        done = {}
+        for topic in self.cluster.node(leader).request(request).topics:
+            for p in topic.partitions:
+                partition = TopicPartition(topic.name, p.partition_index)
+                raise_for(p.error_code, f"partition {partition}")
+                done[partition] = p.low_watermark
+        return done

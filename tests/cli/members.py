@@ -1,0 +1,53 @@
+"""A consumer of another client in a group, on a thread of its own, so that there is a group to look at."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Self
+
+import confluent_kafka as ck
+
+from tests.harness import until
+
+
+class Reader:
+    """Reads a topic in a group and commits what it has read, until it is left behind."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
+        self.assigned: set[int] = set()
+        self.count = 0
+        self._stop = threading.Event()
+        common = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+        timing = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300, "enable.auto.commit": False}
+        if config.get("group.protocol") == "consumer":
+            timing = {"enable.auto.commit": False}
+        self._consumer = ck.Consumer({**common, **timing, **config})
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            messages = [message for message in self._consumer.consume(100, 0.05) if message.error() is None]
+            self.assigned = {tp.partition for tp in self._consumer.assignment()}
+            if messages:
+                self._consumer.commit(asynchronous=False)
+                self.count += len(messages)
+        self._consumer.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        until("the consumer has partitions", lambda: self.assigned, 60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def write(bootstrap: str, topic: str, count: int, *, partition: int = 0, timestamp_ms: int = 0) -> None:
+    """`count` records, each a number; all at one time, or now if it is 0."""
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=partition, timestamp=timestamp_ms)
+    assert producer.flush(30) == 0
