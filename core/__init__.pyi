@@ -250,6 +250,10 @@ class Plane:
     def finish(self) -> None:
         """Answer what runs, park nothing, close each connection once it is owed nothing."""
     def stop(self) -> None: ...
+    def divert(self, on: bool) -> None:
+        """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
+    def cut(self) -> None:
+        """Close the connections that there are; their clients may come back."""
     def publish(self, partition: Partition, *, opaque: bool) -> int:
         """Let the reactors find a partition; the id that "grown" letters name it by. opaque: they may append to it."""
     def configure(self, partition: Partition, *, opaque: bool) -> None: ...

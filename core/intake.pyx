@@ -8,6 +8,7 @@ frame is read straight into that buffer, which is kept for the next one until th
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
+from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_t, conn_unwatch,
 )
@@ -46,6 +47,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
+    if load_i32(&r.plane.diverted):
+        api = -1
     if api == API_PRODUCE:
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
         if verdict == DECLINED and r.turn.count > 0:

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.atomic cimport load_ptr, store_i32
+from pybroker.core.atomic cimport load_ptr, store_i32, store_i64
 from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.cursor cimport store_be32
@@ -158,6 +158,16 @@ cdef class Plane:
         self.threads.clear()
         for partition in list(self.bells):
             self._unbell(partition)
+
+    def divert(self, bint on) -> None:
+        """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
+        store_i32(&self.state.diverted, on)
+        self._wake()
+
+    def cut(self) -> None:
+        """Close the connections that there are; their clients may come back."""
+        store_i64(&self.state.cut, self.adopted)
+        self._wake()
 
     def _wake(self) -> None:
         for i in range(self.count):

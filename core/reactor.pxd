@@ -34,6 +34,8 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t idle_ms              # connections.max.idle.ms
     int32_t finishing            # answer what runs, read nothing more, close what is quiet
     int32_t stopping
+    int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
+    int64_t cut                  # connections with an id up to this one are to be closed
 
 cdef struct reactor_t:
     plane_t* plane
@@ -55,6 +57,8 @@ cdef struct reactor_t:
     int32_t connections
     int64_t now_ms
     int64_t swept_ms
+    int32_t diverted             # what the plane said in the last turn
+    int64_t cut
     int64_t arena_used
     int64_t busy_ns
     int64_t produced             # requests executed here, and those that went to Python

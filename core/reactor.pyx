@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 from posix.unistd cimport close
 
-from pybroker.core.atomic cimport load_i32
+from pybroker.core.atomic cimport load_i32, load_i64
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_t,
     conn_unwatch,
@@ -330,6 +330,19 @@ cdef void finish_all(reactor_t* r) noexcept nogil:
         c = c.next
 
 
+cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
+    """The plane asks something new of all connections: parked fetches go to Python, or old connections end."""
+    cdef conn_t* c = r.oldest
+    while c != NULL:
+        if c.id <= cut:
+            close_conn(r, c, "")
+        elif diverted and c.state == PARKED:
+            make_ready(r, c)
+        c = c.next
+    r.diverted = diverted
+    r.cut = cut
+
+
 cdef void unready(reactor_t* r, conn_t* c) noexcept nogil:
     """Take a connection out of the list for the next turn, if it got there."""
     cdef conn_t** link = &r.ready
@@ -384,6 +397,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     take_deadlines(r)
     if load_i32(&r.plane.finishing):
         finish_all(r)
+    if load_i32(&r.plane.diverted) != r.diverted or load_i64(&r.plane.cut) != r.cut:
+        heed(r, load_i32(&r.plane.diverted), load_i64(&r.plane.cut))
     served = r.ready
     r.ready = r.ready_last = NULL
     c = served

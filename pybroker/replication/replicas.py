@@ -265,6 +265,11 @@ class Replicas:
         """What each of the plane's reactors counts; nothing without a plane."""
         return self._plane.stats() if self._plane is not None else []
 
+    def divert(self, on: bool) -> None:
+        """Let the handlers in Python execute Produce and Fetch as well, or the plane again; nothing without a plane."""
+        if self._plane is not None:
+            self._plane.divert(on)
+
     def grown(self, key: int) -> None:
         """The plane says that a partition grew that somebody in Python watches."""
         replica = self._published.get(key)

@@ -68,6 +68,10 @@ class Bridge:
             self._finishing = True
             self._plane.finish()
 
+    def cut(self) -> None:
+        """Close every connection; clients may come back at once."""
+        self._plane.cut()
+
     def close(self) -> None:
         """Stop the reactors; waits for their turns, not for requests."""
         self._loop.remove_reader(self._plane.fileno())

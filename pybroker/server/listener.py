@@ -124,9 +124,11 @@ class Listener:
             self.bridge = None  # what is left of its connections closes with the last reference to the plane
 
     def disconnect(self) -> None:
-        """Close the connections that there are, and go on accepting; those of the native plane stay."""
+        """Close the connections that there are, and go on accepting."""
         for connection in list(self._connections):
             connection.close("it was asked for", logging.INFO)
+        if self.bridge is not None:
+            self.bridge.cut()
 
     def limit(self, connections_max: int, connections_per_ip_max: int) -> None:
         """Accept by other limits from now on; connections that are open stay."""

@@ -50,8 +50,7 @@ class BrokerHandle:
     """One broker, started when it is made.
 
     `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
-    goes with the broker. `native_plane` lets Produce and Fetch be served by compiled code, as they are in production;
-    faults then do not reach them. Raises BrokerFailed.
+    goes with the broker. Raises BrokerFailed.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class BrokerHandle:
         mode: Mode = "inprocess",
         settings: Mapping[str, object] | None = None,
         data_dir: str | None = None,
-        native_plane: bool = False,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
@@ -71,7 +69,7 @@ class BrokerHandle:
         self._directory = DataDir(data_dir)
         self.data_dir = self._directory.path
         given = {name: as_text(value) for name, value in (settings or {}).items()}
-        plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given}, native_plane)
+        plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
         self._life: Life = InProcess(plan) if mode == "inprocess" else Subprocess(plan, self._directory)
         self.faults = Faults(self._life.ask)
         LIVE.add(self)

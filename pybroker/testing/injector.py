@@ -9,7 +9,8 @@ fits has the request, and rules are asked in the order in which they were made:
     disconnect   the connection is closed instead of an answer, after it was executed or instead of that
     stall        not executed until the rule is taken back, then as if nothing had been
 
-Requests of the kit's own client, which a test produces and reads with, meet no rule.
+Requests of the kit's own client, which a test produces and reads with, meet no rule. While there is a rule for what the
+native plane executes, the plane hands that to the handlers, too.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from pybroker.testing.records import CLIENT_ID
 ALWAYS: Final = (1 << 31) - 1
 """So often does a failpoint of core fire at most."""
 NATIVE: Final = ("Produce", "Fetch")
-"""The APIs that the native plane executes where it is on, so that no handler sees them."""
+"""The APIs that the native plane executes."""
 _DISK: Final = ("segment.reserve", "segment.write", "segment.create")
 
 
@@ -49,9 +50,14 @@ class Rule:
     hits: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def lives(self) -> bool:
+        """May it catch another request?"""
+        return self.times != 0 and not self.over.is_set()
+
     def takes(self, api: str, call: Call) -> bool:
         """Does it catch this request? If so, that counts."""
-        if self.times == 0 or self.over.is_set() or self.api not in (None, api) or call.client_id == CLIENT_ID:
+        if not self.lives or self.api not in (None, api) or call.client_id == CLIENT_ID:
             return False
         if self.client_id not in (None, call.client_id):
             return False
@@ -69,7 +75,7 @@ class Injector:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.broker = Broker(plan.config(), native_plane=plan.native_plane, through=self.through)
+        self.broker = Broker(plan.config(), through=self.through)
         self._rules: dict[int, Rule] = {}
         self._commands: dict[str, Callable[..., Any]] = {
             "add": self._add,
@@ -89,10 +95,8 @@ class Injector:
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _add(self, rule: int, **fields: Any) -> None:
-        made = Rule(**fields)
-        if self.plan.native_plane and made.api in (None, *NATIVE):
-            raise ValueError("Produce and Fetch meet no fault on the native plane: start with native_plane=False")
-        self._rules[rule] = made
+        self._rules[rule] = Rule(**fields)
+        self._divert()
 
     def _hits(self, rule: int) -> int:
         if rule not in self._rules:
@@ -103,12 +107,20 @@ class Injector:
         """Of a fault that ended with the broker's earlier life nothing is left to do."""
         if rule in self._rules:
             self._rules[rule].over.set()
+            self._divert()
 
     def clear(self) -> None:
         """Take every fault back; what was stalled goes on."""
         for rule in self._rules.values():
             rule.over.set()
+        self._divert()
         self._free_disk()
+
+    def _divert(self) -> None:
+        """Have the native plane hand over what a rule may catch, or execute it again."""
+        if self.broker.replicas is not None:
+            rules = self._rules.values()
+            self.broker.replicas.divert(any(rule.api in (None, *NATIVE) and rule.lives for rule in rules))
 
     def _rebalance(self, group: str) -> None:
         assert self.broker.groups is not None
@@ -132,6 +144,8 @@ class Injector:
     def _guarded(self, api: str, handler: Handler) -> Handler:
         def by(request: Any, call: Call) -> Any:
             rule = next((rule for rule in self._rules.values() if rule.takes(api, call)), None)
+            if rule is not None and not rule.lives:
+                self._divert()
             return handler.by(request, call) if rule is None else _inflict(rule, handler, request, call)
 
         return Handler(by, handler.failed, handler.abandon)

@@ -24,7 +24,6 @@ class Plan:
     log_dir: str
     port: int
     settings: Mapping[str, str]
-    native_plane: bool = False
 
     def config(self) -> "BrokerConfig":
         """The broker's configuration. Raises ConfigError; BrokerFailed for a setting that would do nothing."""

@@ -11,9 +11,7 @@ from pybroker.testing.handle import MODES, BrokerHandle
 from pybroker.testing.shared import SharedBroker
 
 PREFIX_CHARACTERS_MAX: Final = 60
-MARKER: Final = (
-    "pybroker(mode=..., settings={...}, data_dir=..., native_plane=...): how the broker of this test is started"
-)
+MARKER: Final = "pybroker(mode=..., settings={...}, data_dir=...): how the broker of this test is started"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

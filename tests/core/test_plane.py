@@ -299,6 +299,46 @@ def test_a_partition_that_goes_wakes_who_waits_for_it(stage: Stage) -> None:
     assert [kind for kind, *_ in stage.plane.take()] == ["request"]
 
 
+def test_diverted_requests_are_pythons_until_they_are_not(stage: Stage) -> None:
+    """A produce, and a fetch that is parked already, come out as letters; what comes after that is executed here."""
+    reader, writer = Client(stage), Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    assert reader.quiet() and stage.plane.take() == []
+    stage.plane.divert(True)
+    writer.produce(batch(b"a"))
+    stage.step()
+    letters = stage.plane.take()
+    assert sorted(who for _, who, _, _ in letters) == [reader.id, writer.id]
+    assert stage.log.log_end_offset == 0
+    stage.plane.divert(False)
+    for _, who, token, _ in letters:
+        stage.plane.reply(token, [b"answer"] if who == reader.id else None)
+    writer.produce(batch(b"b"))
+    stage.step()
+    assert reader._exactly(10) == b"\0\0\0\6answer"
+    assert writer.receive(PRODUCE, 9)[0] == 1
+    assert stage.log.log_end_offset == 1
+
+
+def test_a_cut_closes_the_connections_that_there_are(stage: Stage) -> None:
+    """Parked, with Python or at rest: each is closed and told; one that comes after it is served."""
+    parked, away, rests = (Client(stage) for _ in range(3))
+    parked.fetch(0, max_wait_ms=60_000)
+    away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    stage.plane.cut()
+    late = Client(stage)
+    assert [client.sock.recv(1) for client in (parked, away, rests)] == [b""] * 3
+    assert sorted(kind for kind, *_ in stage.plane.take()) == ["closed"] * 3 + ["gone"]
+    stage.plane.reply(token, None)
+    late.produce(batch(b"a"))
+    stage.step()
+    assert late.receive(PRODUCE, 9)[0] == 1
+    assert stage.plane.stats()[0]["connections"] == 1
+
+
 def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
     """Fifty fetches of a megabyte, none of them received: what is queued for it stays bounded."""
     for _ in range(20):

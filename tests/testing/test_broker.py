@@ -162,16 +162,3 @@ def test_ten_brokers_at_once() -> None:
                 assert [topic.name for topic in admin.topics()] == ["t"]
                 clusters.add(admin.cluster.id)
         assert len(clusters) == 3
-
-
-def test_the_native_plane_can_be_had(mode: Mode) -> None:
-    """With native_plane=True the broker is the one of production, and says which faults cannot reach it."""
-    with new_broker(mode=mode, native_plane=True) as broker:
-        assert send(Producer(broker.confluent_config()), "t", "a") == [None]
-        broker.kill()
-        broker.restart()
-        assert [r.value for r in broker.records("t")] == [b"a"]
-        for api in ("Produce", "Fetch", None):
-            with pytest.raises(ValueError, match="native_plane=False"):
-                broker.faults.drop(api)
-        assert broker.faults.fail("Metadata", "LEADER_NOT_AVAILABLE").hits == 0

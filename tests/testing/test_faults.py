@@ -114,6 +114,18 @@ def test_a_forced_rebalance(broker: BrokerHandle, consume: Callable[..., Consume
     assert unknown.value.code == UNKNOWN_MEMBER_ID
 
 
+def test_a_fault_reaches_a_fetch_that_waits_already(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
+    """Its next try to find records is caught, and the client fetches again."""
+    broker.produce("t", "a")
+    consumer = consume(broker, "t", fetch_wait_max_ms=60_000, socket_timeout_ms=70_000)
+    assert read(consumer, 1) == [b"a"]
+    with broker.faults.stall("Fetch", times=1) as fault:
+        fault.wait()
+        broker.produce("t", "b")
+        assert read(consumer, 1, timeout_s=0.5) == []
+    assert read(consumer, 1) == [b"b"]
+
+
 def test_closed_connections(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
     """Clients whose connections are cut come back by themselves."""
     broker.produce("t", "a")

@@ -44,13 +44,12 @@ def use(broker: BrokerHandle) -> None:
     broker.records("t")
 
 
-@pytest.mark.parametrize("native_plane", [False, True])
-def test_threads_descriptors_processes_and_files_go(mode: Mode, native_plane: bool) -> None:
+def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
     """After close() this process is as it was, without the help of the garbage collector."""
-    with new_broker(mode=mode, native_plane=native_plane) as broker:  # what is loaded once is loaded
+    with new_broker(mode=mode) as broker:  # what is loaded once is loaded
         use(broker)
     threads, files, processes = set(threading.enumerate()), descriptors(), children()
-    with new_broker(mode=mode, native_plane=native_plane) as broker:
+    with new_broker(mode=mode) as broker:
         use(broker)
         assert os.path.isdir(broker.data_dir)
     broker.close()  # once more does nothing

@@ -77,7 +77,7 @@ def test_the_marker_says_how_the_broker_is_started(pytester: pytest.Pytester) ->
         def test_module(pybroker):
             assert pybroker.mode == "subprocess"
 
-        @pytest.mark.pybroker(settings={"num.partitions": 3}, native_plane=True)
+        @pytest.mark.pybroker(settings={"num.partitions": 3})
         def test_own(pybroker):
             assert pybroker.mode == "inprocess"
             pybroker.produce("t", "a", partition=2)

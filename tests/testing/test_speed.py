@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -12,28 +13,39 @@ from pybroker.testing import Mode, broker
 
 ROUNDS = 20
 PROMISED_MS = {"inprocess": 300, "subprocess": 600}
-PATIENCE = 5
-"""What a machine may be slower when all of its processors are busy with other tests."""
 
 
-def round_ms(mode: Mode) -> tuple[float, float]:
-    """(until the first record is acknowledged, until everything is gone) of one broker."""
-    called = time.perf_counter()
+class Round(NamedTuple):
+    """One broker's life, in ms: until its first record is acknowledged, from there until all is gone, and what the
+    processors worked for it, in this process and the broker's own."""
+
+    acknowledged: float
+    gone: float
+    worked: float
+
+
+def live(mode: Mode) -> Round:
+    called, worked = time.perf_counter(), sum(os.times()[:4])
     with broker(mode=mode) as fresh:
         fresh.produce("t", b"x")
         acknowledged = time.perf_counter()
-    return (acknowledged - called) * 1000, (time.perf_counter() - acknowledged) * 1000
+    ended = time.perf_counter()
+    return Round(1000 * (acknowledged - called), 1000 * (ended - acknowledged), 1000 * (sum(os.times()[:4]) - worked))
 
 
 def test_the_first_record_is_acknowledged_soon(mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
-    """The median of twenty brokers, printed beside what is promised; the promise itself is for a machine at rest."""
-    first, *rounds = [round_ms(mode) for _ in range(ROUNDS + 1)]
-    acknowledged, gone = (statistics.median(times) for times in zip(*rounds, strict=True))
-    quickest, slowest = min(rounds)[0], max(rounds)[0]
+    """The median of twenty brokers is printed beside what is promised, which is for a machine at rest.
+
+    Held to it on any machine are the quickest of them, and the work of the processors, to which no other test adds."""
+    first, *rounds = [live(mode) for _ in range(ROUNDS + 1)]
+    acknowledged, gone, worked = (statistics.median(times) for times in zip(*rounds, strict=True))
+    quickest, slowest = min(rounds).acknowledged, max(rounds).acknowledged
     with capsys.disabled():
         print(
             f"\n  {mode}: first acknowledged record after {acknowledged:.0f} ms, median of {ROUNDS} brokers "
-            f"({quickest:.0f} to {slowest:.0f}; {first[0]:.0f} the first of all); promised: {PROMISED_MS[mode]}; "
-            f"gone {gone:.0f} ms later; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+            f"({quickest:.0f} to {slowest:.0f}; {first.acknowledged:.0f} the first of all); promised: "
+            f"{PROMISED_MS[mode]}; {worked:.0f} ms of processors' work; gone {gone:.0f} ms later; "
+            f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
         )
-    assert acknowledged < PATIENCE * PROMISED_MS[mode]
+    assert quickest < PROMISED_MS[mode]
+    assert worked < PROMISED_MS[mode]
