@@ -1,3 +1,32 @@
-"""A Kafka-compatible message broker: decisions in Python, bytes in `pybroker.core`."""
+"""A Kafka-compatible message broker, decisions in Python and bytes in `pybroker.core`; and a client for any broker."""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pybroker.client.admin import Admin
+    from pybroker.client.consumer import Consumer
+    from pybroker.client.producer import Producer
+    from pybroker.errors import KafkaError
+    from pybroker.model import TopicPartition
+
+__all__ = ["Admin", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
+
+_HOMES = {
+    "Admin": "pybroker.client.admin",
+    "Consumer": "pybroker.client.consumer",
+    "KafkaError": "pybroker.errors",
+    "Producer": "pybroker.client.producer",
+    "TopicPartition": "pybroker.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for: the command line starts without the client."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found

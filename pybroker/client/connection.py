@@ -9,6 +9,7 @@ import contextlib
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pybroker import __version__, errors
@@ -56,7 +57,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return shown_address(self.host, self.port)
 
     @property
     def is_open(self) -> bool:
@@ -71,19 +72,7 @@ class Connection:
 
     def version_of(self, api: Api, version_max: int | None = None) -> int:
         """The highest version that both sides and the caller know. KafkaError(UNSUPPORTED_VERSION) if there is none."""
-        if api.key not in self.versions:
-            raise KafkaError(errors.UNSUPPORTED_VERSION, f"the broker at {self.address} does not serve {api.name}")
-        lowest, highest = self.versions[api.key]
-        known = api.max_version if version_max is None else min(api.max_version, version_max)
-        version = min(highest, known)
-        if version < max(lowest, api.min_version):
-            ours = f"{api.min_version} to {known}"
-            theirs = f"{lowest} to {highest}"
-            raise KafkaError(
-                errors.UNSUPPORTED_VERSION,
-                f"the broker at {self.address} serves {api.name} {theirs}, and this client knows {ours}",
-            )
-        return version
+        return agreed_version(self.versions, api, self.address, version_max)
 
     def request(self, message: Any, *, timeout_s: float | None = None, version_max: int | None = None) -> Any:
         """Send one request message and return the answer to it, both at the highest version in common; `version_max`
@@ -152,17 +141,54 @@ class Connection:
     def _lost(self, error: OSError, doing: str, timeout_s: float) -> KafkaError:
         """The connection is gone; why, in words that name the other end."""
         self.close()
-        if isinstance(error, TimeoutError):
-            return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {self.address} in {timeout_s:g} s")
-        if isinstance(error, ConnectionResetError | BrokenPipeError):
-            why = "it closed the connection"
-        elif isinstance(error, socket.gaierror):
-            why = f"the name {self.host} is not known"
-        else:
-            why = (error.strerror or str(error)).lower()
-        return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {self.address}: {why}")
+        return lost(error, doing, self.host, self.port, timeout_s)
 
     def _nonsense(self, what: str) -> KafkaError:
         """The other end sent what no broker would."""
         self.close()
-        return KafkaError(errors.NETWORK_EXCEPTION, f"{self.address} does not speak Kafka's protocol: it sent {what}")
+        return nonsense(self.address, what)
+
+
+# -- what the blocking connection shares with the channels of producers and consumers ---------------------------------
+
+
+def shown_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def agreed_version(
+    versions: Mapping[int, tuple[int, int]], api: Api, address: str, version_max: int | None = None
+) -> int:
+    """The highest version of an API that both sides and the caller know. KafkaError(UNSUPPORTED_VERSION) if none."""
+    if api.key not in versions:
+        raise KafkaError(errors.UNSUPPORTED_VERSION, f"the broker at {address} does not serve {api.name}")
+    lowest, highest = versions[api.key]
+    known = api.max_version if version_max is None else min(api.max_version, version_max)
+    version = min(highest, known)
+    if version < max(lowest, api.min_version):
+        ours = f"{api.min_version} to {known}"
+        theirs = f"{lowest} to {highest}"
+        raise KafkaError(
+            errors.UNSUPPORTED_VERSION,
+            f"the broker at {address} serves {api.name} {theirs}, and this client knows {ours}",
+        )
+    return version
+
+
+def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> KafkaError:
+    """Why a connection is gone, in words that name the other end."""
+    address = shown_address(host, port)
+    if isinstance(error, TimeoutError):
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        why = "it closed the connection"
+    elif isinstance(error, socket.gaierror):
+        why = f"the name {host} is not known"
+    else:
+        why = (error.strerror or str(error)).lower()
+    return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}")
+
+
+def nonsense(address: str, what: str) -> KafkaError:
+    """The other end sent what no broker would."""
+    return KafkaError(errors.NETWORK_EXCEPTION, f"{address} does not speak Kafka's protocol: it sent {what}")

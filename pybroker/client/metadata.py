@@ -127,7 +127,7 @@ class Cluster:
         self.id = answer.cluster_id
         self.controller_id = answer.controller_id
         self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
-        return sorted((_topic(topic) for topic in answer.topics), key=lambda topic: topic.name)
+        return sorted((topic_info(topic) for topic in answer.topics), key=lambda topic: topic.name)
 
     def ask_controller(self, ask: Callable[[Connection], Answer]) -> Answer:
         """`ask` the controller, and again the next one while the one asked says that it is not (NOT_CONTROLLER)."""
@@ -143,7 +143,8 @@ class Cluster:
             self.controller_id = -1
 
 
-def _topic(answer: Any) -> TopicInfo:
+def topic_info(answer: Any) -> TopicInfo:
+    """A topic of a MetadataResponse."""
     partitions: Iterable[PartitionInfo] = (
         PartitionInfo(
             p.partition_index, p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes), p.error_code

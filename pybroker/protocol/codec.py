@@ -27,6 +27,7 @@ __all__ = [
     "encode",
     "encode_parts",
     "encode_request",
+    "encode_request_parts",
     "encode_response",
     "encode_response_parts",
     "encode_unsupported",
@@ -168,13 +169,24 @@ def _skip_section(data: bytes | memoryview, position: int) -> int:
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any) -> bytes:
     """A request with its header, without the size that frames it. Raises EncodeError."""
+    return _join(_pieces(message, version, _request_header(api_key, version, correlation_id, client_id)))
+
+
+def encode_request_parts(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any
+) -> list[Any]:
+    """As `encode_request`, in parts as `encode_parts` gives them; the lengths add up to what frames it."""
+    return _merge(_pieces(message, version, _request_header(api_key, version, correlation_id, client_id)))
+
+
+def _request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
     header = _REQUEST.pack(api_key, version, correlation_id)
     if api_key != CONTROLLED_SHUTDOWN or version > 0:
         name = None if client_id is None else client_id.encode()
         header += _I16.pack(-1) if name is None else _I16.pack(len(name)) + name
     if version >= KNOWN[api_key].flexible_from:
         header += b"\0"
-    return _join(_pieces(message, version, header))
+    return header
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> bytes:

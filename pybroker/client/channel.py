@@ -1,0 +1,412 @@
+"""One connection of a loop to one broker: any number of requests under way, answered in their order.
+
+    idle --send--> connecting --> greeting --versions known--> ready --any failure--> idle
+      ^                |              |                                                |
+      +---- backoff ---+--------------+------------------------------------------------+
+
+A request that comes before `ready` waits for it. A failure fails all that wait or are under way, each by its own call;
+the next request connects again, after a pause that doubles up to a limit. Everything here runs on the loop's thread.
+"""
+
+import contextlib
+import errno
+import os
+import random
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from pybroker import __version__, errors
+from pybroker.client.connection import (
+    CLIENT_ID,
+    FRAME_BYTES_MAX,
+    agreed_version,
+    lost,
+    nonsense,
+    shown_address,
+)
+from pybroker.client.loop import READ, WRITE, Loop, Timer
+from pybroker.errors import KafkaError
+from pybroker.protocol import apis, codec
+from pybroker.protocol import messages as m
+from pybroker.protocol.apis import Api
+
+Done = Callable[[Any, KafkaError | None], object]
+"""(answer, None) or (None, error); (None, None) for a request without an answer, once the system has it."""
+
+HEAD_BYTES: Final = 1 << 16
+"""Frames that fit are parsed where they were received; a larger one gets bytes of its own."""
+
+_SIZE: Final = struct.Struct(">i")
+_VIEWS_MAX: Final = 64  # what one sendmsg takes
+
+
+class Parcel:
+    """Bytes that go into a request where they are: the codec copies what it takes for ordinary bytes."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = memoryview(data)
+
+    def __len__(self) -> int:
+        return self.data.nbytes
+
+    def tobytes(self) -> bytes:
+        return self.data.tobytes()
+
+
+class _Asked(NamedTuple):
+    """A request under way."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    done: Done
+    due_s: float
+    timeout_s: float
+
+
+class Pauses(NamedTuple):
+    """Seconds between attempts: the first, and the longest; in between they double, each a fifth more or less."""
+
+    first_s: float
+    longest_s: float
+
+    def after(self, failures: int) -> float:
+        return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 30)) * random.uniform(0.8, 1.2)
+
+
+class Channel:
+    """A connection that is opened when it is needed, and again after it was lost."""
+
+    def __init__(self, loop: Loop, host: str, port: int, *, client_id: str, timeout_s: float, pauses: Pauses) -> None:
+        self.host, self.port = host, port
+        self.client_id = client_id
+        self.timeout_s = timeout_s
+        self.ready = False
+        self.asked: deque[_Asked] = deque()
+        self._loop = loop
+        self._pauses = pauses
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._waiting: deque[tuple[Any, Done, float, bool]] = deque()
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_id = 0
+        self._socket: socket.socket | None = None
+        self._addresses: list[Any] = []
+        self._muted = False  # by a throttle time (KIP-219)
+        self._timer: Timer | None = None
+        self._opening: Timer | None = None
+        self._out: deque[Any] = deque()  # memoryviews, and calls that are due when all before them is sent
+        self._events = 0
+        self._head = bytearray(HEAD_BYTES)
+        self._head_view = memoryview(self._head)
+        self._have = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def address(self) -> str:
+        return shown_address(self.host, self.port)
+
+    @property
+    def load(self) -> int:
+        """Requests that wait or are under way."""
+        return len(self.asked) + len(self._waiting)
+
+    @property
+    def failing(self) -> bool:
+        """It is in the pause after a failure."""
+        return self._socket is None and time.monotonic() < self._not_before_s
+
+    def send(self, message: Any, done: Done, *, timeout_s: float | None = None, answered: bool = True) -> None:
+        """Send a request at the highest version in common; `answered` False for Produce with acks=0."""
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        if self.ready and not self._muted:
+            self._send(message, done, timeout_s, answered)
+            return
+        self._waiting.append((message, done, timeout_s, answered))
+        if self._socket is None and self._opening is None:
+            self._opening = self._loop.call_later(max(0.0, self._not_before_s - time.monotonic()), self._open)
+
+    def close(self, error: KafkaError) -> None:
+        """Close it, and fail everything that waits for it."""
+        self.ready = False
+        for timer in (self._timer, self._opening):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._opening = None
+        self._close_socket()
+        self._out.clear()
+        self._have, self._frame = 0, None
+        failed = [asked.done for asked in self.asked] + [done for _, done, _, _ in self._waiting]
+        self.asked.clear()
+        self._waiting.clear()
+        for done in failed:
+            done(None, error)
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._opening = None
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self._fail(lost(error, "reach", self.host, self.port, self.timeout_s))
+            return
+        self._addresses = found[::-1]
+        self._connect_next(ConnectionRefusedError(errno.ECONNREFUSED, "no address"))
+
+    def _connect_next(self, last: OSError) -> None:
+        """Try the next address of the name; the failure of the last one is told."""
+        while self._addresses:
+            family, kind, protocol, _, address = self._addresses.pop()
+            try:
+                sock = self._socket = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                status = sock.connect_ex(address)
+            except OSError as error:
+                last, status = error, error.errno or errno.EIO
+            if status in (0, errno.EINPROGRESS):
+                self._watch(WRITE)
+                self._arm(time.monotonic() + self.timeout_s)
+                return
+            last = OSError(status, os.strerror(status))
+            self._close_socket()
+        self._fail(lost(last, "reach", self.host, self.port, self.timeout_s))
+
+    def _connected(self) -> None:
+        assert self._socket is not None
+        status = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if status or self._is_its_own_peer():
+            self._close_socket()
+            status = status or errno.ECONNREFUSED
+            self._connect_next(OSError(status, os.strerror(status)))
+            return
+        self._addresses.clear()
+        self._watch(READ)
+        self._versions = {apis.API_VERSIONS: (0, apis.KNOWN[apis.API_VERSIONS].max_version)}
+        self._greet(apis.KNOWN[apis.API_VERSIONS].max_version)
+
+    def _is_its_own_peer(self) -> bool:
+        """TCP connects a socket to itself when the port that is tried is the one that it was given."""
+        assert self._socket is not None
+        with contextlib.suppress(OSError):
+            return bool(self._socket.getsockname() == self._socket.getpeername())
+        return False
+
+    def _greet(self, version: int) -> None:
+        self._versions[apis.API_VERSIONS] = (0, version)
+        asked = m.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
+        self._send(asked, self._greeted, self.timeout_s, True)
+
+    def _greeted(self, answer: Any, error: KafkaError | None) -> None:
+        """Versions are learnt; from an older broker in two steps (KIP-511)."""
+        if error is not None:
+            return
+        if answer.error_code == errors.UNSUPPORTED_VERSION and self._versions[apis.API_VERSIONS][1] > 0:
+            highest = max((k.max_version for k in answer.api_keys if k.api_key == apis.API_VERSIONS), default=0)
+            self._greet(min(self._versions[apis.API_VERSIONS][1] - 1, highest))
+            return
+        if answer.error_code:
+            self._fail(KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions"))
+            return
+        self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+        self.ready = True
+        self._failures = 0
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self.ready and not self._muted:
+            self._send(*self._waiting.popleft())
+
+    def _fail(self, error: KafkaError) -> None:
+        """The connection is lost, or could not be had: the next attempt waits."""
+        self._failures += 1
+        self._not_before_s = time.monotonic() + self._pauses.after(self._failures)
+        self.close(error)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, message: Any, done: Done, timeout_s: float, answered: bool) -> None:
+        api = apis.KNOWN[type(message).SCHEMA.key]
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        try:
+            version = agreed_version(self._versions, api, self.address)
+            parts = codec.encode_request_parts(api.key, version, correlation_id, self.client_id, message)
+        except codec.EncodeError as error:
+            done(None, KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}"))
+            return
+        except KafkaError as error:
+            done(None, error)
+            return
+        self._out.append(memoryview(_SIZE.pack(sum(map(len, parts))) + parts[0]))
+        self._out.extend(part.data if type(part) is Parcel else memoryview(part) for part in parts[1:])
+        if answered:
+            asked = _Asked(api, version, correlation_id, done, time.monotonic() + timeout_s, timeout_s)
+            self.asked.append(asked)
+            self._arm(asked.due_s)
+        else:
+            self._out.append(done)
+        if not self._events & WRITE:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        try:
+            while out:
+                if not isinstance(out[0], memoryview):
+                    out.popleft()(None, None)
+                    continue
+                views: list[memoryview] = []
+                for item in out:
+                    if len(views) == _VIEWS_MAX or not isinstance(item, memoryview):
+                        break
+                    views.append(item)
+                assert self._socket is not None
+                sent = self._socket.sendmsg(views)
+                while sent:
+                    size = len(out[0])
+                    if sent < size:
+                        out[0] = out[0][sent:]
+                        break
+                    out.popleft()
+                    sent -= size
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lost(error)
+            return
+        self._watch(READ | WRITE if out else READ)
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _on_events(self, events: int) -> None:
+        if self._socket is not None and self._events == WRITE:
+            self._connected()
+            return
+        if events & READ:
+            self._receive()
+        if events & WRITE and self._socket is not None:
+            self._flush()
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        try:
+            if self._frame is None:
+                received = self._socket.recv_into(self._head_view[self._have :])
+            else:
+                received = self._socket.recv_into(self._frame[self._filled :])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        if not received:
+            self._lost(ConnectionResetError())
+        elif self._frame is None:
+            self._have += received
+            self._parse()
+        else:
+            self._filled += received
+            if self._filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._answer(frame)
+
+    def _parse(self) -> None:
+        """The frames in the head; the rest moves to its front, or becomes the begin of a large frame."""
+        position = 0
+        while self._have - position >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._head, position)
+            if not _SIZE.size <= size <= FRAME_BYTES_MAX:
+                what = f"an answer of {size} bytes, where {_SIZE.size} to {FRAME_BYTES_MAX} are possible"
+                self._fail(nonsense(self.address, what))
+                return
+            start, end = position + _SIZE.size, position + _SIZE.size + size
+            if end > self._have:
+                if size > HEAD_BYTES - _SIZE.size:
+                    self._begin_frame(size, start)
+                    return
+                break
+            self._answer(bytes(self._head_view[start:end]))
+            if self._socket is None:
+                return
+            position = end
+        if position:
+            left = self._have - position
+            self._head[:left] = self._head[position : self._have]
+            self._have = left
+
+    def _begin_frame(self, size: int, start: int) -> None:
+        self._frame = memoryview(bytearray(size))
+        self._filled = self._have - start
+        self._frame[: self._filled] = self._head_view[start : self._have]
+        self._have = 0
+
+    def _answer(self, frame: bytes | memoryview) -> None:
+        if not self.asked:
+            self._fail(nonsense(self.address, "an answer that nobody asked for"))
+            return
+        asked = self.asked[0]
+        try:
+            correlation_id, answer = codec.decode_response(asked.api.key, asked.version, frame)
+        except codec.ProtocolError as error:
+            what = f"an answer to {asked.api.name} {asked.version} that does not parse: {error.message}"
+            self._fail(nonsense(self.address, what))
+            return
+        if correlation_id != asked.correlation_id:
+            what = f"an answer to request {correlation_id}, where {asked.correlation_id} was asked"
+            self._fail(nonsense(self.address, what))
+            return
+        self.asked.popleft()
+        if throttle_ms := getattr(answer, "throttle_time_ms", 0):
+            self._muted = True
+            self._loop.call_later(throttle_ms / 1000, self._unmute)
+        asked.done(answer, None)
+
+    def _unmute(self) -> None:
+        self._muted = False
+        self._send_waiting()
+
+    # -- its end ------------------------------------------------------------------------------------------------------
+
+    def _watch(self, events: int) -> None:
+        if self._socket is not None and events != self._events:
+            self._events = events
+            self._loop.watch(self._socket, events, self._on_events)
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._watch(0)
+            self._socket.close()
+            self._socket = None
+
+    def _lost(self, error: OSError) -> None:
+        doing = "get an answer from" if self.ready else "reach"
+        self._fail(lost(error, doing, self.host, self.port, self.timeout_s))
+
+    def _arm(self, due_s: float) -> None:
+        """Look again when the earliest answer is due."""
+        if self._timer is None or self._timer.call is None or due_s < self._timer.when_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(max(0.0, due_s - time.monotonic()), self._check_due)
+
+    def _check_due(self) -> None:
+        self._timer = None
+        if self._socket is None:
+            return
+        if not self.asked:
+            if not self.ready:
+                self._fail(lost(TimeoutError(), "reach", self.host, self.port, self.timeout_s))
+            return
+        first = min(self.asked, key=lambda asked: asked.due_s)
+        if first.due_s <= time.monotonic():
+            self._fail(lost(TimeoutError(), "get an answer from", self.host, self.port, first.timeout_s))
+        else:
+            self._arm(first.due_s)

@@ -1,0 +1,325 @@
+"""Fetches ahead of what is read, on the loop's thread: one request under way to each broker, bounded by bytes.
+
+What it fetched lies in `chunks`, in the order in which it came, until the consumer takes it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from pybroker import core, errors
+from pybroker.client import list_offsets
+from pybroker.client.fetch_session import FetchSession, Wanted
+from pybroker.client.loop import Timer
+from pybroker.client.network import STALE, Network
+from pybroker.client.positions import EARLIEST, LATEST, Bell, Place, Positions
+from pybroker.client.settings import Settings
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+
+LANE: Final = "fetch"
+RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+_SESSION_ERRORS: Final = frozenset(
+    {
+        errors.FETCH_SESSION_ID_NOT_FOUND,
+        errors.INVALID_FETCH_SESSION_EPOCH,
+        errors.FETCH_SESSION_TOPIC_ID_ERROR,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.INCONSISTENT_TOPIC_ID,
+    }
+)
+_MARGIN_S: Final = 5.0  # what a fetch that waits may take beyond its wait
+
+
+class Chunk(NamedTuple):
+    """Batches of one partition, as they were fetched."""
+
+    place: Place
+    generation: int
+    offset: int
+    """Records before it are not wanted."""
+    next_offset: int
+    """What follows its batches."""
+    data: memoryview
+    aborted: list[tuple[int, int]]
+    """(producer id, first offset) of the aborted transactions in it, for read_committed."""
+
+    @property
+    def stale(self) -> bool:
+        return self.generation != self.place.generation
+
+
+class Fetcher:
+    """Keeps `chunks` filled for the places of a consumer, and looks positions up."""
+
+    def __init__(self, network: Network, settings: Settings, positions: Positions, bell: Bell) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.buffered = 0
+        """Bytes in chunks and, at most, in the answers under way."""
+        self._network = network
+        self._settings = settings
+        self._positions = positions
+        self._bell = bell
+        self._isolation = int(settings.isolation_level == "read_committed")
+        self._sessions: dict[int, FetchSession] = {}
+        self._under_way: dict[int, int] = {}
+        self._retry_s: dict[int, float] = {}
+        self._pumping = False
+        self._timer: Timer | None = None
+        network.listen(self.pump)
+
+    def wake(self) -> None:
+        """From any thread: there may be something to fetch."""
+        if not self._pumping:
+            self._pumping = True
+            self._network.loop.call_soon(self.pump)
+
+    def taken(self, chunk: Chunk) -> None:
+        """From any thread: a chunk was used up, or is of no use."""
+        self.buffered -= len(chunk.data)
+        self.wake()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        self._pumping = False
+        now_s = time.monotonic()
+        self._look_up(now_s)
+        room = self._settings.fetch_max_bytes - self.buffered
+        wanted: dict[int, dict[TopicPartition, Wanted]] = {}
+        for place in self._positions.places.values():
+            if not place.fetchable:
+                continue
+            if place.not_before_s > now_s:
+                self._pump_at(place.not_before_s)
+                continue
+            node = self._node(place, now_s)
+            if node < 0:
+                self._network.want([place.tp.topic])
+            elif node not in self._under_way:
+                wanted.setdefault(node, {})[place.tp] = self._want(place)
+        for node, partitions in wanted.items():
+            if room <= 0:
+                return
+            if self._retry_s.get(node, 0.0) > now_s:
+                self._pump_at(self._retry_s[node])
+                continue
+            room -= self._fetch(node, partitions, room)
+
+    def _node(self, place: Place, now_s: float) -> int:
+        view = self._network.view
+        if place.replica >= 0 and now_s < place.replica_until_s and place.replica in view.nodes:
+            return place.replica
+        return view.leader(*place.tp)
+
+    def _want(self, place: Place) -> Wanted:
+        view = self._network.view
+        topic = view.topics[place.tp.topic]
+        epoch = view.leader_epoch(*place.tp)
+        return Wanted(topic.id, place.fetch_offset, epoch, self._settings.max_partition_fetch_bytes)
+
+    def _fetch(self, node: int, partitions: Mapping[TopicPartition, Wanted], room: int) -> int:
+        """Ask a broker; how many bytes may come."""
+        settings = self._settings
+        session = self._sessions.setdefault(node, FetchSession())
+        size: int = min(room, settings.fetch_max_bytes, settings.max_partition_fetch_bytes * len(partitions))
+        request = session.request(
+            partitions,
+            replica_id=-1,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=self._isolation,
+            rack_id=settings.client_rack,
+        )
+        asked = {tp: self._positions.places[tp] for tp in partitions if tp in self._positions.places}
+        generations = {tp: place.generation for tp, place in asked.items()}
+        self._under_way[node] = size
+        self.buffered += size
+        timeout_s = settings.request_timeout_ms / 1000 + settings.fetch_max_wait_ms / 1000
+        self._network.send(
+            node,
+            request,
+            partial(self._answered, node, asked, generations),
+            lane=LANE,
+            timeout_s=max(timeout_s, settings.fetch_max_wait_ms / 1000 + _MARGIN_S),
+        )
+        return size
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        node: int,
+        asked: Mapping[TopicPartition, Place],
+        generations: Mapping[TopicPartition, int],
+        answer: Any,
+        error: KafkaError | None,
+    ) -> None:
+        self.buffered -= self._under_way.pop(node)
+        session = self._sessions[node]
+        if error is None and answer.error_code:
+            error = KafkaError(answer.error_code)
+        if error is not None:
+            session.reset()
+            if error.code not in _SESSION_ERRORS or not answer:
+                self._retry_s[node] = time.monotonic() + self._network.pauses.first_s
+                self._network.refresh()
+            self.pump()
+            return
+        session.answered(answer.session_id)
+        names = self._network.view.names
+        filled = False
+        for topic in answer.responses:
+            name = topic.topic or names.get(bytes(topic.topic_id), "")
+            for p in topic.partitions:
+                tp = TopicPartition(name, p.partition_index)
+                place = asked.get(tp)
+                if place is None or not self._positions.holds(place) or place.generation != generations[tp]:
+                    session.known.pop(tp, None)  # our picture of it is old: it will be told anew
+                    continue
+                filled = self._take(node, place, p) or filled
+        self.pump()
+        if filled:
+            self._bell.ring()
+
+    def _take(self, node: int, place: Place, answer: Any) -> bool:
+        """What a broker answers of one partition; whether the consumer should look."""
+        if answer.error_code:
+            return self._refused(node, place, answer.error_code)
+        place.high_watermark = answer.high_watermark
+        place.last_stable_offset = answer.last_stable_offset
+        place.log_start_offset = answer.log_start_offset
+        if answer.preferred_read_replica >= 0 and answer.preferred_read_replica != node:
+            place.replica = answer.preferred_read_replica
+            place.replica_until_s = time.monotonic() + self._settings.metadata_max_age_ms / 1000
+            return False
+        data = answer.records
+        if not data:
+            return False
+        try:
+            end, next_offset = whole_batches(data)
+        except core.LogError as error:
+            place.error = KafkaError(error.code, f"{place.tp} at offset {place.fetch_offset}: {error}")
+            return True
+        if not end:
+            size = self._settings.max_partition_fetch_bytes
+            place.error = KafkaError(
+                errors.MESSAGE_TOO_LARGE, f"{place.tp} at offset {place.fetch_offset}: a batch is above {size} bytes"
+            )
+            return True
+        aborted = (
+            [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
+        )
+        self.chunks.append(Chunk(place, place.generation, place.fetch_offset, next_offset, data[:end], aborted))
+        self.buffered += end
+        place.fetch_offset = max(next_offset, place.fetch_offset)
+        return True
+
+    def _refused(self, node: int, place: Place, code: int) -> bool:
+        if code == errors.OFFSET_OUT_OF_RANGE:
+            if place.replica == node:
+                place.replica = -1  # the leader may still have it
+                return False
+            return self._out_of_range(place)
+        if code in STALE or code == errors.OFFSET_NOT_AVAILABLE or errors.lookup(code).retriable:
+            place.not_before_s = time.monotonic() + self._network.pauses.first_s
+            place.replica = -1
+            self._network.refresh()
+            return False
+        place.error = KafkaError(code, f"{place.tp}: {errors.lookup(code).meaning}")
+        return True
+
+    def _out_of_range(self, place: Place) -> bool:
+        to = RESETS[self._settings.auto_offset_reset]
+        if place.position != place.fetch_offset:  # first what was fetched before; then we will be here again
+            place.not_before_s = time.monotonic() + self._network.pauses.first_s
+            return True
+        if to is None:
+            place.error = KafkaError(
+                errors.OFFSET_OUT_OF_RANGE, f"{place.tp}: offset {place.fetch_offset} is outside what the broker has"
+            )
+            return True
+        place.reset(to)
+        return False
+
+    # -- positions -----------------------------------------------------------------------------------------------------
+
+    def _look_up(self, now_s: float) -> None:
+        """Ask for the positions that are to be reset."""
+        lost: dict[TopicPartition, int] = {}
+        for place in self._positions.places.values():
+            if place.reset_to is None or place.asking or place.error is not None:
+                continue
+            if place.not_before_s > now_s:
+                self._pump_at(place.not_before_s)
+            else:
+                lost[place.tp] = place.reset_to
+        view = self._network.view
+        for leader, times in list_offsets.by_leader(view, lost).items():
+            places = {tp: self._positions.places[tp] for tp in times}
+            if leader < 0:
+                self._network.want({tp.topic for tp in times})
+                self._fail_unknown(places)
+                continue
+            for place in places.values():
+                place.asking = True
+            request = list_offsets.request(
+                view, times, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
+            )
+            generations = {tp: place.generation for tp, place in places.items()}
+            self._network.send(leader, request, partial(self._found, places, generations))
+
+    def _fail_unknown(self, places: Mapping[TopicPartition, Place]) -> None:
+        """A topic that may not be read, or has no such name, will never have a leader."""
+        for tp, place in places.items():
+            topic = self._network.view.topics.get(tp.topic)
+            if topic is not None and topic.error and not errors.lookup(topic.error).retriable:
+                place.error = KafkaError(topic.error, f"topic {tp.topic!r}: {errors.lookup(topic.error).meaning}")
+                self._bell.ring()
+
+    def _found(
+        self,
+        places: Mapping[TopicPartition, Place],
+        generations: Mapping[TopicPartition, int],
+        answer: Any,
+        error: KafkaError | None,
+    ) -> None:
+        found = list_offsets.answers(answer) if answer is not None else {}
+        for tp, place in places.items():
+            if place.generation != generations[tp]:
+                continue
+            place.asking = False
+            told = found.get(tp)
+            problem = error or (told.error if told else KafkaError(errors.UNKNOWN_SERVER_ERROR))
+            if problem is None and told is not None and told.offset >= 0:
+                place.move(told.offset)
+            elif problem is None:
+                place.reset(LATEST)  # no record is that late
+            elif problem.retriable or problem.code in STALE:
+                place.not_before_s = time.monotonic() + self._network.pauses.first_s
+                self._network.refresh()
+            else:
+                place.error = problem
+        self._bell.ring()
+        self.pump()
+
+    def _pump_at(self, when_s: float) -> None:
+        if self._timer is None or self._timer.call is None or when_s < self._timer.when_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._network.loop.call_later(max(0.0, when_s - time.monotonic()), self._pump_late)
+
+    def _pump_late(self) -> None:
+        self._timer = None
+        self.pump()
+
+
+def whole_batches(data: memoryview) -> tuple[int, int]:
+    """(bytes, next offset) of the whole batches that data begins with; a cut one is left out. Raises LogError."""
+    end, next_offset = 0, -1
+    for position, header in core.iter_batches(data, check_crc=False):
+        end, next_offset = position + header.size, header.last_offset + 1
+    return end, next_offset

@@ -1,0 +1,143 @@
+"""The one thread of a client on which its sockets, timers and answers live.
+
+What runs on it belongs to it: connections and their queues need no lock. Other threads hand work over by `call_soon`,
+which costs a system call only while the thread sleeps and nobody has woken it yet.
+"""
+
+import contextlib
+import heapq
+import itertools
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+READ: Final = selectors.EVENT_READ
+WRITE: Final = selectors.EVENT_WRITE
+
+_log = logging.getLogger(__name__)
+
+
+class Timer:
+    """A call that is due at a time of `time.monotonic()`; `cancel` takes it back."""
+
+    __slots__ = ("call", "when_s")
+
+    def __init__(self, when_s: float, call: Callable[[], object]) -> None:
+        self.when_s = when_s
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """A thread that waits for sockets and for time. A call that fails is logged, and the thread goes on."""
+
+    def __init__(self, name: str) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._wakes = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakes.setblocking(False)
+        self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._woken = False
+        self._running = True
+        self._selector.register(self._wakes, READ, self._drain)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def running(self) -> bool:
+        return self._running and self._thread.is_alive()
+
+    # -- from any thread -----------------------------------------------------------------------------------------------
+
+    def call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Run a call on the loop's thread."""
+        self._soon.append((call, arguments))
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(OSError):  # it has ended, or has so many wakes to read that one more is none
+                self._waker.send(b"\0")
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread, once it has done what was handed to it."""
+        self.call_soon(self._stop)
+        if not self.here:
+            self._thread.join(timeout_s)
+
+    # -- on its thread -------------------------------------------------------------------------------------------------
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        timer = Timer(time.monotonic() + delay_s, call)
+        heapq.heappush(self._timers, (timer.when_s, next(self._order), timer))
+        return timer
+
+    def watch(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
+        """Call with the events that came, from now on; events 0 ends that."""
+        known = sock in self._selector.get_map()
+        if not events:
+            if known:
+                self._selector.unregister(sock)
+        elif known:
+            self._selector.modify(sock, events, call)
+        else:
+            self._selector.register(sock, events, call)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _drain(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakes.recv(64)
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                for key, events in self._selector.select(self._wait_s()):
+                    self._guard(key.data, events)
+                self._run_soon()
+                self._run_timers()
+        finally:
+            self._running = False
+            self._selector.close()
+            self._wakes.close()
+            self._waker.close()
+
+    def _wait_s(self) -> float | None:
+        if self._soon:
+            return 0
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _run_soon(self) -> None:
+        """What is there now; what it adds runs in the next turn, after the sockets had theirs."""
+        self._woken = False
+        for _ in range(len(self._soon)):
+            call, arguments = self._soon.popleft()
+            self._guard(call, *arguments)
+
+    def _run_timers(self) -> None:
+        now_s = time.monotonic()
+        while self._timers and self._timers[0][0] <= now_s:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.call is not None:
+                self._guard(timer.call)
+
+    def _guard(self, call: Callable[..., object], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception:
+            _log.exception("a call on the thread %s failed", self._thread.name)

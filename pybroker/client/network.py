@@ -1,0 +1,264 @@
+"""The brokers as a producer or consumer reaches them: channels by broker, and metadata that is kept fresh.
+
+Metadata is asked for the topics that somebody wants, when it grows old, and when an answer says that it is wrong; what
+is known is a `View`, replaced as a whole, so that any thread may read it.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pybroker import errors
+from pybroker.client.channel import Channel, Done, Pauses
+from pybroker.client.connection import shown_address
+from pybroker.client.loop import Loop, Timer
+from pybroker.client.metadata import Node, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.settings import Settings
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+ANY: Final = None
+"""As a node: whichever broker answers."""
+
+STALE: Final = frozenset(
+    {
+        errors.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.LEADER_NOT_AVAILABLE,
+        errors.NOT_LEADER_OR_FOLLOWER,
+        errors.REPLICA_NOT_AVAILABLE,
+        errors.NETWORK_EXCEPTION,
+        errors.REQUEST_TIMED_OUT,
+        errors.KAFKA_STORAGE_ERROR,
+        errors.LISTENER_NOT_FOUND,
+        errors.FENCED_LEADER_EPOCH,
+        errors.UNKNOWN_LEADER_EPOCH,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.INCONSISTENT_TOPIC_ID,
+        errors.BROKER_NOT_AVAILABLE,
+    }
+)
+"""What is answered to one whose metadata is old."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What was last told of the cluster. A topic that does not exist is in `topics` with its error."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    names: dict[bytes, str] = field(default_factory=dict)
+    """Topics by id."""
+    controller_id: int = -1
+    version: int = 0
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition; -1 if none is known."""
+        known = self.topics.get(topic)
+        if known is None or partition >= len(known.partitions):
+            return -1
+        leader = known.partitions[partition].leader
+        return leader if leader in self.nodes else -1
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        known = self.topics.get(topic)
+        return known.partitions[partition].leader_epoch if known and partition < len(known.partitions) else -1
+
+
+class Network:
+    """The loop of a client, its channels and its view. Methods are for the loop's thread but where they say so."""
+
+    def __init__(self, name: str, settings: Settings, *, create_topics: bool) -> None:
+        self.settings = settings
+        self.view = View()
+        self.failure: KafkaError | None = None
+        """Why no metadata could be had, since it was had last."""
+        self.pauses = Pauses(settings.retry_backoff_ms / 1000, settings.retry_backoff_max_ms / 1000)
+        self._bootstrap = parse_bootstrap(settings.bootstrap_servers)
+        self._create_topics = create_topics
+        self._channels: dict[tuple[str, int, str], Channel] = {}
+        self._wanted: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self._asking = False
+        self._again = False
+        self._failures = 0
+        self._next_bootstrap = 0
+        self._refresh_timer: Timer | None = None
+        self._listeners: list[Callable[[], object]] = []
+        self._closed = False
+        self.loop = Loop(name)
+
+    # -- from any thread -----------------------------------------------------------------------------------------------
+
+    def call(self, node: int | None, message: Any, *, lane: str = "", timeout_s: float | None = None) -> Future[Any]:
+        """Send a request from another thread; a future of its answer, or of KafkaError."""
+        future: Future[Any] = Future()
+
+        def done(answer: Any, error: KafkaError | None) -> None:
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+        if not self.loop.running:
+            future.set_exception(_closed())
+        else:
+            self.loop.call_soon(lambda: self.send(node, message, done, lane=lane, timeout_s=timeout_s))
+        return future
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep the metadata of these topics too, and ask for what is missing."""
+        new = set(topics) - self._wanted
+        if new:
+            self._wanted = self._wanted | new  # a new one: the loop may be reading the old one
+            self.refresh_soon()
+
+    def want_pattern(self, pattern: re.Pattern[str] | None) -> None:
+        """Keep the metadata of every topic, as which of them match can change."""
+        self._pattern = pattern
+        self.refresh_soon()
+
+    def refresh_soon(self) -> None:
+        """Ask for metadata, now or after the pause that failures call for."""
+        self.loop.call_soon(self.refresh)
+
+    def close(self) -> None:
+        """End the thread; what is under way fails."""
+        if self.loop.running:
+            self.loop.call_soon(self._close_channels)
+            self.loop.close()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call on the loop's thread after every change of the view."""
+        self._listeners.append(listener)
+
+    def channel(self, node: int | None, lane: str = "") -> Channel:
+        """The channel to a broker. KafkaError(BROKER_NOT_AVAILABLE) if the cluster has no such broker.
+
+        Requests that wait at the broker (a fetch, a join) hold up those behind them: they get a lane of their own."""
+        if self._closed:
+            raise _closed()
+        if node is ANY:
+            host, port = self._any_address()
+        elif node in self.view.nodes:
+            host, port = self.view.nodes[node].host, self.view.nodes[node].port
+        else:
+            raise KafkaError(errors.BROKER_NOT_AVAILABLE, f"the cluster knows no broker {node}")
+        found = self._channels.get((host, port, lane))
+        if found is None:
+            found = self._channels[host, port, lane] = Channel(
+                self.loop,
+                host,
+                port,
+                client_id=self.settings.client_id,
+                timeout_s=self.settings.request_timeout_ms / 1000,
+                pauses=Pauses(self.settings.reconnect_backoff_ms / 1000, self.settings.reconnect_backoff_max_ms / 1000),
+            )
+        return found
+
+    def send(
+        self, node: int | None, message: Any, done: Done, *, lane: str = "", timeout_s: float | None = None
+    ) -> None:
+        """Send a request; what it fails with may be that there is no such broker."""
+        try:
+            channel = self.channel(node, lane)
+        except KafkaError as error:
+            done(None, error)
+            return
+        channel.send(message, done, timeout_s=timeout_s)
+
+    def _any_address(self) -> tuple[str, int]:
+        """A broker that is connected, or else the next of those known and given that is not failing."""
+        ready = [c for c in self._channels.values() if c.ready]
+        if ready:
+            least = min(ready, key=lambda channel: channel.load)
+            return least.host, least.port
+        known = [(node.host, node.port) for node in self.view.nodes.values()]
+        addresses = known + [a for a in self._bootstrap if a not in known]
+        for _ in addresses:
+            address = addresses[self._next_bootstrap % len(addresses)]
+            self._next_bootstrap += 1
+            channel = self._channels.get((*address, ""))
+            if channel is None or not channel.failing:
+                return address
+        return addresses[self._next_bootstrap % len(addresses)]
+
+    def _close_channels(self) -> None:
+        self._closed = True
+        for channel in self._channels.values():
+            channel.close(_closed())
+
+    # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Ask for metadata unless that is under way; then once more when its answer is there."""
+        if self._asking or self._closed:
+            self._again = True
+            return
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+        self._asking, self._again = True, False
+        wanted = sorted(self._wanted)
+        asked = None if self._pattern is not None else [m.MetadataRequest.Topics(name=name) for name in wanted]
+        request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=self._create_topics)
+        self.send(ANY, request, lambda answer, error: self._learn(wanted, answer, error))
+
+    def _learn(self, wanted: list[str], answer: Any, error: KafkaError | None) -> None:
+        self._asking = False
+        if error is None and answer.error_code:
+            error = KafkaError(answer.error_code)
+        if error is not None:
+            self.failure = error
+            self._failures += 1
+            self._refresh_in(self.pauses.after(self._failures))
+            self._tell()
+            return
+        self.failure = None
+        told = [topic_info(topic) for topic in answer.topics]
+        topics = {topic.name: topic for topic in told if topic.name}
+        self.view = View(
+            nodes={b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers},
+            topics=topics,
+            names={topic.id: topic.name for topic in topics.values() if any(topic.id)},
+            controller_id=answer.controller_id,
+            version=self.view.version + 1,
+        )
+        self._close_strangers()
+        incomplete = any(self._incomplete(topics.get(name)) for name in wanted)
+        self._failures = self._failures + 1 if incomplete else 0
+        age_s = self.settings.metadata_max_age_ms / 1000
+        self._refresh_in(self.pauses.after(self._failures) if incomplete else age_s)
+        self._tell()
+        if self._again or not self._wanted <= topics.keys() | set(wanted):
+            self.refresh()
+
+    @staticmethod
+    def _incomplete(topic: TopicInfo | None) -> bool:
+        """Something is missing that may come soon: the topic itself, or a leader."""
+        if topic is None or (topic.error and errors.lookup(topic.error).retriable):
+            return True
+        return any(p.leader < 0 for p in topic.partitions)
+
+    def _close_strangers(self) -> None:
+        """Channels to addresses that are no broker's any more."""
+        addresses = {(n.host, n.port) for n in self.view.nodes.values()} | {*self._bootstrap}
+        for key in [key for key in self._channels if key[:2] not in addresses]:
+            words = f"{shown_address(*key[:2])} is no broker of the cluster any more"
+            gone = KafkaError(errors.NETWORK_EXCEPTION, words)
+            self._channels.pop(key).close(gone)
+
+    def _refresh_in(self, delay_s: float) -> None:
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+        self._refresh_timer = self.loop.call_later(delay_s, self.refresh)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _closed() -> KafkaError:
+    return KafkaError(errors.NETWORK_EXCEPTION, "the client is closed")

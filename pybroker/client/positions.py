@@ -1,0 +1,101 @@
+"""Where a consumer stands in each partition that it reads.
+
+    unknown --committed offset or none--> to be reset --ListOffsets--> known --records returned, seek--> known
+                                               ^---- out of range -----'
+
+`position` is what poll() returns next, `fetch_offset` what is asked of the broker next: prefetched records lie between
+them. A seek starts another generation, and what was fetched for an older one is dropped.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One partition that is read."""
+
+    tp: TopicPartition
+    position: int = -1
+    fetch_offset: int = -1
+    generation: int = 0
+    paused: bool = False
+    reset_to: int | None = None
+    """EARLIEST, LATEST or a time in milliseconds, while it is to be looked up."""
+    asking: bool = False
+    """An answer that will set the position is under way."""
+    not_before_s: float = 0.0
+    """After a failure it is asked for again then."""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    error: KafkaError | None = None
+    """What the next poll() raises."""
+    replica: int = -1
+    """A closer broker that the leader named (KIP-392)."""
+    replica_until_s: float = 0.0
+
+    def move(self, offset: int) -> None:
+        """Stand at an offset."""
+        self.position = self.fetch_offset = offset
+        self.reset_to, self.error, self.not_before_s = None, None, 0.0
+        self.generation += 1
+
+    def reset(self, to: int) -> None:
+        """Have the position looked up."""
+        self.position = self.fetch_offset = -1
+        self.reset_to, self.error, self.not_before_s = to, None, 0.0
+        self.asking = False
+        self.generation += 1
+
+    @property
+    def fetchable(self) -> bool:
+        return self.fetch_offset >= 0 and not self.paused and self.error is None
+
+
+class Positions:
+    """The assigned partitions. The dict is replaced and never changed, so that any thread may walk it."""
+
+    def __init__(self) -> None:
+        self.places: dict[TopicPartition, Place] = {}
+        self.lock = threading.RLock()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these; those read before keep their places."""
+        with self.lock:
+            self.places = {tp: self.places.get(tp) or Place(tp) for tp in partitions}
+
+    def get(self, tp: tuple[str, int]) -> Place:
+        """KeyError-like ValueError in a sentence where it is not assigned."""
+        place = self.places.get(TopicPartition(*tp))
+        if place is None:
+            raise ValueError(f"partition {TopicPartition(*tp)} is not assigned to this consumer")
+        return place
+
+    def holds(self, place: Place) -> bool:
+        return self.places.get(place.tp) is place
+
+
+class Bell:
+    """What a caller waits on until something happened; `also` is called too, at each ring."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.also: list[Callable[[], object]] = []
+
+    def ring(self) -> None:
+        self._event.set()
+        for call in self.also:
+            call()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at the next ring, or at once if one came since the last wait."""
+        self._event.wait(timeout_s)
+        self._event.clear()

@@ -1,0 +1,190 @@
+"""A producer: records in, acknowledgements out, and in between batches of many records a request."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from pybroker import errors
+from pybroker.client.accumulator import Accumulator
+from pybroker.client.delivery import Delivery, Headers, RecordMetadata
+from pybroker.client.metadata import TopicInfo
+from pybroker.client.network import Network
+from pybroker.client.partitioner import Sticky, partition_for_key
+from pybroker.client.sender import Sender
+from pybroker.client.settings import PRODUCER, Settings
+from pybroker.config.settings import ConfigError
+from pybroker.errors import KafkaError
+
+__all__ = ["Delivery", "Producer", "RecordMetadata"]
+
+IN_FLIGHT_MAX: Final = 5
+"""Of an idempotent producer: so many batches of a producer the brokers remember (KIP-98)."""
+
+_POLL_S: Final = 0.005
+
+
+class Producer:
+    """Sends records to topics, from any number of threads.
+
+    Settings are Kafka's, with underscores (see docs/client.md); ConfigError if one is unknown or not allowed.
+    Use it in a `with`, or `close()` it: what was not flushed is lost with the process.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = s = Settings("producer", PRODUCER, settings)
+        acks = {"all": -1}.get(s.acks) or int(s.acks)
+        idempotent = self._idempotence(acks)
+        self._block_s = s.max_block_ms / 1000
+        self._network = Network("pybroker-producer", s, create_topics=True)
+        self._sender = Sender(self._network, s, acks=acks, idempotent=idempotent)
+        self._accumulator = self._sender.accumulator = Accumulator(
+            batch_size=s.batch_size,
+            linger_s=s.linger_ms / 1000,
+            buffer_memory=s.buffer_memory,
+            record_size_max=s.max_request_size,
+            wake=self._sender.wake,
+        )
+        self._sticky: dict[str, Sticky] = {}
+        self._closed = False
+
+    def _idempotence(self, acks: int) -> bool:
+        """On unless the settings rule it out; asked for and ruled out is an error."""
+        s = self._settings
+        wrong = ""
+        if acks != -1:
+            wrong = f"acks=all, not {s.acks}"
+        elif s.retries == 0:
+            wrong = "retries"
+        elif s.max_in_flight_requests_per_connection > IN_FLIGHT_MAX:
+            wrong = f"max_in_flight_requests_per_connection of at most {IN_FLIGHT_MAX}"
+        if s.enable_idempotence and wrong:
+            raise ConfigError(f"enable_idempotence needs {wrong}")
+        return s.enable_idempotence is not False and not wrong
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(None if kind is None else 0)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery:
+        """Add a record to the batch of its partition, and return what will tell its outcome.
+
+        Text is UTF-8; a value of None is a tombstone. Without a partition the key decides as in Java, and without a
+        key the partition changes from batch to batch. Waits up to max_block_ms for metadata and memory. Raises
+        KafkaError: 3 if there is no such topic or partition, 7 if the wait was in vain, 10 if the record is too large;
+        TypeError for what are no bytes."""
+        data, name = _bytes("value", value), _bytes("key", key)
+        deadline_s = time.monotonic() + self._block_s
+        info = self._network.view.topics.get(topic)
+        if info is None or info.error or not info.partitions:
+            info = self._wait_for(topic, deadline_s)
+        if partition is None:
+            partition = self._partition(info, name)
+        elif not 0 <= partition < len(info.partitions):
+            info = self._wait_for(topic, deadline_s, partition)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        delivery = self._accumulator.append(topic, partition, timestamp_ms, name, data, headers, self._block_s)
+        if on_delivery is not None:
+            delivery.add_done_callback(on_delivery)
+        return delivery
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic. Raises KafkaError as `send` does."""
+        info = self._wait_for(topic, time.monotonic() + self._block_s)
+        return [p.partition for p in info.partitions]
+
+    def _partition(self, info: TopicInfo, key: bytes | None) -> int:
+        if key is not None:
+            return partition_for_key(key, len(info.partitions))
+        sticky = self._sticky.get(info.name)
+        if sticky is None:
+            sticky = self._sticky.setdefault(info.name, Sticky())
+        queues = self._accumulator.queues
+        current = queues.get((info.name, sticky.current))
+        if current is not None and current.open is not None:
+            return sticky.current
+        led = [p.partition for p in info.partitions if p.leader >= 0] or [p.partition for p in info.partitions]
+        return sticky.choose(led, [len(queues.get((info.name, p), ())) for p in led])
+
+    def _wait_for(self, topic: str, deadline_s: float, partition: int = -1) -> TopicInfo:
+        """The topic once metadata has it, with the partition."""
+        if not topic:
+            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, "a topic has a name")
+        network = self._network
+        network.want([topic])
+        seen = network.view.version
+        while True:
+            view = network.view
+            info = view.topics.get(topic)
+            error = errors.lookup(info.error if info else errors.NONE)
+            if info and not error.code and info.partitions and partition < len(info.partitions):
+                return info
+            if error.code and not error.retriable:
+                raise KafkaError(error.code, f"topic {topic!r}: {error.meaning}")
+            if self._closed:
+                raise KafkaError(errors.INVALID_REQUEST, "the producer is closed")
+            if info and not error.code and partition >= 0 and view.version > seen:
+                raise KafkaError(
+                    errors.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}",
+                )
+            if time.monotonic() > deadline_s:
+                raise self._unknown(topic, error)
+            if info and partition >= 0 and view.version == seen:
+                network.refresh_soon()
+            time.sleep(_POLL_S)
+
+    def _unknown(self, topic: str, error: errors.ErrorCode) -> KafkaError:
+        waited = f"within max_block_ms of {self._settings.max_block_ms}"
+        if self._network.failure is not None:
+            failure = self._network.failure
+            return KafkaError(failure.code, f"no metadata of topic {topic!r} {waited}: {failure.message}")
+        if error.code:
+            return KafkaError(error.code, f"topic {topic!r} did not come up {waited}: {error.meaning}")
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"no metadata of topic {topic!r} {waited}")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send what waits and return once everything sent before has its outcome. TimeoutError if that takes longer.
+
+        It raises nothing for records that were refused: their deliveries do."""
+        if not self._accumulator.flush(timeout_s):
+            raise TimeoutError(f"not everything was acknowledged within {timeout_s:g} s")
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, for as long as that may take, and end; what is not acknowledged then fails. Again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._accumulator.close()
+        try:
+            if timeout_s != 0:
+                self._accumulator.flush(timeout_s)
+        finally:
+            self._network.close()
+            self._sender.fail_all(KafkaError(errors.NETWORK_EXCEPTION, "the producer was closed before it was sent"))
+
+
+def _bytes(what: str, content: bytes | str | None) -> bytes | None:
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}")

@@ -1,0 +1,296 @@
+"""Batches to requests and answers to outcomes, on the loop's thread.
+
+Each partition counts the sequences of its batches (KIP-98) under an epoch of its own, so that a batch which is sent
+again is neither stored twice nor overtaken. A batch that may or may not have been stored when it is given up leaves a
+gap in them; the queue is then *renewing*: batches with a sequence are sent until each is known to be stored or not, and
+then the epoch is raised and sequences begin at 0 (as KIP-360 has it, but for one partition and not for all).
+
+    steady --a sequenced batch fails--> renewing --none is sequenced any more--> steady, epoch + 1
+"""
+
+import logging
+import time
+from typing import Any, Final
+
+from pybroker import errors
+from pybroker.client.accumulator import Accumulator, Queue
+from pybroker.client.channel import Parcel
+from pybroker.client.delivery import Batch
+from pybroker.client.loop import Timer
+from pybroker.client.network import ANY, STALE, Network
+from pybroker.client.settings import Settings
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.protocol.compression import CODECS
+
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+EPOCH_MAX: Final = 0x7FFF
+
+_OUT_OF_SEQUENCE: Final = frozenset(
+    {errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.UNKNOWN_PRODUCER_ID, errors.INVALID_PRODUCER_EPOCH}
+)
+_log = logging.getLogger(__name__)
+
+
+class Sender:
+    """Sends what an accumulator holds, in order, and tells it the outcomes."""
+
+    def __init__(self, network: Network, settings: Settings, *, acks: int, idempotent: bool) -> None:
+        self._network = network
+        self._acks = acks
+        self._idempotent = idempotent
+        self._codec = CODECS.index(settings.compression_type)
+        self._level: int | None = settings.compression_level
+        self._retries: int = settings.retries
+        self._in_flight_max: int = settings.max_in_flight_requests_per_connection
+        self._request_size: int = settings.max_request_size
+        self._request_timeout_ms: int = settings.request_timeout_ms
+        self._delivery_timeout_s: float = settings.delivery_timeout_ms / 1000
+        self._producer_id = -1
+        self._epoch = -1
+        self._asking_id = False
+        self._id_failures = 0
+        self._timer: Timer | None = None
+        self._pumping = False
+        self.accumulator: Accumulator
+        network.listen(self._pump)
+
+    def wake(self) -> None:
+        """From any thread: there may be something to send."""
+        if not self._pumping:
+            self._pumping = True
+            self._network.loop.call_soon(self._pump)
+
+    # -- what can be sent now ------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        self._pumping = False
+        now_s = time.monotonic()
+        requests: dict[int, list[tuple[Queue, Batch]]] = {}
+        due_s = now_s + 3600.0
+        for queue in list(self.accumulator.busy):
+            self.accumulator.seal(queue, now_s)
+            due_s = min(due_s, self._expire(queue, now_s))
+            if not queue.ready:
+                if queue.open is not None:
+                    due_s = min(due_s, queue.open.created_s + self.accumulator.linger_s)
+                else:
+                    self.accumulator.rest(queue)
+            elif queue.not_before_s > now_s:
+                due_s = min(due_s, queue.not_before_s)
+            elif self._may_send(queue):
+                leader = self._leader(queue)
+                if leader >= 0:
+                    requests.setdefault(leader, []).append((queue, queue.ready[0]))
+        for leader, candidates in requests.items():
+            self._send_to(leader, candidates)
+        self._pump_at(due_s)
+
+    def _pump_at(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._network.loop.call_later(max(0.0005, due_s - time.monotonic()), self._pump)
+
+    def _leader(self, queue: Queue) -> int:
+        leader = self._network.view.leader(queue.topic, queue.partition)
+        if leader < 0:
+            self._network.want([queue.topic])
+        return leader
+
+    def _may_send(self, queue: Queue) -> bool:
+        """A batch that was sent before goes alone, so that nothing overtakes it."""
+        batch = queue.ready[0]
+        if batch.attempts and queue.in_flight:
+            return False
+        if not self._idempotent or batch.sequence >= 0:
+            return True
+        if queue.renewing:
+            if queue.in_flight:
+                return False
+            self._renew(queue)
+        if queue.producer_id < 0:
+            if self._producer_id < 0:
+                self._ask_producer_id()
+                return False
+            queue.producer_id, queue.epoch, queue.next_sequence = self._producer_id, self._epoch, 0
+        return True
+
+    def _send_to(self, leader: int, candidates: list[tuple[Queue, Batch]]) -> None:
+        """One request or several to a broker, as many as may be under way."""
+        try:
+            channel = self._network.channel(leader)
+        except KafkaError:
+            self._network.refresh()
+            return
+        while candidates and channel.load < self._in_flight_max:
+            taken: list[tuple[Queue, Batch]] = []
+            size = 0
+            while candidates and (not taken or size + candidates[0][1].size <= self._request_size):
+                queue, batch = candidates.pop(0)
+                taken.append((queue, batch))
+                size += batch.size
+            self._request(leader, taken)
+            candidates += [(q, q.ready[0]) for q, _ in taken if q.ready and self._may_send(q)]
+
+    def _request(self, leader: int, taken: list[tuple[Queue, Batch]]) -> None:
+        kind = m.ProduceRequest.TopicData
+        topics: dict[str, Any] = {}
+        view = self._network.view
+        for queue, batch in taken:
+            queue.ready.popleft()
+            queue.in_flight.append(batch)
+            if self._idempotent and batch.sequence < 0:
+                batch.sequence, batch.epoch = queue.next_sequence, queue.epoch
+                queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
+            data = batch.payload(self._codec, self._level, queue.producer_id)
+            batch.attempts += 1
+            if queue.topic not in topics:
+                topics[queue.topic] = kind(name=queue.topic, topic_id=view.topics[queue.topic].id)
+            part = kind.PartitionData(index=queue.partition, records=Parcel(data))
+            topics[queue.topic].partition_data.append(part)
+        request = m.ProduceRequest(
+            transactional_id=None,
+            acks=self._acks,
+            timeout_ms=self._request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
+        names = {topic.topic_id: topic.name for topic in topics.values()}
+        self._network.channel(leader).send(
+            request, lambda answer, error: self._answered(taken, names, answer, error), answered=self._acks != 0
+        )
+
+    # -- outcomes ------------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, taken: list[tuple[Queue, Batch]], names: dict[bytes, str], answer: Any, error: KafkaError | None
+    ) -> None:
+        told: dict[tuple[str, int], Any] = {}
+        for topic in answer.responses if answer is not None else ():
+            name = topic.name or names.get(bytes(topic.topic_id), "")
+            told.update({(name, p.index): p for p in topic.partition_responses})
+        for queue, batch in taken:
+            queue.in_flight.remove(batch)
+            found = told.get((queue.topic, queue.partition))
+            if error is not None:
+                self._refused(queue, batch, error)
+            elif found is None and answer is None:  # acks=0
+                self.accumulator.end(queue, batch, -1, -1, None)
+            elif found is None:
+                self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
+            elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
+                self.accumulator.end(queue, batch, found.base_offset, found.log_append_time_ms, None)
+            else:
+                self._refused(queue, batch, _refusal(queue, found))
+        self._pump()
+
+    def _refused(self, queue: Queue, batch: Batch, error: KafkaError) -> None:
+        """Send it again where that may help, else give it up."""
+        if error.code in STALE:
+            self._network.refresh()
+        if batch.ended:  # given up while it was under way
+            return
+        if self._idempotent and error.code in _OUT_OF_SEQUENCE:
+            self._out_of_sequence(queue, batch)
+            return
+        left = batch.attempts <= self._retries and time.monotonic() < batch.created_s + self._delivery_timeout_s
+        if error.retriable and left:
+            self._again(queue, batch)
+        else:
+            self._give_up(queue, batch, error)
+
+    def _again(self, queue: Queue, batch: Batch) -> None:
+        queue.not_before_s = time.monotonic() + self._network.pauses.after(batch.attempts)
+        at = 0
+        for other in queue.ready:  # those that were sent before keep their order
+            if not other.attempts or other.created_s > batch.created_s:
+                break
+            at += 1
+        queue.ready.insert(at, batch)
+
+    def _out_of_sequence(self, queue: Queue, batch: Batch) -> None:
+        """It was not stored: one before it was not either, or the broker lost what it knew of this producer."""
+        before = [b for b in (*queue.in_flight, *queue.ready) if b.sequence >= 0 and b.created_s < batch.created_s]
+        if queue.renewing or not before:
+            queue.renewing = True
+            batch.sequence = -1
+        self._again(queue, batch)
+
+    def _give_up(self, queue: Queue, batch: Batch, error: KafkaError) -> None:
+        if batch.sequence >= 0:
+            queue.renewing = True
+        self.accumulator.end(queue, batch, -1, -1, error)
+
+    def _expire(self, queue: Queue, now_s: float) -> float:
+        """Give up what is older than delivery_timeout_ms; when the next would be."""
+        for batch in list(queue.batches()):
+            due_s = batch.created_s + self._delivery_timeout_s
+            if due_s > now_s:
+                return due_s
+            if batch in queue.in_flight and batch.ended:
+                continue
+            if batch is queue.open:
+                self.accumulator.seal(queue, now_s)
+            if batch in queue.ready:
+                queue.ready.remove(batch)
+            self._give_up(queue, batch, self._too_old(queue, batch))
+        return now_s + self._delivery_timeout_s
+
+    def _too_old(self, queue: Queue, batch: Batch) -> KafkaError:
+        why = f"{batch.count} records for {queue.topic}-{queue.partition} were not acknowledged"
+        failure = self._network.failure
+        return KafkaError(
+            errors.REQUEST_TIMED_OUT,
+            f"{why} within {self._delivery_timeout_s:g} s{f': {failure.message}' if failure else ''}",
+        )
+
+    # -- producer ids --------------------------------------------------------------------------------------------------
+
+    def _renew(self, queue: Queue) -> None:
+        """All that had a sequence is known to be stored, or not: begin again under a higher epoch."""
+        queue.renewing = False
+        queue.next_sequence = 0
+        if queue.epoch == EPOCH_MAX:
+            queue.producer_id, self._producer_id = -1, -1
+        else:
+            queue.epoch += 1
+
+    def _ask_producer_id(self) -> None:
+        if not self._asking_id:
+            self._asking_id = True
+            request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
+            self._network.send(ANY, request, self._learn_id)
+
+    def _learn_id(self, answer: Any, error: KafkaError | None) -> None:
+        if error is None and answer.error_code:
+            error = KafkaError(answer.error_code)
+        if error is None:
+            self._asking_id, self._id_failures = False, 0
+            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            self._pump()
+            return
+        self._id_failures += 1
+        if not error.retriable:
+            _log.error("no producer id: %s", error)
+            for queue in list(self.accumulator.busy):
+                while queue.ready:
+                    self._give_up(queue, queue.ready.popleft(), error)
+        self._network.loop.call_later(self._network.pauses.after(self._id_failures), self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._asking_id = False
+        self._pump()
+
+    def fail_all(self, error: KafkaError) -> None:
+        """The producer ends: what is not acknowledged never will be."""
+        for queue in list(self.accumulator.busy):
+            for batch in list(queue.batches()):
+                self.accumulator.end(queue, batch, -1, -1, error)
+
+
+def _refusal(queue: Queue, answer: Any) -> KafkaError:
+    """The broker's own words for a batch that it refused, or what its code means."""
+    words = answer.error_message or errors.lookup(answer.error_code).meaning
+    for record in answer.record_errors[:1]:
+        if record.batch_index_error_message:
+            words = f"{words}; record {record.batch_index} of the batch: {record.batch_index_error_message}"
+    return KafkaError(answer.error_code, f"{queue.topic}-{queue.partition}: {words}")

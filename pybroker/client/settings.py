@@ -1,0 +1,125 @@
+"""The settings of producers and consumers: Kafka's names with underscores, its types, ranges and defaults.
+
+Where a default is not Kafka's, its doc says why.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, shown, table
+from pybroker.protocol.compression import CODECS
+
+_WHERE: Final = "given in Python"
+
+COMMON: Final = (
+    Setting("bootstrap_servers", Type.STRING, None, "Addresses to begin with: host:port, several by commas or a list."),
+    Setting("client_id", Type.STRING, "pybroker", "What the brokers' logs and quotas call this client."),
+    Setting("request_timeout_ms", Type.INT, "30000", "How long an answer may take.", Range(1, INT_MAX)),
+    Setting("retry_backoff_ms", Type.LONG, "100", "The pause before the first retry; it doubles.", Range(0, LONG_MAX)),
+    Setting("retry_backoff_max_ms", Type.LONG, "1000", "The longest pause before a retry.", Range(0, LONG_MAX)),
+    Setting("reconnect_backoff_ms", Type.LONG, "50", "The first pause after a lost connection.", Range(0, LONG_MAX)),
+    Setting("reconnect_backoff_max_ms", Type.LONG, "1000", "The longest such pause.", Range(0, LONG_MAX)),
+    Setting("metadata_max_age_ms", Type.LONG, "300000", "How old metadata may grow.", Range(0, LONG_MAX)),
+)
+
+_PRODUCER: Final = (
+    Setting("acks", Type.STRING, "all", "Who must have a batch first.", Choice(("all", "-1", "1", "0"))),
+    Setting("enable_idempotence", Type.BOOLEAN, None, "Retries neither repeat nor reorder; on unless acks is not all."),
+    Setting("compression_type", Type.STRING, "none", "The codec of batches.", Choice(CODECS)),
+    Setting("compression_level", Type.INT, None, "As the codec counts levels; not set: its default."),
+    Setting(
+        "batch_size",
+        Type.INT,
+        "1000000",
+        "Bytes at which a batch is sent without a wait. Kafka's 16384 makes a request of every 150 records of 100"
+        " bytes; memory here grows with what is sent, and not with this.",
+        Range(1, INT_MAX),
+    ),
+    Setting("linger_ms", Type.LONG, "5", "How long a batch may wait to grow.", Range(0, LONG_MAX)),
+    Setting("buffer_memory", Type.LONG, "33554432", "Bytes of records not yet acknowledged.", Range(0, LONG_MAX)),
+    Setting("max_block_ms", Type.LONG, "60000", "How long send() may wait for that, or metadata.", Range(0, LONG_MAX)),
+    Setting("delivery_timeout_ms", Type.INT, "120000", "The longest from send() to an end.", Range(0, INT_MAX)),
+    Setting("retries", Type.INT, str(INT_MAX), "How often a batch is sent again.", Range(0, INT_MAX)),
+    Setting("max_in_flight_requests_per_connection", Type.INT, "5", "Requests under way.", Range(1, INT_MAX)),
+    Setting("max_request_size", Type.INT, "1048576", "The largest record, and request.", Range(0, INT_MAX)),
+)
+
+_CONSUMER: Final = (
+    Setting("group_id", Type.STRING, None, "The group to commit for and to share topics with."),
+    Setting("group_instance_id", Type.STRING, None, "A name that survives restarts: static membership (KIP-345)."),
+    Setting(
+        "auto_offset_reset",
+        Type.STRING,
+        "latest",
+        "Where to start without a position, or when it is out of range.",
+        Choice(("earliest", "latest", "none")),
+    ),
+    Setting("enable_auto_commit", Type.BOOLEAN, "true", "Commit what poll() returned, in the background."),
+    Setting("auto_commit_interval_ms", Type.INT, "5000", "How often that is.", Range(0, INT_MAX)),
+    Setting("max_poll_records", Type.INT, "500", "What poll() returns at most.", Range(1, INT_MAX)),
+    Setting("max_poll_interval_ms", Type.INT, "300000", "Leave the group if poll() stays away.", Range(1, INT_MAX)),
+    Setting("session_timeout_ms", Type.INT, "45000", "How long a member may be silent.", Range(1, INT_MAX)),
+    Setting("heartbeat_interval_ms", Type.INT, "3000", "How often it is not.", Range(1, INT_MAX)),
+    Setting(
+        "partition_assignment_strategy",
+        Type.LIST,
+        "range,cooperative-sticky",
+        "Assignors, the preferred one first.",
+        Choice(("range", "roundrobin", "sticky", "cooperative-sticky")),
+    ),
+    Setting("fetch_min_bytes", Type.INT, "1", "Bytes for which a fetch waits.", Range(0, INT_MAX)),
+    Setting("fetch_max_bytes", Type.INT, "52428800", "Bytes of a fetch, and of all prefetched.", Range(1, INT_MAX)),
+    Setting("fetch_max_wait_ms", Type.INT, "500", "How long a fetch waits for them.", Range(0, INT_MAX)),
+    Setting("max_partition_fetch_bytes", Type.INT, "1048576", "Bytes a partition in a fetch.", Range(1, INT_MAX)),
+    Setting(
+        "isolation_level",
+        Type.STRING,
+        "read_uncommitted",
+        "Whether records of aborted transactions are seen.",
+        Choice(("read_uncommitted", "read_committed")),
+    ),
+    Setting("check_crcs", Type.BOOLEAN, "true", "Check what was fetched against its CRC-32C."),
+    Setting("allow_auto_create_topics", Type.BOOLEAN, "true", "A topic that is asked for may be created."),
+    Setting("exclude_internal_topics", Type.BOOLEAN, "true", "A pattern does not match internal topics."),
+    Setting("default_api_timeout_ms", Type.INT, "60000", "How long calls to brokers may take.", Range(0, INT_MAX)),
+    Setting("client_rack", Type.STRING, "", "Where this client is; a close replica may answer (KIP-392)."),
+)
+
+PRODUCER: Final = table(*COMMON, *_PRODUCER)
+CONSUMER: Final = table(*COMMON, *_CONSUMER)
+
+
+class Settings:
+    """The values of a table, given ones over defaults, each as attribute of its name; ConfigError in one sentence."""
+
+    def __init__(self, kind: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+        self.given = {name for name, value in given.items() if value is not None}
+        for name in given:
+            if name not in known:
+                raise ConfigError(_unknown(kind, known, name))
+        for name, setting in known.items():
+            value = given.get(name)
+            text = setting.default if value is None else as_given(value)
+            setattr(self, name, None if text is None else setting.parse(text, _WHERE))
+        if not self.bootstrap_servers:
+            raise ConfigError(f"a {kind} needs bootstrap_servers: host:port of a broker")
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: every setting is an attribute
+        raise AttributeError(name)
+
+
+def as_given(value: object) -> str:
+    """A Python value as the text of a setting."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    raise ConfigError(f"a setting is text, a number, True, False or a list, not {type(value).__name__}")
+
+
+def _unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
+    near = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.6)
+    return f"{shown(name)} is no setting of a {kind}{f'; did you mean {near[0]}?' if near else ''}"

@@ -1,0 +1,144 @@
+"""What a consumer without a group reads, and from where: against our broker and Apache Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+import pybroker
+from pybroker import errors
+from pybroker.client.consumer import Consumer, OffsetAndTimestamp
+from pybroker.config import ConfigError
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from tests.client.kit import consumer_of, create, fill, read
+from tests.harness import Server
+
+
+def test_assigned_partitions_are_read_in_order(target: Server, topic: str) -> None:
+    """Each partition from where it is told to begin, its records in their order, whatever max_records cuts."""
+    create(target, topic, partitions=2)
+    fill(target, topic, 0, [b"a%d" % n for n in range(700)])
+    fill(target, topic, 1, [b"b%d" % n for n in range(300)])
+    with pybroker.Consumer(bootstrap_servers=target.bootstrap) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        consumer.seek_to_beginning((topic, 0))
+        consumer.seek((topic, 1), 290)
+        found = read(consumer, 710, max_records=7)
+        assert [r.value for r in found if r.partition == 0] == [b"a%d" % n for n in range(700)]
+        assert [(r.offset, r.value) for r in found if r.partition == 1] == [(n, b"b%d" % n) for n in range(290, 300)]
+        assert consumer.poll(0) == []
+        assert {consumer.position((topic, p)) for p in (0, 1)} == {700, 300}
+        assert consumer.lag() == {TopicPartition(topic, 0): 0, TopicPartition(topic, 1): 0}
+
+
+def test_the_end_is_where_it_begins_by_default(target: Server, topic: str) -> None:
+    """auto_offset_reset is latest as in Kafka: what was there before is not read, what comes is."""
+    create(target, topic)
+    fill(target, topic, 0, [b"old"])
+    with Consumer(bootstrap_servers=target.bootstrap) as consumer:
+        consumer.assign([(topic, 0)])
+        assert consumer.position((topic, 0)) == 1
+        fill(target, topic, 0, [b"new"])
+        assert [r.value for r in read(consumer, 1)] == [b"new"]
+
+
+def test_seeking(target: Server, topic: str) -> None:
+    """A seek counts from the next poll on, back and forth, whatever was fetched ahead."""
+    create(target, topic)
+    fill(target, topic, 0, [b"%d" % n for n in range(100)])
+    with consumer_of(target, topic) as consumer:
+        read(consumer, 10, max_records=10)
+        consumer.seek((topic, 0), 95)
+        assert [r.offset for r in read(consumer, 5)] == [95, 96, 97, 98, 99]
+        consumer.seek_to_beginning()
+        assert read(consumer, 1, max_records=1)[0].offset == 0
+        consumer.seek_to_end()
+        assert consumer.position((topic, 0)) == 100
+        with pytest.raises(ValueError, match="not negative"):
+            consumer.seek((topic, 0), -1)
+        with pytest.raises(ValueError, match="is not assigned"):
+            consumer.seek((topic, 1), 0)
+
+
+def test_pausing(target: Server, topic: str) -> None:
+    """A paused partition is silent and keeps its place; the others go on."""
+    create(target, topic, partitions=2)
+    for partition in (0, 1):
+        fill(target, topic, partition, [b"%d" % n for n in range(50)])
+    with consumer_of(target, topic, partitions=2) as consumer:
+        read(consumer, 2, max_records=2)
+        consumer.pause((topic, 0))
+        rest = read(
+            consumer,
+            100 - consumer.position((topic, 0)) - consumer.position((topic, 1)) - 50 + consumer.position((topic, 0)),
+        )
+        assert {r.partition for r in rest} <= {1} and consumer.paused() == {TopicPartition(topic, 0)}
+        before = consumer.position((topic, 0))
+        consumer.resume((topic, 0))
+        assert [r.offset for r in read(consumer, 50 - before)] == list(range(before, 50))
+
+
+def test_offsets_by_time(target: Server, topic: str) -> None:
+    """The first record not older than a time; none after the last; the ends of the log beside it."""
+    create(target, topic)
+    fill(target, topic, 0, [b"a", b"b", b"c"], times=[1_700_000_000_000, 1_700_000_001_000, 1_700_000_002_000])
+    tp = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=target.bootstrap) as consumer:
+        assert consumer.offsets_for_times({tp: 1_700_000_000_500}) == {tp: OffsetAndTimestamp(1, 1_700_000_001_000)}
+        assert consumer.offsets_for_times({tp: 1_700_000_002_001}) == {tp: None}
+        assert consumer.beginning_offsets([tp]) == {tp: 0} and consumer.end_offsets([tp]) == {tp: 3}
+        with pytest.raises(KafkaError, match="has partitions 0 to 0, not 5"):
+            consumer.end_offsets([(topic, 5)])
+
+
+def test_a_position_out_of_range(target: Server, topic: str) -> None:
+    """It is reset by auto_offset_reset; with none, poll() raises, and a seek mends it."""
+    create(target, topic)
+    fill(target, topic, 0, [b"only"])
+    with Consumer(bootstrap_servers=target.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 1000)
+        assert [r.value for r in read(consumer, 1)] == [b"only"]
+    with Consumer(bootstrap_servers=target.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(KafkaError, match="has no position, and auto_offset_reset is none"):
+            consumer.poll(1000)
+        consumer.seek((topic, 0), 1000)
+        with pytest.raises(KafkaError, match="offset 1000 is outside") as caught:
+            consumer.poll(10_000)
+        assert caught.value.code == errors.OFFSET_OUT_OF_RANGE
+        consumer.seek((topic, 0), 0)
+        assert [r.value for r in read(consumer, 1)] == [b"only"]
+
+
+def test_topics_that_are_not_there(target: Server, topic: str) -> None:
+    """Asked without creation, a topic that is not there is told at once."""
+    with (
+        Consumer(bootstrap_servers=target.bootstrap, allow_auto_create_topics=False) as consumer,
+        pytest.raises(KafkaError) as caught,
+    ):
+        consumer.partitions_for(topic)
+    assert caught.value.code == errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "a consumer needs bootstrap_servers"),
+        ({"group": "g"}, "'group' is no setting of a consumer; did you mean group_id?"),
+        ({"auto_offset_reset": "newest"}, "it takes one of earliest, latest, none"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], sentence: str) -> None:
+    where = {} if not settings else {"bootstrap_servers": "127.0.0.1:1"}
+    with pytest.raises(ConfigError, match=sentence):
+        Consumer(**where, **settings)
+
+
+def test_nobody_is_there() -> None:
+    """poll() is patient, as brokers come back; calls that need an answer say who could not be reached."""
+    with Consumer(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=300) as consumer:
+        consumer.assign([("t", 0)])
+        assert consumer.poll(50) == []
+        with pytest.raises(KafkaError, match=r"could not be had in time: could not reach 127\.0\.0\.1:1"):
+            consumer.end_offsets([("t", 0)])
