@@ -243,6 +243,7 @@ class Plane:
         frame_bytes_max: int = ...,
         fetch_bytes_max: int = ...,
         idle_ms: int = 600000,
+        fetch_sessions: int = 1000,
     ) -> None: ...
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
+from pybroker.core.session cimport session_t
 
 cdef enum:
     CHUNK_BYTES = 4096 - 48      # of answers; a larger one gets a chunk of its own
@@ -54,6 +55,7 @@ cdef struct conn_t:
     chunk_t* last
     parked_t* parked
     int32_t parked_count
+    session_t* session           # PARKED in an incremental fetch: its session, held
 
 cdef chunk_t* chunk_new(int64_t room) noexcept nogil
 cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil
@@ -65,4 +67,5 @@ cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
 cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil
 cdef void conn_unwatch(conn_t* c) noexcept nogil
+cdef void conn_leave_session(conn_t* c) noexcept nogil
 cdef void conn_free(conn_t* c) noexcept nogil

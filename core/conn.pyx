@@ -16,6 +16,7 @@ from posix.unistd cimport close
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.segment cimport files_drop
+from pybroker.core.session cimport session_drop
 from pybroker.core.vfs cimport iovec
 
 cdef extern from "<sys/sendfile.h>" nogil:
@@ -226,8 +227,16 @@ cdef void conn_unwatch(conn_t* c) noexcept nogil:
     c.parked_count = 0
 
 
+cdef void conn_leave_session(conn_t* c) noexcept nogil:
+    """Let go of the session whose fetch is over."""
+    if c.session != NULL:
+        session_drop(c.session)
+        c.session = NULL
+
+
 cdef void conn_free(conn_t* c) noexcept nogil:
     conn_unwatch(c)
+    conn_leave_session(c)
     while c.first != NULL:
         drop_first(c)
     free(c.own)

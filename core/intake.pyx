@@ -7,10 +7,12 @@ frame is read straight into that buffer, which is kept for the next one until th
 
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.stdlib cimport free
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_t, conn_unwatch,
+    AWAY, CLOSING, OPEN, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
+    conn_unwatch,
 )
 from pybroker.core.context cimport wall_ms
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
@@ -39,6 +41,18 @@ cdef void drain(reactor_t* r) noexcept nogil:
     produce_drain(&r.turn, wall_ms())
 
 
+cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Give a request to Python: as it came, or as what declined it says it."""
+    cdef uint8_t* instead = r.fetch.instead
+    cdef int status
+    if instead == NULL:
+        return mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n)
+    r.fetch.instead = NULL
+    status = mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, instead, r.fetch.instead_bytes)
+    free(instead)
+    return status
+
+
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
     cdef cursor_t at
@@ -58,14 +72,14 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         r.produced += verdict == DONE
     elif api == API_FETCH:
         drain(r)
-        verdict = fetch(
-            &r.fetch, r.plane.registry, c, &at, version, r.plane.fetch_bytes_max, r.now_ms, r.told)
+        verdict = fetch(&r.fetch, c, &at, version, r.now_ms)
         r.fetched += verdict == DONE
     else:
         drain(r)
     if c.state == PARKED and verdict != WAITS:
         heap_remove(r.heap, &r.heap_count, c)
         conn_unwatch(c)
+        conn_leave_session(c)
         c.state = OPEN
     if verdict == WAITS:
         if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
@@ -74,7 +88,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     elif verdict == DECLINED:
         conn_unwatch(c)
         r.declined += 1
-        if mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n) < 0:
+        if hand_over(r, c, frame, n) < 0:
             return REFUSED
         c.state = AWAY
     return verdict

@@ -28,6 +28,7 @@ cdef struct watch_t:         # who is to be told that a partition grew, or went;
 cdef struct partition_t:
     int32_t refs
     int32_t index
+    int32_t published        # the native plane serves it
     int32_t opaque           # its topic's rules ask for no record to be seen: the native plane may append
     int32_t topic_length
     char topic[<int>TOPIC_BYTES_MAX + 1]

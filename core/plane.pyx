@@ -26,6 +26,7 @@ from pybroker.core.reactor cimport (
 )
 from pybroker.core.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.segment cimport files_hold
+from pybroker.core.session cimport sessions_destroy, sessions_init, sessions_leave
 from pybroker.core.status cimport raise_status
 
 import threading
@@ -96,7 +97,7 @@ cdef class Plane:
     cdef int64_t published
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
-                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000):
+                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000):
         if not 1 <= reactors <= REACTORS_MAX:
             raise ValueError(f"{reactors} reactors: from 1 to {REACTORS_MAX} are supported")
         memset(&self.state, 0, sizeof(self.state))
@@ -107,6 +108,7 @@ cdef class Plane:
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
         self.state.idle_ms = idle_ms
+        sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
         if self.state.registry == NULL:
             raise MemoryError()
@@ -123,6 +125,7 @@ cdef class Plane:
             return
         for i in range(self.count):
             reactor_free(self.reactors[i])
+        sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
         registry_free(self.state.registry)
 
@@ -208,6 +211,7 @@ cdef class Plane:
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
         registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
+        sessions_leave(&self.state.sessions, partition.state)
         partition_tell(partition.state)
         self._unbell(partition)
 

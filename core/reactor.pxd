@@ -3,12 +3,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.conn cimport chunk_t, conn_t
 from pybroker.core.context cimport context_t
-from pybroker.core.fetch cimport fetch_t
+from pybroker.core.fetch cimport fetcher_t
 from pybroker.core.mailbox cimport mailbox_t
-from pybroker.core.partition cimport notify_fn
 from pybroker.core.produce cimport turn_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.registry cimport registry_t
+from pybroker.core.session cimport sessions_t
 
 cdef enum:
     EVENTS_MAX = 256
@@ -28,6 +28,7 @@ cdef struct note_t:              # what another thread leaves for a reactor: a n
 cdef struct plane_t:             # what all reactors of a broker share
     context_t* context
     registry_t* registry
+    sessions_t sessions
     mailbox_t mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
@@ -39,7 +40,6 @@ cdef struct plane_t:             # what all reactors of a broker share
 
 cdef struct reactor_t:
     plane_t* plane
-    notify_fn told               # what a parked connection's watch calls
     int32_t poll
     int32_t bell                 # an eventfd that ends the wait
     pthread_mutex_t lock         # guards the inbox: notes and woken
@@ -65,7 +65,7 @@ cdef struct reactor_t:
     int64_t fetched
     int64_t declined
     turn_t turn
-    fetch_t fetch
+    fetcher_t fetch
     uint8_t arena[<int>ARENA_BYTES]
 
 cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil

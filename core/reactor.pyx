@@ -20,6 +20,7 @@ from pybroker.core.conn cimport (
     conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms
+from pybroker.core.fetch cimport fetcher_free
 from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
 from pybroker.core.partition cimport watch_t
@@ -69,7 +70,10 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
     if r == NULL:
         return NULL
     r.plane = plane
-    r.told = told
+    r.fetch.registry = plane.registry
+    r.fetch.sessions = &plane.sessions
+    r.fetch.bytes_max = plane.fetch_bytes_max
+    r.fetch.notify = told
     pthread_mutex_init(&r.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
     r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -93,6 +97,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     close(r.poll)
     close(r.bell)
     pthread_mutex_destroy(&r.lock)
+    fetcher_free(&r.fetch)
     free(r.heap)
     free(r)
 

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
-from pybroker.core.atomic cimport load_ptr, store_ptr
+from pybroker.core.atomic cimport load_ptr, store_i32, store_ptr
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.partition cimport partition_drop, partition_hold, partition_t
 from pybroker.core.quiesce cimport (
@@ -64,6 +64,7 @@ cdef int registry_add(registry_t* r, partition_t* p) noexcept nogil:
     e.next_id = r.ids[k]
     store_ptr(<void**>&r.names[i], e)
     store_ptr(<void**>&r.ids[k], e)
+    store_i32(&p.published, 1)
     pthread_mutex_unlock(&r.lock)
     return 0
 
@@ -77,6 +78,7 @@ cdef void registry_remove(registry_t* r, quiesce_t* q, partition_t* p) noexcept 
         link = &link[0].next_name
     e = link[0]
     if e != NULL:
+        store_i32(&p.published, 0)
         store_ptr(<void**>link, e.next_name)
         link = &r.ids[bucket(p.topic_id, ID_BYTES, p.index)]
         while link[0] != e:

@@ -20,7 +20,7 @@ FIRST_EPOCH = 0
 NO_EPOCH = -1
 EPOCH_MAX = (1 << 31) - 1
 IDLE_SECONDS = 120.0
-"""A session unused for this long makes room for another."""
+"""A session unused for this long makes room for another, and one older than this for a larger one."""
 
 Topic = str | bytes
 """A topic by its name, or from Fetch v13 on by its id."""
@@ -72,14 +72,14 @@ class Wanted:
 class Session:
     """One client's partitions, in the order in which they have their turn."""
 
-    __slots__ = ("by_id", "epoch", "id", "used", "wanted")
+    __slots__ = ("begun", "by_id", "epoch", "id", "used", "wanted")
 
     def __init__(self, session_id: int, by_id: bool, wanted: dict[Key, Wanted], now: float) -> None:
         self.id = session_id
         self.by_id = by_id
         self.wanted = wanted
         self.epoch = 1  # of the next request
-        self.used = now
+        self.begun = self.used = now
 
 
 class Fetch:
@@ -150,12 +150,13 @@ class Sessions:
         return Fetch(session.wanted, session, incremental=True)
 
     def _create(self, by_id: bool, named: dict[Key, Wanted], now: float) -> Session | None:
-        """A new session, if there is room: the oldest gives way when idle, or a smaller one to a larger."""
+        """A new session, if there is room: one gives way when idle, or when old and smaller than the new."""
         if len(self._sessions) >= self._slots:
             victim = next(iter(self._sessions.values()), None)
             if victim is not None and now - victim.used <= IDLE_SECONDS:
-                victim = min(self._sessions.values(), key=lambda session: len(session.wanted))
-                if len(victim.wanted) >= len(named):
+                old = [session for session in self._sessions.values() if now - session.begun > IDLE_SECONDS]
+                victim = min(old, key=lambda session: len(session.wanted), default=None)
+                if victim is not None and len(victim.wanted) >= len(named):
                     victim = None
             if victim is None:
                 return None

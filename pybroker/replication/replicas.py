@@ -248,15 +248,9 @@ class Replicas:
 
     # -- the native plane ------------------------------------------------------------------------------------------
 
-    def native_plane(self, reactors: int, frame_bytes_max: int, fetch_bytes_max: int, idle_ms: int) -> core.Plane:
+    def native_plane(self, **limits: int) -> core.Plane:
         """Make the plane that serves these replicas without Python; it is to be stopped before close()."""
-        self._plane = core.Plane(
-            self._core,
-            reactors=reactors,
-            frame_bytes_max=frame_bytes_max,
-            fetch_bytes_max=fetch_bytes_max,
-            idle_ms=idle_ms,
-        )
+        self._plane = core.Plane(self._core, **limits)
         for replica in self:
             self._publish(replica)
         return self._plane

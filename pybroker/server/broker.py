@@ -262,10 +262,11 @@ class Broker:
         config = self.config
         reactors = config["num.network.threads"] if config.is_set("num.network.threads") else _reactors()
         plane = replicas.native_plane(
-            reactors,
-            config["socket.request.max.bytes"],
-            config["fetch.max.bytes"],
-            config["connections.max.idle.ms"],
+            reactors=reactors,
+            frame_bytes_max=config["socket.request.max.bytes"],
+            fetch_bytes_max=config["fetch.max.bytes"],
+            idle_ms=config["connections.max.idle.ms"],
+            fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
         )
         return Bridge(plane, replicas.grown)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.stage import Stage
+
 MEMORY = Path("/dev/shm")
 
 
@@ -13,3 +15,10 @@ MEMORY = Path("/dev/shm")
 def tmp_path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="pybroker-", dir=MEMORY if MEMORY.is_dir() else None) as path:
         yield Path(path)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()

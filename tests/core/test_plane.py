@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,105 +18,7 @@ import pytest
 from pybroker import core, errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-
-PRODUCE, FETCH, METADATA = 0, 1, 3
-TOPIC_ID = bytes(range(16))
-FRAME_MAX = 1 << 20
-
-
-def batch(*values: bytes, **how: Any) -> bytes:
-    return core.build_batch([(1000 + n, None, value, ()) for n, value in enumerate(values)], **how)
-
-
-class Client:
-    """One end of a socket pair whose other end the plane owns."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.sock, other = socket.socketpair()
-        other.setblocking(False)
-        self.sock.settimeout(5)
-        self.id = stage.plane.adopt(other.detach())
-        stage.clients.append(self)
-        stage.step()
-
-    def send(self, frame: bytes) -> None:
-        self.sock.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def produce(self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1) -> None:
-        kind = m.ProduceRequest.TopicData
-        parts = [kind.PartitionData(index=partition, records=records)]
-        topics = [kind(name="t", topic_id=TOPIC_ID, partition_data=parts)]
-        request = m.ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
-        self.send(codec.encode_request(PRODUCE, version, number, "c", request))
-
-    def fetch(
-        self, offset: int, *, version: int = 12, max_wait_ms: int = 0, min_bytes: int = 1, number: int = 2
-    ) -> None:
-        kind = m.FetchRequest.Topics
-        parts = [kind.Partitions(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
-        request = m.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 24,
-            topics=[kind(topic="t", topic_id=TOPIC_ID, partitions=parts)],
-        )  # fmt: skip
-        self.send(codec.encode_request(FETCH, version, number, "c", request))
-
-    def receive(self, api: int, version: int) -> tuple[int, Any]:
-        size = struct.unpack(">i", self._exactly(4))[0]
-        return codec.decode_response(api, version, self._exactly(size))
-
-    def _exactly(self, n: int) -> bytes:
-        data = b""
-        while len(data) < n:
-            piece = self.sock.recv(n - len(data))
-            assert piece, "the plane closed the connection"
-            data += piece
-        return data
-
-    def quiet(self) -> bool:
-        """Nothing came."""
-        self.sock.setblocking(False)
-        try:
-            return not self.sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        finally:
-            self.sock.settimeout(5)
-
-
-class Stage:
-    """A broker's core with one topic `t` of two partitions, and a plane that is stepped by hand."""
-
-    def __init__(self, home: Path, reactors: int = 1) -> None:
-        self.broker = core.Broker()
-        self.plane = core.Plane(self.broker, reactors=reactors, frame_bytes_max=FRAME_MAX)
-        self.reactors = reactors
-        self.partitions = []
-        self.clients: list[Client] = []
-        for index in range(2):
-            partition = self.broker.open(str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
-            partition.become_leader(0, 0)
-            self.plane.publish(partition, opaque=True)
-            self.partitions.append(partition)
-        self.log = self.partitions[0]
-
-    def step(self, turns: int = 3) -> None:
-        for _ in range(turns):
-            for reactor in range(self.reactors):
-                self.plane.step(reactor)
-
-    def close(self) -> None:
-        for client in self.clients:
-            client.sock.close()
-        self.plane.stop()
-        self.broker.close()
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    made.close()
+from tests.core.stage import FETCH, FRAME_MAX, METADATA, PRODUCE, Client, Stage, batch
 
 
 @pytest.mark.parametrize("version", range(3, 14))

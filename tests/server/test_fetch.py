@@ -228,7 +228,6 @@ def fetched(response: Any) -> dict[int, list[bytes | None]]:
     return {p.partition_index: values(p.records) for topic in response.responses for p in topic.partitions}
 
 
-@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_a_session_tells_only_news(wire: Wire) -> None:
     """Full, then nothing, then one partition's news, then a partition more, then one less, then closed."""
     await wire.create("t", 4)
@@ -260,7 +259,6 @@ async def test_a_session_tells_only_news(wire: Wire) -> None:
     assert (await go_on(6)).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
 
 
-@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire: Wire) -> None:
     await wire.create("t", 3)
     reader = await live.connect()
@@ -275,7 +273,6 @@ async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire:
     assert fetched(response) == {2: [b"x"]}
 
 
-@pytest.mark.parametrize("live", ["python"], indirect=True)  # the native plane offers no sessions
 async def test_names_and_ids_do_not_mix_in_a_session(wire: Wire) -> None:
     created = await wire.create("t")
     full = await wire.call("Fetch", 12, **fetch_fields("t", 0), session_epoch=0)
@@ -285,6 +282,24 @@ async def test_names_and_ids_do_not_mix_in_a_session(wire: Wire) -> None:
     assert mixed.error_code == errors.FETCH_SESSION_TOPIC_ID_ERROR
 
 
+@pytest.mark.parametrize("live", ["native"], indirect=True)
+async def test_a_partition_that_is_unknown_ends_and_delays_a_native_session(live: Live, wire: Wire) -> None:
+    """Its error is told each time, without a session; once it exists the next full fetch begins one."""
+    await wire.create("t", 1)
+    full = await wire.call("Fetch", 12, **fetch_fields("t", 0), session_epoch=0)
+    asked = {"session_id": full.session_id, "session_epoch": 1}
+    for _ in range(2):  # both are named, as a client does that lost its session, and as one does that adds to it
+        answer = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), **asked)
+        codes = {p.partition_index: p.error_code for topic in answer.responses for p in topic.partitions}
+        assert (answer.session_id, codes) == (0, {0: 0, 1: errors.UNKNOWN_TOPIC_OR_PARTITION})
+        asked = {"session_id": 0, "session_epoch": 0}
+    await wire.call(
+        "CreatePartitions", 3, topics=[m.CreatePartitionsRequest.Topics(name="t", count=2)], timeout_ms=5000
+    )
+    assert (await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), **asked)).session_id > 0
+
+
+@pytest.mark.parametrize("live", ["python"], indirect=True)  # natively no session lives over an unknown partition
 async def test_an_error_is_told_until_it_is_over_and_then_once_more(wire: Wire) -> None:
     """A partition that does not exist yet keeps telling so; when it exists the session says that it is fine."""
     await wire.create("t", 1)

@@ -42,13 +42,19 @@ def test_an_idle_session_gives_way_and_a_used_one_does_not() -> None:
     assert gone.value.code == errors.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_larger_session_replaces_a_smaller_one() -> None:
+def test_a_larger_session_replaces_an_old_smaller_one() -> None:
+    """As long as it is young it stays, though it is used; then a smaller or equal one still gets no room."""
     s = sessions(2)
     small, large = begin(s, 1), begin(s, 5)
-    assert begin(s, 1) == 0
-    third = begin(s, 3)
+    assert begin(s, 3, now=IDLE_SECONDS) == 0
+    now = IDLE_SECONDS + 1
+    for epoch, at in ((1, IDLE_SECONDS), (2, now)):
+        for session in (small, large):
+            s.begin(session, epoch, False, {}, [], at)
+    assert begin(s, 1, now) == 0
+    third = begin(s, 3, now)
     assert third not in (0, small, large)
-    assert s.begin(large, 1, False, {}, [], 0).session_id == large
+    assert s.begin(large, 3, False, {}, [], now).session_id == large
 
 
 def test_epochs_go_round_past_the_largest_to_one() -> None:

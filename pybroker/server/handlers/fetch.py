@@ -229,22 +229,18 @@ class Fetch:
         kind = m.FetchResponse
         by_key = {read.key: read for read in reads}
         response = kind(session_id=plan.session_id)
-        topics: dict[str | bytes, Any] = {}
+        topic: str | bytes | None = None
         for key in plan.told([(read.key, read.news) for read in reads]):
             read = by_key.pop(key)
-            topic = topics.get(key.topic)
-            if topic is None:
-                topic = topics[key.topic] = kind.Responses()
-                if isinstance(key.topic, str):
-                    topic.topic = key.topic
-                else:
-                    topic.topic_id = key.topic
-            topic.partitions.append(read.answer)
+            if key.topic != topic:  # neighbours of one topic go together, as in Kafka's answers
+                topic = key.topic
+                named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
+                response.responses.append(kind.Responses(**named))
+            response.responses[-1].partitions.append(read.answer)
             if read.answer.error_code in MOVED:
                 self._show_leader(response, key, read.answer)
         for read in by_key.values():
             read.drop()
-        response.responses = list(topics.values())
         return response
 
     def _show_leader(self, response: Any, key: Key, answer: Any) -> None:

@@ -1,0 +1,122 @@
+"""The native plane by hand: a broker's core and a plane whose turns a test steps, and raw clients of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pybroker import core
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+TOPIC_ID = bytes(range(16))
+FRAME_MAX = 1 << 20
+
+
+def batch(*values: bytes, **how: Any) -> bytes:
+    return core.build_batch([(1000 + n, None, value, ()) for n, value in enumerate(values)], **how)
+
+
+class Client:
+    """One end of a socket pair whose other end the plane owns."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.sock, other = socket.socketpair()
+        other.setblocking(False)
+        self.sock.settimeout(5)
+        self.id = stage.plane.adopt(other.detach())
+        stage.clients.append(self)
+        stage.step()
+
+    def send(self, frame: bytes) -> None:
+        self.sock.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def produce(self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1) -> None:
+        kind = m.ProduceRequest.TopicData
+        parts = [kind.PartitionData(index=partition, records=records)]
+        topics = [kind(name="t", topic_id=TOPIC_ID, partition_data=parts)]
+        request = m.ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+        self.send(codec.encode_request(PRODUCE, version, number, "c", request))
+
+    def fetch(
+        self, offset: int, *, version: int = 12, max_wait_ms: int = 0, min_bytes: int = 1, number: int = 2
+    ) -> None:
+        kind = m.FetchRequest.Topics
+        parts = [kind.Partitions(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+        request = m.FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 24,
+            topics=[kind(topic="t", topic_id=TOPIC_ID, partitions=parts)],
+        )  # fmt: skip
+        self.send(codec.encode_request(FETCH, version, number, "c", request))
+
+    def fetch_in(
+        self, session: tuple[int, int], offsets: dict[int, int], *, version: int = 12, forget: Sequence[int] = (),
+        max_wait_ms: int = 0, max_bytes: int = 1 << 24, number: int = 2, last_epoch: int = -1,
+    ) -> None:  # fmt: skip
+        """Fetch partitions of `t` from these offsets as (session id, epoch)."""
+        kind = m.FetchRequest
+        parts = [kind.Topics.Partitions(partition=i, fetch_offset=o, partition_max_bytes=1 << 20,
+                                        last_fetched_epoch=last_epoch)
+                 for i, o in offsets.items()]  # fmt: skip
+        gone = [kind.ForgottenTopicsData(topic="t", topic_id=TOPIC_ID, partitions=list(forget))] if forget else []
+        request = kind(
+            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, session_id=session[0], session_epoch=session[1],
+            topics=[kind.Topics(topic="t", topic_id=TOPIC_ID, partitions=parts)] if parts else [],
+            forgotten_topics_data=gone,
+        )  # fmt: skip
+        self.send(codec.encode_request(FETCH, version, number, "c", request))
+
+    def receive(self, api: int, version: int) -> tuple[int, Any]:
+        size = struct.unpack(">i", self._exactly(4))[0]
+        return codec.decode_response(api, version, self._exactly(size))
+
+    def _exactly(self, n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            piece = self.sock.recv(n - len(data))
+            assert piece, "the plane closed the connection"
+            data += piece
+        return data
+
+    def quiet(self) -> bool:
+        """Nothing came."""
+        self.sock.setblocking(False)
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        finally:
+            self.sock.settimeout(5)
+
+
+class Stage:
+    """A broker's core with one topic `t` (of two partitions) and a plane that is stepped by hand."""
+
+    def __init__(self, home: Path, reactors: int = 1, partitions: int = 2, **limits: int) -> None:
+        self.broker = core.Broker()
+        self.plane = core.Plane(self.broker, reactors=reactors, frame_bytes_max=FRAME_MAX, **limits)
+        self.reactors = reactors
+        self.partitions = []
+        self.clients: list[Client] = []
+        for index in range(partitions):
+            partition = self.broker.open(str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
+            partition.become_leader(0, 0)
+            self.plane.publish(partition, opaque=True)
+            self.partitions.append(partition)
+        self.log = self.partitions[0]
+
+    def step(self, turns: int = 3) -> None:
+        for _ in range(turns):
+            for reactor in range(self.reactors):
+                self.plane.step(reactor)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.sock.close()
+        self.plane.stop()
+        self.broker.close()

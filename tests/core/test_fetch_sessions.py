@@ -1,0 +1,331 @@
+"""Incremental fetch sessions of the native plane (KIP-227): what changed is asked, what is news is answered."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.protocol import codec
+from pybroker.protocol.apis import SERVED
+from tests.core.stage import FETCH, TOPIC_ID, Client, Stage, batch
+
+VERSIONS = [7, 8, 11, 12, 13, 15, 16, 17]
+
+
+def answered(stage: Stage, client: Client, version: int = 12) -> Any:
+    stage.step()
+    return client.receive(FETCH, version)[1]
+
+
+def told(response: Any) -> dict[int, tuple[int, int]]:
+    """partition -> (error, bytes of records)"""
+    return {p.partition_index: (p.error_code, len(p.records or b"")) for t in response.responses for p in t.partitions}
+
+
+def begun(stage: Stage, client: Client, offsets: dict[int, int], version: int = 12) -> int:
+    """The id of a new session."""
+    client.fetch_in((0, 0), offsets, version=version)
+    response = answered(stage, client, version)
+    assert response.error_code == 0 and set(told(response)) == set(offsets)
+    return int(response.session_id)
+
+
+def read(frame: bytes, version: int) -> Any:
+    """The request in a frame that Python got."""
+    return codec.decode(SERVED[FETCH].request, version, frame, codec.decode_request_header(frame).body_offset)[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_only_news_is_told(stage: Stage, version: int) -> None:
+    """The first answer has every partition; the next none; after an append only the one that grew."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0, 1: 0}, version)
+    assert session > 0
+    client.fetch_in((session, 1), {}, version=version)
+    response = answered(stage, client, version)
+    assert (response.session_id, told(response)) == (session, {})
+    stage.partitions[1].append(batch(b"x"), now_ms=1)
+    client.fetch_in((session, 2), {}, version=version)
+    response = answered(stage, client, version)
+    (((index, (error, size)),)) = told(response).items()
+    assert (index, error) == (1, 0) and size > 0
+    topic = response.responses[0]
+    assert topic.topic_id == TOPIC_ID if version >= 13 else topic.topic == "t"
+    client.fetch_in((session, 3), {1: 1}, version=version)
+    assert told(answered(stage, client, version)) == {}
+    assert stage.plane.take() == []
+
+
+def test_what_is_not_consumed_is_told_again(stage: Stage) -> None:
+    """The offset of a session moves only when its client says so."""
+    stage.log.append(batch(b"x"), now_ms=1)
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    for epoch in (1, 2):
+        client.fetch_in((session, epoch), {})
+        assert told(answered(stage, client))[0][1] > 0
+
+
+def test_partitions_come_and_go(stage: Stage) -> None:
+    """A partition that is named is added, one that is forgotten is fetched no more, an empty session ends."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    stage.partitions[1].append(batch(b"x"), now_ms=1)
+    client.fetch_in((session, 1), {1: 0})
+    assert told(answered(stage, client)).keys() == {1}
+    client.fetch_in((session, 2), {}, forget=[1, 7])
+    assert told(answered(stage, client)) == {}
+    client.fetch_in((session, 3), {}, forget=[0])
+    assert answered(stage, client).session_id == 0
+    client.fetch_in((session, 4), {})
+    assert answered(stage, client).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_parked_incremental_fetch_is_woken(stage: Stage) -> None:
+    """It waits for any partition of its session, and its changes are made once."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    client.fetch_in((session, 1), {1: 0}, max_wait_ms=60_000)
+    stage.step()
+    assert client.quiet()
+    stage.log.append(batch(b"x"), now_ms=1)
+    response = answered(stage, client)
+    assert response.session_id == session and told(response)[0][1] > 0
+    client.fetch_in((session, 2), {0: 1})
+    assert answered(stage, client).error_code == 0
+
+
+def test_a_parked_incremental_fetch_ends_at_its_deadline(stage: Stage) -> None:
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    client.fetch_in((session, 1), {}, max_wait_ms=30)
+    stage.step()
+    assert client.quiet()
+    stage.plane.step(0, 1000)
+    response = client.receive(FETCH, 12)[1]
+    assert (response.error_code, response.session_id, told(response)) == (0, session, {})
+
+
+def test_a_full_answer_turns_among_partitions(stage: Stage) -> None:
+    """With room for one batch, partitions that have records take turns."""
+    for partition in stage.partitions:
+        for _ in range(4):
+            partition.append(batch(bytes(1000)), now_ms=1)
+    client = Client(stage)
+    session = begun(stage, client, {0: 4, 1: 4})
+    client.fetch_in((session, 1), {0: 0, 1: 0}, max_bytes=1)
+    first = told(answered(stage, client))
+    client.fetch_in((session, 2), {}, max_bytes=1)
+    second = told(answered(stage, client))
+    assert [index for index, (_, size) in first.items() if size] == [0]
+    assert [index for index, (_, size) in second.items() if size] == [1]
+
+
+@pytest.mark.parametrize("epoch", [0, 2, 3, -2, (1 << 31) - 1])
+def test_a_wrong_epoch(stage: Stage, epoch: int) -> None:
+    """Only the next epoch goes on; 0 begins anew, and the old session is gone."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    client.fetch_in((session, epoch), {0: 0})
+    response = answered(stage, client)
+    if epoch == 0:
+        assert response.error_code == 0 and response.session_id not in (0, session)
+        client.fetch_in((session, 1), {})
+        assert answered(stage, client).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+    else:
+        assert (response.error_code, response.session_id) == (errors.INVALID_FETCH_SESSION_EPOCH, 0)
+        client.fetch_in((session, 1), {})
+        assert answered(stage, client).error_code == 0
+
+
+def test_an_unknown_session_and_one_that_was_closed(stage: Stage) -> None:
+    """Epoch -1 ends a session with a full answer."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0})
+    client.fetch_in((session, -1), {0: 0})
+    response = answered(stage, client)
+    assert (response.error_code, response.session_id) == (0, 0) and told(response).keys() == {0}
+    for unknown in (session, session ^ 1, -5):
+        client.fetch_in((unknown, 1), {})
+        assert answered(stage, client).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_names_and_ids_do_not_mix(stage: Stage) -> None:
+    client = Client(stage)
+    session = begun(stage, client, {0: 0}, 12)
+    client.fetch_in((session, 1), {}, version=13)
+    assert answered(stage, client, 13).error_code == errors.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_errors_of_a_partition_are_told_each_time(stage: Stage) -> None:
+    """An offset out of range stays in the session, is told at once, and its end is told too."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0, 1: 0})
+    for epoch in (1, 2):
+        client.fetch_in((session, epoch), {0: 99}, max_wait_ms=60_000)
+        assert told(answered(stage, client)) == {0: (errors.OFFSET_OUT_OF_RANGE, 0)}
+    client.fetch_in((session, 3), {0: 0})
+    assert told(answered(stage, client)) == {0: (0, 0)}
+
+
+def test_another_connection_goes_on_with_a_session(stage: Stage) -> None:
+    """A session is the client's, not the connection's; the fetch that waited meanwhile is told that it lost it."""
+    one, two = Client(stage), Client(stage)
+    session = begun(stage, one, {0: 0})
+    one.fetch_in((session, 1), {}, max_wait_ms=60_000)
+    stage.step()
+    two.fetch_in((session, 2), {})
+    assert answered(stage, two).error_code == 0
+    stage.log.append(batch(b"x"), now_ms=1)
+    assert answered(stage, one).error_code == errors.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_parked_client_that_goes_leaves_its_session(stage: Stage) -> None:
+    """It comes back by another connection and goes on."""
+    one, two = Client(stage), Client(stage)
+    session = begun(stage, one, {0: 0})
+    one.fetch_in((session, 1), {}, max_wait_ms=60_000)
+    stage.step()
+    one.sock.close()
+    stage.step()
+    two.fetch_in((session, 2), {})
+    assert answered(stage, two).error_code == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_python_gets_a_request_that_names_everything(stage: Stage, version: int) -> None:
+    """What cannot be found here ends the session: Python reads the whole of it, without an id."""
+    client = Client(stage)
+    session = begun(stage, client, {0: 0, 1: 5}, version)
+    client.fetch_in((session, 1), {9: 3, 0: 2}, version=version, max_wait_ms=7)
+    stage.step()
+    ((kind, _, token, frame),) = stage.plane.take()
+    assert kind == "request"
+    request = read(frame, version)
+    named = {p.partition: p.fetch_offset for t in request.topics for p in t.partitions}
+    assert named == {9: 3, 0: 2, 1: 5}
+    assert (request.session_id, request.session_epoch, request.max_wait_ms) == (0, -1, 7)
+    assert request.forgotten_topics_data == []
+    stage.plane.reply(token, None, close=True)
+    other = Client(stage)
+    other.fetch_in((session, 2), {}, version=version)
+    assert answered(stage, other, version).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_python_is_asked_for_no_session(stage: Stage) -> None:
+    """A request to begin one that names what is not here reaches Python as one that asks for none."""
+    client = Client(stage)
+    client.fetch_in((0, 0), {9: 3})
+    stage.step()
+    ((_, _, token, frame),) = stage.plane.take()
+    request = read(frame, 12)
+    assert (request.session_id, request.session_epoch) == (0, -1)
+    stage.plane.reply(token, None, close=True)
+
+
+def test_a_partition_that_goes_ends_its_sessions(stage: Stage) -> None:
+    """Nothing holds its files; the parked fetch is Python's, and the session is not found again."""
+    client, idle = Client(stage), Client(stage)
+    first, second = begun(stage, client, {0: 0, 1: 0}), begun(stage, idle, {0: 0})
+    client.fetch_in((first, 1), {}, max_wait_ms=60_000)
+    stage.step()
+    stage.plane.withdraw(stage.log)
+    stage.broker.delete(stage.log)
+    stage.step()
+    ((kind, _, token, frame),) = stage.plane.take()
+    request = read(frame, 12)
+    assert kind == "request" and sorted(p.partition for t in request.topics for p in t.partitions) == [0, 1]
+    stage.plane.reply(token, None, close=True)
+    idle.fetch_in((second, 1), {})
+    assert answered(stage, idle).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3])
+def test_slots(tmp_path: Path, slots: int) -> None:
+    """At the limit sessions are given, at limit + 1 none: young ones are not taken from others."""
+    stage = Stage(tmp_path, fetch_sessions=slots)
+    clients = [Client(stage) for _ in range(slots + 1)]
+    ids = [begun(stage, client, {0: 0}) for client in clients]
+    assert all(ids[:-1]) and ids[-1] == 0 and len(set(ids)) == slots + 1
+    if slots:
+        clients[0].fetch_in((ids[0], -1), {0: 0})
+        assert answered(stage, clients[0]).session_id == 0
+        assert begun(stage, clients[-1], {0: 0}) > 0
+    stage.close()
+
+
+def test_a_large_session(tmp_path: Path) -> None:
+    """Three hundred partitions: half are forgotten, one brings records, the rest is quiet."""
+    stage = Stage(tmp_path, partitions=300)
+    client = Client(stage)
+    session = begun(stage, client, dict.fromkeys(range(300), 0), 13)
+    client.fetch_in((session, 1), {}, forget=range(0, 300, 2), version=13)
+    assert told(answered(stage, client, 13)) == {}
+    for index in (10, 11):
+        stage.partitions[index].append(batch(b"x"), now_ms=1)
+    client.fetch_in((session, 2), {}, version=13)
+    assert told(answered(stage, client, 13)).keys() == {11}
+    stage.close()
+
+
+def test_two_reactors_share_a_session(tmp_path: Path) -> None:
+    """Two connections on two threads fight for one session: each epoch is won once, and nothing breaks."""
+    stage = Stage(tmp_path, reactors=2)
+    clients = [Client(stage), Client(stage)]
+    session = begun(stage, clients[0], {0: 0, 1: 0})
+    stage.plane.start()
+    won: list[int] = []
+
+    def work(client: Client) -> None:
+        for epoch in range(1, 300):
+            client.fetch_in((session, epoch), {epoch & 1: 0}, forget=[~epoch & 1])
+            if client.receive(FETCH, 12)[1].error_code == 0:
+                won.append(epoch)
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stage.close()
+    assert won and len(won) == len(set(won))
+
+
+@pytest.mark.parametrize("last", [0, 3, 7])
+def test_a_client_that_says_which_epoch_it_read_last(stage: Stage, last: int) -> None:
+    """As long as its last record lies in our log it is served here; else Python says where it parted."""
+    stage.log.append(batch(b"a", b"b"), now_ms=1)
+    for epoch in (3, 7):
+        stage.log.become_leader(epoch, 0)
+        stage.log.append(batch(b"c"), now_ms=1)
+    client = Client(stage)
+    ends = {0: 2, 3: 3, 7: 4}
+    client.fetch_in((0, 0), {0: ends[last]}, last_epoch=last)
+    session = answered(stage, client).session_id
+    client.fetch_in((session, 1), {0: ends[last]}, last_epoch=last)
+    assert answered(stage, client).session_id == session > 0
+    client.fetch_in((session, 2), {0: ends[last] + 1}, last_epoch=last)
+    stage.step()
+    ((kind, _, token, _),) = stage.plane.take()
+    assert kind == "request"
+    stage.plane.reply(token, None, close=True)
+
+
+def test_a_parked_fetch_that_is_diverted_leaves_its_session(stage: Stage) -> None:
+    """Python has it now; the connection's next fetch, of another session, is another story."""
+    client = Client(stage)
+    session, other = begun(stage, client, {0: 0}), begun(stage, client, {1: 0})
+    client.fetch_in((session, 1), {}, max_wait_ms=60_000)
+    stage.step()
+    stage.plane.divert(True)
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    stage.plane.divert(False)
+    stage.plane.reply(token, None)
+    for epoch in (1, 2):
+        client.fetch_in((other, epoch), {})
+        assert answered(stage, client).session_id == other
