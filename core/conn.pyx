@@ -169,6 +169,9 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
     cdef int64_t total = 0
     cdef ssize_t sent
     while c.first != NULL and c.writable and total < FLUSH_BYTES_MAX:
+        if c.first.log == NULL and c.first.sent == c.first.used:
+            drop_first(c)  # room behind a range of a file that nothing was written into
+            continue
         sent = send_bytes(c) if c.first.log == NULL else send_file(c)
         if sent >= 0:
             total += sent
