@@ -13,7 +13,7 @@ from tests.harness import HOST, Server
 pytestmark = pytest.mark.java
 
 OWN_DEFAULTS = {"log.dir", "offsets.topic.replication.factor", "socket.send.buffer.bytes"}
-"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured to be best."""
+"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
 HIDDEN = {"producer.id.expiration.check.interval.ms", "metrics.listener"}
 """Kafka has the first, but keeps it out of its answers; the second is our own."""
 SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}
