@@ -7,8 +7,11 @@ if __name__ != "pybroker.core":
     raise ImportError(f"import pybroker.core, not {__name__}: a second copy of core would share nothing with the first")
 
 from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
+from pybroker.core.block import Block
 from pybroker.core.broker import Broker
+from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.crc32c import checksum as crc32c
+from pybroker.core.feed import Feed
 from pybroker.core.handles import Appended, Partition, Read, Slice
 from pybroker.core.index import read_index, read_timeindex
 from pybroker.core.plane import Plane
@@ -18,7 +21,8 @@ from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 
 __all__ = [
-    "FAILPOINTS", "Appended", "BatchHeader", "Broker", "LogError", "Partition", "Plane", "Read", "Slice", "build_batch",
-    "check_batch", "check_records", "crc32c", "iter_batches", "read_index", "read_snapshot", "read_timeindex",
-    "rebuild_batch", "walk_records", "write_atomic",
+    "COLUMNS", "FAILPOINTS", "Appended", "BatchHeader", "Binary", "Block", "Broker", "ColumnBatch", "Columns", "Feed",
+    "Headers", "LogError", "Partition", "Plane", "Read", "Slice", "build_batch", "check_batch", "check_records",
+    "crc32c", "iter_batches", "read_index", "read_snapshot", "read_timeindex", "rebuild_batch", "walk_records",
+    "write_atomic",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ FLOORS = {
     0: ["pybroker.core"],
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+OPTIONAL = {"pybroker.testing": {"pytest"}, "pybroker.client": {"pyarrow"}}  # what a room needs that not all install
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
 CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}
 
@@ -277,7 +278,7 @@ def test_the_readme_has_the_apis_that_are_served() -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    """pybroker imports nothing that its installation does not bring; the testing kit may import pytest."""
+    """pybroker imports nothing that its installation does not bring, but in a room that an extra is for."""
     import sys
     import tomllib
 
@@ -286,7 +287,7 @@ def test_what_is_imported_is_declared() -> None:
     known = {"pybroker", *sys.stdlib_module_names, *declared}
     wrong = []
     for path in files(".py", under="pybroker"):
-        allowed = known | ({"pytest"} if room(module_name(path)) == "pybroker.testing" else set())
+        allowed = known | OPTIONAL.get(room(module_name(path)) or "", set())
         imported = {name.split(".")[0] for _, name in python_imports(path)}
         wrong += [f"{path.relative_to(ROOT)}: imports {name}" for name in sorted(imported - allowed)]
     assert not wrong, "\n".join(wrong)

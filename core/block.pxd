@@ -1,0 +1,49 @@
+"""Memory that grows while it is written and belongs to Python afterwards."""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+
+cdef enum:
+    # Beyond what was asked for: a copy in whole words may step over the end of what it copies.
+    BLOCK_SLACK = 64
+
+cdef struct block_t:
+    uint8_t* data  # NULL while capacity is 0
+    int64_t size  # bytes that count
+    int64_t capacity
+    int64_t hint  # the first allocation holds as much, if more was not asked for
+
+
+cdef inline void block_init(block_t* b, int64_t hint) noexcept nogil:
+    b.data = NULL
+    b.size = 0
+    b.capacity = 0
+    b.hint = hint
+
+
+cdef inline int block_room(block_t* b, int64_t more) noexcept nogil:
+    """Make room for `more` bytes after `size`, and BLOCK_SLACK; 0 or -ENOMEM. Pages are taken as they are written."""
+    cdef int64_t capacity
+    cdef void* data
+    if more <= b.capacity - b.size:
+        return 0
+    capacity = max(b.size + more, b.hint if b.data == NULL else b.capacity + b.capacity // 2)
+    data = realloc(b.data, <size_t>(capacity + BLOCK_SLACK))
+    if data == NULL:
+        return -ENOMEM
+    b.data = <uint8_t*>data
+    b.capacity = capacity
+    return 0
+
+
+cdef inline void block_free(block_t* b) noexcept nogil:
+    free(b.data)
+    block_init(b, 0)
+
+
+cdef class Block:
+    cdef block_t b
+
+# Python's from here on: `b` is empty, and will begin as large as it was.
+cdef Block block_take(block_t* b)

@@ -1,0 +1,249 @@
+"""Columns hold what the slow truth reads: every codec, nulls, headers, gaps, bounds, aborted transactions."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.core import COLUMNS, Columns, Feed, LogError
+from pybroker.protocol import records as slow
+from pybroker.protocol.compression import decompress
+from tests.core.columnar import Row, fields, lists, rows
+
+times = st.integers(-1, 2**45)
+blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=400, max_size=700)
+names = st.text(st.characters(codec="utf-8"), max_size=8)
+entries = st.tuples(times, blobs, blobs, st.lists(st.tuples(names, blobs), max_size=3))
+sections = st.lists(entries, min_size=1, max_size=12)
+batches = st.lists(st.tuples(sections, st.integers(0, 4), st.integers(0, 5)), max_size=5)
+
+PRODUCER = {"producer_epoch": 0, "base_sequence": 0}
+
+
+def log(made: list[tuple[list, int, int]]) -> bytes:
+    """Batches (records, codec, gap): so many offsets are missing before each, as compaction leaves it."""
+    data, offset = bytearray(), 0
+    for records, codec, gap in made:
+        data += slow.build_batch(records, base_offset=offset + gap, attributes=codec)
+        offset += gap + len(records)
+    return bytes(data)
+
+
+def slow_rows(data: bytes) -> list[Row]:
+    return [
+        (r.offset, r.timestamp_ms, 0, r.key, r.value, [(name.encode(), value) for name, value in r.headers])
+        for _, batch in slow.iter_batches(data)
+        for r in batch.records()
+    ]
+
+
+def read(data: bytes, *, columns: Columns | None = None, **how: object) -> list[Row]:
+    columns = columns or Columns(decompress=decompress)
+    feed = Feed(data, **how)  # type: ignore[arg-type]
+    columns.read(feed)
+    assert feed.finished
+    return rows(columns.take())
+
+
+# -- parity -----------------------------------------------------------------------------------------------------------
+
+
+@given(batches)
+def test_columns_hold_what_the_slow_truth_reads(made: list) -> None:
+    """Offsets, times, keys, values and headers of every codec, with nulls and with gaps."""
+    data = log(made)
+    assert read(data) == slow_rows(data)
+
+
+@given(batches, st.integers(0, 60), st.integers(0, 60))
+def test_offset_bounds_hold_to_the_record(made: list, start: int, end: int) -> None:
+    """Records before start_offset and from end_offset on are left out, and next_offset says where to go on."""
+    data = log(made)
+    feed, columns = Feed(data, start_offset=start, end_offset=end), Columns(decompress=decompress)
+    columns.read(feed)
+    assert rows(columns.take()) == [row for row in slow_rows(data) if start <= row[0] < end]
+    log_end = max([batch.last_offset + 1 for _, batch in slow.iter_batches(data)], default=0)
+    assert feed.next_offset == min(max(start, log_end), end)
+
+
+@given(batches, st.integers(1, 7))
+def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
+    """max_records stops within a batch, and the next read goes on there, wherever the rows are taken."""
+    data = log(made)
+    feed, columns = Feed(data), Columns(decompress=decompress)
+    found: list[Row] = []
+    while not feed.finished:
+        n = columns.read(feed, max_records=most)
+        assert n == most or feed.finished
+        taken = rows(columns.take())
+        assert len(taken) == n
+        found += taken
+        if n:
+            assert feed.next_offset >= found[-1][0] + 1
+    assert found == slow_rows(data)
+
+
+@given(batches, st.sets(st.sampled_from(COLUMNS)))
+def test_a_column_that_is_not_wanted_changes_no_other(made: list, wanted: set[str]) -> None:
+    """Any choice of columns gives the same values in those chosen, and None for the rest."""
+    data = log(made)
+    columns = Columns(wanted, decompress=decompress)
+    columns.read(Feed(data))
+    batch, expected = columns.take(), slow_rows(data)
+    assert len(batch) == len(expected)
+    for place, name in enumerate(COLUMNS):
+        column = getattr(batch, name)
+        assert (column is None) == (name not in wanted)
+        if name in ("key", "value") and column:
+            assert fields(column) == [row[place] for row in expected]
+        elif name == "headers" and column:
+            assert lists(column) == [row[place] for row in expected]
+        elif column:
+            kind = np.int8 if name == "timestamp_type" else np.int64
+            assert np.frombuffer(column, kind).tolist() == [row[place] for row in expected]
+
+
+def test_a_cut_last_batch_is_left() -> None:
+    """A Fetch answer may end within a batch: the whole ones are read, wherever the cut is."""
+    first, second = ([(0, b"k", b"v", [])] * 3, 0, 0), ([(0, None, b"w", [])] * 2, 0, 0)
+    data, one = log([first, second]), log([first])
+    for cut in range(len(data)):
+        feed, columns = Feed(data[:cut]), Columns()
+        assert columns.read(feed) == (3 if cut >= len(one) else 0)
+        assert feed.finished
+        assert (feed.next_offset, feed.position) == ((3, len(one)) if cut >= len(one) else (0, 0))
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def test_log_append_time_is_one_for_the_batch() -> None:
+    """With LogAppendTime every record has the batch's time, and the type says so."""
+    data = slow.build_batch([(5, None, b"a", []), (9, None, b"b", [])], attributes=slow.LOG_APPEND_TIME)
+    data += slow.build_batch([(7, None, b"c", [])], base_offset=2)
+    assert [row[:3] for row in read(data)] == [(0, 9, 1), (1, 9, 1), (2, 7, 0)]
+
+
+def test_microseconds_are_milliseconds_a_thousand_times() -> None:
+    """timestamp_unit="us" is what Spark counts in; none (-1) is -1 ms there too."""
+    data = slow.build_batch([(1_700_000_000_123, None, None, []), (-1, None, None, [])])
+    columns = Columns(["timestamp"], timestamp_unit="us")
+    columns.read(Feed(data))
+    batch = columns.take()
+    assert np.frombuffer(batch.timestamp, np.int64).tolist() == [1_700_000_000_123_000, -1000]
+    assert batch.timestamp_unit == "us"
+
+
+# -- several feeds ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_several_partitions_gather_and_their_runs_tell_them_apart() -> None:
+    """One batch of columns is filled from many answers; an answer without rows leaves no run."""
+    columns = Columns(decompress=decompress)
+    for partition, n in ((0, 3), (7, 0), (1, 2)):
+        columns.read(Feed(log([([(0, None, b"%d" % partition, [])] * n, 3, 0)] if n else [])), tag=("t", partition))
+    batch = columns.take()
+    assert batch.runs == [(("t", 0), 3), (("t", 1), 2)]
+    assert [row[4] for row in rows(batch)] == [b"0"] * 3 + [b"1"] * 2
+    assert (len(columns), columns.nbytes, columns.take().runs) == (0, 0, [])
+
+
+def test_what_was_taken_lives_by_itself() -> None:
+    """Views of taken columns stay as they were when the columns are read into again, or are gone."""
+    columns = Columns()
+    columns.read(Feed(log([([(0, None, b"first", [])], 0, 0)])))
+    batch = columns.take()
+    columns.read(Feed(log([([(0, None, b"other", [])], 0, 0)])))
+    assert batch.value
+    view = memoryview(batch.value.data)
+    del columns, batch
+    assert bytes(view) == b"first"
+    assert view.readonly
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def transactional(offset: int, producer_id: int, value: bytes, codec: int = 0) -> bytes:
+    attributes = slow.TRANSACTIONAL | codec
+    return slow.build_batch([(0, None, value, [])], base_offset=offset, attributes=attributes, producer_id=producer_id)
+
+
+def marker(offset: int, producer_id: int, kind: int) -> bytes:
+    record = (0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), [])
+    attributes = slow.TRANSACTIONAL | slow.CONTROL
+    return slow.build_batch([record], base_offset=offset, attributes=attributes, producer_id=producer_id)
+
+
+ABORT, COMMIT = 0, 1
+HISTORY = (
+    transactional(0, 1, b"1 aborted")
+    + transactional(1, 2, b"2 committed")
+    + slow.build_batch([(0, None, b"plain", [])], base_offset=2, producer_id=1)
+    + transactional(3, 1, b"1 aborted too", codec=3)
+    + marker(4, 2, COMMIT)
+    + marker(5, 1, ABORT)
+    + transactional(6, 1, b"1 committed")
+    + marker(7, 1, COMMIT)
+    + transactional(8, 2, b"2 aborted")
+    + marker(9, 2, ABORT)
+)
+COMMITTED = [(1, b"2 committed"), (2, b"plain"), (6, b"1 committed")]
+
+
+def test_aborted_transactions_are_left_out() -> None:
+    """Read committed, from the list that a Fetch answer has; next_offset passes what was left out."""
+    found = read(HISTORY, aborted=[(2, 8), (1, 0)])
+    assert [(row[0], row[4]) for row in found] == COMMITTED
+    feed = Feed(HISTORY, aborted=[(2, 8), (1, 0)])
+    columns = Columns(decompress=decompress)
+    while not feed.finished:
+        columns.read(feed, max_records=1)
+    assert [(row[0], row[4]) for row in rows(columns.take())] == COMMITTED
+    assert feed.next_offset == 10
+
+
+def test_read_uncommitted_shows_all_but_the_markers() -> None:
+    """Without the list, aborted records are shown; control batches never are."""
+    assert [row[0] for row in read(HISTORY)] == [0, 1, 2, 3, 6, 8]
+
+
+def test_a_transaction_that_began_before_the_answer_is_known_by_the_list() -> None:
+    """Its first offset may lie before the first batch, and its marker ends it."""
+    start = len(transactional(0, 1, b"1 aborted"))
+    found = read(HISTORY[start:], start_offset=1, aborted=[(1, 0)])
+    assert [row[0] for row in found] == [1, 2, 6, 8]
+
+
+# -- misuse -----------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_told() -> None:
+    """A sentence for a column that is none, a unit that is none, a codec that nobody undoes."""
+    with pytest.raises(ValueError, match=r"no column 'offsets'; there are offset, timestamp"):
+        Columns(["offsets"])
+    with pytest.raises(ValueError, match="'ms' or 'us', not 's'"):
+        Columns(timestamp_unit="s")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_records is -1"):
+        Columns().read(Feed(b""), max_records=-1)
+    with pytest.raises(ValueError, match="codec 3, and no decompress="):
+        Columns().read(Feed(log([([(0, None, b"v", [])], 3, 0)])))
+    with pytest.raises(TypeError):
+        Columns().read(None)  # type: ignore[arg-type]
+
+
+def test_an_error_names_the_batch_and_keeps_the_rows_before_it() -> None:
+    """The good batches before a bad one are there, and reading on meets the same error."""
+    good, bad = log([([(0, None, b"v", [])] * 2, 0, 0)]), bytearray(log([([(0, None, b"v", [])] * 2, 0, 2)]))
+    bad[-1] ^= 1
+    feed, columns = Feed(good + bytes(bad)), Columns()
+    for _ in range(2):
+        with pytest.raises(LogError, match=r"the batch at offset 2, byte \d+: the CRC-32C") as refused:
+            columns.read(feed)
+        assert refused.value.code == 2
+    assert (feed.next_offset, feed.finished) == (2, False)
+    assert [row[0] for row in rows(columns.take())] == [0, 1]
