@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +78,7 @@ def _show_batch(batch: Entry, first: bool) -> None:
         flags.append("LogAppendTime")
     numbers = [batch[name] for name in ("position", "base_offset", "last_offset", "count", "size", "codec")]
     line = BATCH_COLUMNS.format(
-        *numbers, _time(batch["max_timestamp"]), batch["leader_epoch"], producer, " ".join(flags)
+        *numbers, output.moment(batch["max_timestamp"]), batch["leader_epoch"], producer, " ".join(flags)
     )
     click.echo(line.rstrip())
     for record in batch.get("records", ()):
@@ -87,23 +86,12 @@ def _show_batch(batch: Entry, first: bool) -> None:
 
 
 def _show_record(record: Entry) -> None:
-    head = f"    offset {record['offset']}  {_time(record['timestamp'])}"
+    head = f"    offset {record['offset']}  {output.moment(record['timestamp'])}"
     if "marker" in record:
         click.echo(f"{head}  {record['marker']} of coordinator epoch {record['coordinator_epoch']}")
         return
     headers = "".join(f"  {name}: {_bytes(value)}" for name, value in record["headers"])
     click.echo(f"{head}  {_bytes(record['key'])} = {_bytes(record['value'])}{headers}")
-
-
-def _time(timestamp_ms: int) -> str:
-    """Milliseconds since the epoch as UTC; the number itself where it is none that a calendar has."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
 def _bytes(value: Any) -> str:

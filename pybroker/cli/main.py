@@ -26,6 +26,8 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "serve": Command("pybroker.cli.serve", "Run a broker."),
     "topics": Command("pybroker.cli.topics", "Create, list, describe, alter and delete topics."),
+    "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
+    "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -37,18 +38,31 @@ def text(value: Cell) -> str:
     return "-" if value is None else str(value)
 
 
+def moment(timestamp_ms: int) -> str:
+    """Milliseconds since the epoch as UTC; the number itself where it is none that a calendar has."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """A table on standard output. A column of numbers is set to the right; nothing is cut off in a pipe."""
     body = [[text(cell) for cell in row] for row in rows]
-    numeric = [all(_is_number(row[at]) for row in body) and bool(body) for at in range(len(columns))]
+    numeric = [_is_numeric([row[at] for row in body]) for at in range(len(columns))]
     if sys.stdout.isatty():
         _rich_table(columns, body, numeric)
     else:
         _plain_table(columns, body, numeric)
 
 
-def _is_number(cell: str) -> bool:
-    return cell == "-" or cell.removeprefix("-").replace(".", "", 1).isdigit()
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """Whether a column holds numbers, some of which may be missing."""
+    there = [cell for cell in cells if cell != "-"]
+    return bool(there) and all(cell.removeprefix("-").replace(".", "", 1).isdigit() for cell in there)
 
 
 def _plain_table(columns: Sequence[str], body: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:

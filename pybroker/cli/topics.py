@@ -8,8 +8,9 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
+from pybroker.cli.configs import source_name
 from pybroker.cli.main import Failure
-from pybroker.cli.options import cluster_options, confirmed, name_value, say
+from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
@@ -83,7 +84,7 @@ def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json
 
 
 @command.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_topics)
 @click.option("--internal", is_flag=True, help="Internal topics too, where no name is given.")
 @cluster_options
 def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
@@ -103,7 +104,7 @@ def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeou
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--partitions", "-p", type=PARTITIONS, required=True, help="How many it shall have in all.")
 @cluster_options
 def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
@@ -114,7 +115,7 @@ def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, a
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 @click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @cluster_options
@@ -124,19 +125,9 @@ def delete(
     """Delete topics, with everything in them."""
     if not yes and not confirmed(f"Delete {', '.join(names)}, with all records?"):
         raise Failure("nothing was deleted: give --yes, or answer yes")
-    deleted, missing = [], []
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
-        for name in names:
-            try:
-                admin.delete_topic(name)
-                deleted.append(name)
-            except KafkaError as error:
-                if not (if_exists and error.code == errors.UNKNOWN_TOPIC_OR_PARTITION):
-                    done = f" ({', '.join(deleted)}: deleted before that)" if deleted else ""
-                    raise KafkaError(error.code, error.message + done) from error
-                missing.append(name)
-    words = [f"Deleted topic {name}." for name in deleted] + [f"Topic {name} does not exist." for name in missing]
-    say(as_json, {"deleted": deleted, "missing": missing}, "\n".join(words))
+        absent = errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
+        delete_each("topic", names, admin.delete_topic, absent, as_json)
 
 
 # -- what is told of a topic ------------------------------------------------------------------------------------------
@@ -178,13 +169,8 @@ def _description(
         for p in topic.partitions
     ]
     differing = [c for c in configs if c.source != ConfigSource.DEFAULT]
-    shown = {c.name: {"value": c.value, "source": _source(c.source)} for c in sorted(differing)}
+    shown = {c.name: {"value": c.value, "source": source_name(c.source)} for c in sorted(differing)}
     return {**_summary(topic), "partitions": partitions, "configs": shown}
-
-
-def _source(code: int) -> str:
-    known = code in ConfigSource._value2member_map_
-    return ConfigSource(code).name.lower() if known else str(code)
 
 
 def _show_topic(document: dict[str, Any]) -> None:

@@ -48,6 +48,16 @@ def run_process(*arguments: object) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+Command = Callable[..., Done]
+"""`pybroker ARGUMENTS...` about the target."""
+
+
+@pytest.fixture
+def pybroker_(target: Server) -> Command:
+    """`pybroker ... --bootstrap-server` of the target."""
+    return lambda *arguments, **how: run(*arguments, "-b", target.bootstrap, **how)
+
+
 @pytest.fixture
 def topics(target: Server) -> Iterator[Callable[..., Done]]:
     """`pybroker topics ... --bootstrap-server` of the target."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any, Self
 
 import confluent_kafka as ck
@@ -51,3 +52,10 @@ def write(bootstrap: str, topic: str, count: int, *, partition: int = 0, timesta
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=partition, timestamp=timestamp_ms)
     assert producer.flush(30) == 0
+
+
+def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Commit offsets of a topic's partitions as a consumer that is in no group does."""
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=[ck.TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
+    consumer.close()

@@ -161,12 +161,12 @@ def test_a_group_from_its_first_offset_to_its_end(admin: Admin, target: Server, 
         with refused(errors.GROUP_SUBSCRIBED_TO_TOPIC):
             admin.delete_group_offsets(topic, [first])
         with refused(errors.NON_EMPTY_GROUP):
-            admin.delete_groups([topic])
+            admin.delete_group(topic)
         assert topic in {g.id for g in admin.groups(states=["stable"])}
     assert topic in {g.id for g in admin.groups(states=["Empty"])} - {g.id for g in admin.groups(states=["Stable"])}
     admin.delete_group_offsets(topic, [second])
     assert admin.group_offsets([topic])[topic].keys() == {first}
-    admin.delete_groups([topic])
+    admin.delete_group(topic)
     with refused(errors.GROUP_ID_NOT_FOUND):
         admin.describe_groups([topic])
     assert admin.group_offsets([topic]) == {topic: {}}
@@ -183,7 +183,7 @@ def test_what_there_is_none_of(admin: Admin, topic: str) -> None:
     with refused(errors.UNKNOWN_TOPIC_OR_PARTITION):
         admin.alter_group_offsets("g", {TopicPartition(topic, 0): Committed(0)})
     with refused(errors.GROUP_ID_NOT_FOUND):
-        admin.delete_groups([topic])
+        admin.delete_group(topic)
 
 
 def test_a_time_is_an_offset(admin: Admin, target: Server, topic: str) -> None:

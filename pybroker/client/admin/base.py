@@ -58,9 +58,4 @@ class AdminBase:
 def raise_for(code: int, what: str, message: str | None = None) -> None:
     """KafkaError of a code that is not 0: the broker's own sentence if it gave one, else what the code means."""
     if code != errors.NONE:
-        raise KafkaError(code, sentence(code, what, message))
-
-
-def sentence(code: int, what: str, message: str | None = None) -> str:
-    """What a person is told of an error: the broker's own sentence if it gave one, else what the code means."""
-    return message or f"{what}: {errors.lookup(code).meaning}"
+        raise KafkaError(code, message or f"{what}: {errors.lookup(code).meaning}")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pybroker import errors
-from pybroker.client.admin.base import raise_for, sentence
+from pybroker.client.admin.base import raise_for
 from pybroker.client.admin.coordinators import CoordinatorsAdmin, Outcome
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import Node
@@ -86,17 +86,18 @@ class GroupsAdmin(CoordinatorsAdmin):
             told.protocol_data,
             outcome.coordinator,
             tuple(_member(member, told.protocol_type) for member in sorted(told.members, key=lambda m: m.member_id)),
+            told.last_rebalance_cause or None,
+            told.last_rebalance_ms if told.last_rebalance_ms >= 0 else None,
         )
 
-    def delete_groups(self, ids: Iterable[str]) -> None:
-        """Delete groups that nobody is in, with their offsets. KafkaError for the first that could not be deleted,
-        whose sentence names those that were."""
-        deleted: list[str] = []
-        for group, outcome in self._ask_coordinators(ids, _delete).items():
-            if outcome.code:
-                done = f" ({', '.join(deleted)}: deleted before that)" if deleted else ""
-                raise KafkaError(outcome.code, sentence(outcome.code, f"group {group}", outcome.message) + done)
-            deleted.append(group)
+    def delete_group(self, group: str) -> None:
+        """Delete a group that nobody is in, with its offsets. KafkaError(NON_EMPTY_GROUP) if somebody is."""
+
+        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+            (result,) = coordinator.request(m.DeleteGroupsRequest(groups_names=[group])).results
+            return result.error_code, None, None
+
+        self._ask_coordinator(group, ask)
 
 
 def _among(value: str, wanted: Sequence[str]) -> bool:
@@ -107,11 +108,6 @@ def _among(value: str, wanted: Sequence[str]) -> bool:
 def _describe(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
     for group in coordinator.request(m.DescribeGroupsRequest(groups=list(groups))).groups:
         yield group.group_id, group.error_code, group.error_message, group
-
-
-def _delete(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
-    for result in coordinator.request(m.DeleteGroupsRequest(groups_names=list(groups))).results:
-        yield result.group_id, result.error_code, None, None
 
 
 def _is_unknown(outcome: Outcome) -> bool:

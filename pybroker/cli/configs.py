@@ -1,0 +1,133 @@
+"""`pybroker configs`: the settings of topics and brokers, shown with where they come from, and altered one by one."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.options import cluster_options, complete_topics, name_value, say
+from pybroker.client.admin import (
+    Admin,
+    Alteration,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+
+F = TypeVar("F", bound=Any)
+
+
+def _resource_options(function: F) -> F:
+    """The options that say whose configs are meant."""
+    for option in (
+        click.option("--broker-default", is_flag=True, help="The default of all brokers."),
+        click.option("--broker", type=click.IntRange(0, (1 << 31) - 1), metavar="ID", help="A broker."),
+        click.option("--topic", "-t", metavar="NAME", help="A topic.", shell_complete=complete_topics),
+    ):
+        function = option(function)
+    return function
+
+
+def _resource(topic: str | None, broker: int | None, broker_default: bool) -> ConfigResource:
+    if (topic is not None) + (broker is not None) + broker_default != 1:
+        raise click.UsageError("exactly one of --topic, --broker and --broker-default is needed")
+    if topic is not None:
+        return ConfigResource(ResourceType.TOPIC, topic)
+    return ConfigResource(ResourceType.BROKER, "" if broker is None else str(broker))
+
+
+@click.group(name="configs")
+def command() -> None:
+    """Describe and alter the configs of topics and brokers, of any broker that speaks Kafka's protocol.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[CONFIG]...")
+@_resource_options
+@click.option("--all", "everything", is_flag=True, help="Those at their built-in default too.")
+@cluster_options
+def describe(
+    names: Sequence[str],
+    topic: str | None,
+    broker: int | None,
+    broker_default: bool,
+    everything: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Show configs, their values and where these come from: those named, or those that differ from their default."""
+    resource = _resource(topic, broker, broker_default)
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        found = admin.configs(resource, names or None)
+    shown = [entry for entry in found if names or everything or entry.source != ConfigSource.DEFAULT]
+    if as_json:
+        output.as_json([_document(entry) for entry in shown])
+        return
+    output.table(
+        ("config", "value", "source", ""),
+        [(c.name, "(sensitive)" if c.sensitive else c.value, source_name(c.source), _remark(c)) for c in shown],
+    )
+
+
+@command.command()
+@_resource_options
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Give a config a value; repeatable.")
+@click.option("--delete", "deletes", multiple=True, metavar="NAME", help="Let a config have its default; repeatable.")
+@click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add to a list; repeatable.")
+@click.option("--subtract", "subtracts", multiple=True, metavar="NAME=VALUE", help="Take from a list; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only let the broker say whether it would.")
+@cluster_options
+def alter(
+    topic: str | None,
+    broker: int | None,
+    broker_default: bool,
+    sets: Sequence[str],
+    deletes: Sequence[str],
+    appends: Sequence[str],
+    subtracts: Sequence[str],
+    dry_run: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Alter configs, all that are given or none. Those that are not named stay as they are."""
+    resource = _resource(topic, broker, broker_default)
+    wanted = [Alteration(name, ConfigOperation.DELETE) for name in deletes]
+    for option, given in (("set", sets), ("append", appends), ("subtract", subtracts)):
+        pairs = [name_value(text, f"--{option}") for text in given]
+        wanted += [Alteration(name, ConfigOperation[option.upper()], value) for name, value in pairs]
+    if not wanted:
+        raise click.UsageError("nothing to alter: give --set, --delete, --append or --subtract")
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        admin.alter_configs(resource, wanted, validate_only=dry_run)
+    names = [alteration.name for alteration in wanted]
+    done = "would be altered" if dry_run else "altered"
+    document = {"resource": resource.type.name.lower(), "name": resource.name, "configs": names, "dry_run": dry_run}
+    say(as_json, document, f"Configs of {resource} {done}: {', '.join(names)}.")
+
+
+def source_name(code: int) -> str:
+    """A source as Kafka's tools name it, in small letters; the number of one that is not known."""
+    known = code in ConfigSource._value2member_map_
+    return ConfigSource(code).name.lower() if known else str(code)
+
+
+def _remark(entry: ConfigEntry) -> str:
+    return "read-only" if entry.read_only else ""
+
+
+def _document(entry: ConfigEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": source_name(entry.source),
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+    }

@@ -1,0 +1,162 @@
+"""`pybroker groups`: who reads what, how far they are behind, and why they last rebalanced."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from pybroker import errors
+from pybroker.cli import output
+from pybroker.cli.main import Failure
+from pybroker.cli.options import cluster_options, complete_groups, confirmed, delete_each
+from pybroker.cli.reset import reset_offsets
+from pybroker.client.admin import LATEST, Admin, Committed, GroupDescription
+from pybroker.model import TopicPartition
+
+Offsets = Mapping[TopicPartition, int | None]
+
+
+@click.group(name="groups")
+def command() -> None:
+    """List, describe, reset and delete the consumer groups of any broker that speaks Kafka's protocol.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+
+
+command.add_command(reset_offsets)
+
+
+@command.command("list")
+@click.option(
+    "--state", "states", multiple=True, help="Only groups in this state, such as Stable or Empty; repeatable."
+)
+@cluster_options
+def list_groups(states: Sequence[str], bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """List the groups by name."""
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        found = admin.groups(states=states)
+    if as_json:
+        columns = ("group", "state", "type", "protocol_type")
+        output.as_json([dict(zip(columns, (g.id, g.state, g.type, g.protocol_type), strict=True)) for g in found])
+        return
+    output.table(("group", "state", "type", "protocol"), [(g.id, g.state, g.type, g.protocol_type) for g in found])
+
+
+@command.command()
+@click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
+@cluster_options
+def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """Show members, what each has, committed offsets and lag, and why the group last rebalanced; of all groups, where
+    none is named.
+
+    A committed offset is that of the next record to be read. Only pybroker tells why a group rebalanced.
+    """
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        found = admin.describe_groups(groups or [group.id for group in admin.groups()])
+        committed = admin.group_offsets([group.id for group in found])
+        named = {p.topic for offsets in committed.values() for p in offsets}
+        named |= {p.topic for group in found for member in group.members for p in member.assignment}
+        ends = admin.offsets(admin.cluster.metadata(sorted(named)), LATEST) if named else {}
+    documents = [_description(group, committed[group.id], ends) for group in found]
+    if as_json:
+        output.as_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            click.echo()
+        _show(document)
+
+
+@command.command()
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
+@click.option("--if-exists", is_flag=True, help="A group that is not there is fine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@cluster_options
+def delete(
+    groups: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """Delete groups that nobody is in, with their committed offsets."""
+    if not yes and not confirmed(f"Delete {', '.join(groups)}, with all committed offsets?"):
+        raise Failure("nothing was deleted: give --yes, or answer yes")
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        absent = errors.GROUP_ID_NOT_FOUND if if_exists else None
+        delete_each("group", groups, admin.delete_group, absent, as_json)
+
+
+# -- what is told of a group ------------------------------------------------------------------------------------------
+
+
+def _description(
+    group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Offsets
+) -> dict[str, Any]:
+    """A group as `describe --json` has it; what is not known, or not there, is null."""
+    owners = {partition: member.id for member in group.members for partition in member.assignment}
+    partitions = [_progress(partition, committed.get(partition), ends.get(partition), owners.get(partition))
+                  for partition in sorted({*owners, *committed})]  # fmt: skip
+    node = group.coordinator
+    return {
+        "group": group.id,
+        "state": group.state,
+        "type": group.type,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol or None,
+        "coordinator": {"id": node.id, "host": node.host, "port": node.port},
+        "last_rebalance": group.rebalance_cause and {"cause": group.rebalance_cause, "at": group.rebalance_ms},
+        "lag": sum(p["lag"] or 0 for p in partitions),
+        "members": [
+            {
+                "member": member.id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.client_host.lstrip("/"),
+                "partitions": [{"topic": topic, "partition": index} for topic, index in member.assignment],
+            }
+            for member in group.members
+        ],
+        "partitions": partitions,
+    }
+
+
+def _progress(partition: TopicPartition, at: Committed | None, end: int | None, owner: str | None) -> dict[str, Any]:
+    """How far a group is in a partition; a commit beyond the end (the topic was made anew, say) is no negative lag."""
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "committed": at.offset if at else None,
+        "latest": end,
+        "lag": max(0, end - at.offset) if at and end is not None else None,
+        "member": owner,
+        "metadata": at.metadata or None if at else None,
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    node, last = document["coordinator"], document["last_rebalance"]
+    protocol = " ".join(filter(None, (document["protocol_type"], document["protocol"])))
+    click.echo(f"Group {document['group']}  {document['state']}  {protocol}".rstrip())
+    click.echo(f"Members {len(document['members'])}  lag {document['lag']}  coordinator {node['id']} at {node['host']}:"
+               f"{node['port']}")  # fmt: skip
+    if last:
+        click.echo(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
+    if document["members"]:
+        click.echo()
+        output.table(
+            ("member", "client", "host", "instance", "partitions"),
+            [
+                (m["member"], m["client"], m["host"], m["instance"], _words(m["partitions"]))
+                for m in document["members"]
+            ],
+        )
+    if document["partitions"]:
+        click.echo()
+        columns = ("topic", "partition", "committed", "latest", "lag", "member")
+        output.table(columns, [[p[column] for column in columns] for p in document["partitions"]])
+
+
+def _words(partitions: Sequence[Mapping[str, Any]]) -> str | None:
+    """`orders:0,1,4 returns:2`"""
+    topics: dict[str, list[str]] = {}
+    for p in partitions:
+        topics.setdefault(p["topic"], []).append(str(p["partition"]))
+    return " ".join(f"{topic}:{','.join(indexes)}" for topic, indexes in topics.items()) or None

@@ -1,0 +1,203 @@
+"""`pybroker groups reset-offsets`: where a group goes on reading, decided for each partition, shown, and then done."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, Final, NamedTuple
+
+import click
+
+from pybroker import errors
+from pybroker.cli import output
+from pybroker.cli.main import Failure
+from pybroker.cli.options import cluster_options, complete_groups, complete_topics
+from pybroker.cli.times import TIME_HELP, moment
+from pybroker.client.admin import EARLIEST, LATEST, Admin, Committed
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+
+OFFSET: Final = click.IntRange(0, (1 << 63) - 1)
+SHIFT: Final = click.IntRange(-(1 << 63), (1 << 63) - 1)
+INACTIVE: Final = ("Empty", "Dead")
+LINE_MAX: Final = 1000
+"""Characters of a line of a plan: a topic's name has 249 at most."""
+
+Wanted = dict[TopicPartition, int | None]
+"""The offset that each partition is to have; None: the end of it."""
+
+
+class Move(NamedTuple):
+    """What becomes of one partition; `asked` differs from `new` where it lay outside of what the partition holds."""
+
+    partition: TopicPartition
+    old: int | None
+    new: int
+    asked: int
+
+
+@click.command("reset-offsets")
+@click.argument("group", shell_complete=complete_groups)
+@click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,P...]", shell_complete=complete_topics,
+              help="A topic, or some of its partitions; repeatable.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="Every topic that the group has committed offsets of.")
+@click.option("--to-earliest", is_flag=True, help="The first record that is there.")
+@click.option("--to-latest", is_flag=True, help="The end: only what comes from now on.")
+@click.option("--to-current", is_flag=True, help="What is committed now; the end where nothing is.")
+@click.option("--to-offset", type=OFFSET, metavar="N", help="This offset.")
+@click.option(
+    "--to-time",
+    type=moment,
+    metavar="TIME",
+    help=f"The first record at or after this time, the end if none is: {TIME_HELP}",
+)
+@click.option(
+    "--shift-by", type=SHIFT, metavar="N", help="N records on from what is committed, or back if N is negative."
+)
+@click.option("--from-file", type=click.File("r", encoding="utf-8"), metavar="CSV",
+              help="Lines of TOPIC,PARTITION,OFFSET, as --export writes them; - is standard input.")  # fmt: skip
+@click.option("--execute/--dry-run", default=False, help="Do it; without --execute it is only shown.")
+@click.option("--export", is_flag=True, help="Print lines of TOPIC,PARTITION,OFFSET, as Kafka's tool does.")
+@cluster_options
+def reset_offsets(
+    group: str,
+    topics: Sequence[str],
+    all_topics: bool,
+    from_file: IO[str] | None,
+    execute: bool,
+    export: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+    **target: Any,
+) -> None:
+    """Set where a group goes on reading. Only shown, unless --execute is given; nobody may be in the group.
+
+    An offset outside of what a partition holds becomes the nearest that it holds, and a line on standard error says so.
+    """
+    chosen = [name for name, value in target.items() if value is not None and value is not False]
+    if len(chosen) + (from_file is not None) != 1:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in (*target, "from-file"))
+        raise click.UsageError(f"exactly one of {names} is needed")
+    if (len(topics) > 0) + all_topics + (from_file is not None) != 1:
+        raise click.UsageError("exactly one of --topic, --all-topics and --from-file is needed")
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        _check_inactive(admin, group)
+        committed = admin.group_offsets([group])[group]
+        if from_file is not None:
+            wanted: Wanted = dict(_plan(from_file))
+            partitions = _partitions(admin, [f"{topic}:{index}" for topic, index in wanted])
+        else:
+            partitions = _partitions(admin, topics or _committed_topics(group, committed))
+            wanted = _wanted(admin, partitions, committed, chosen[0], target[chosen[0]])
+        moves = _moves(admin, partitions, committed, wanted)
+        if execute:
+            admin.alter_group_offsets(group, {move.partition: Committed(move.new) for move in moves})
+    _show(group, moves, execute, export, as_json)
+
+
+def _check_inactive(admin: Admin, group: str) -> None:
+    """Failure if somebody is in the group: its members would go on, and commit over what is set here."""
+    try:
+        (found,) = admin.describe_groups([group])
+    except KafkaError as error:
+        if error.code != errors.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if found.state not in INACTIVE:
+        count = len(found.members)
+        who = f"{count} member{'s' if count != 1 else ''}"
+        raise Failure(f"group {group} is {found.state} with {who}: its offsets can be reset once nobody is in it")
+
+
+def _committed_topics(group: str, committed: Mapping[TopicPartition, Committed]) -> list[str]:
+    if not committed:
+        raise Failure(f"group {group} has committed no offsets: name its topics with --topic")
+    return sorted({partition.topic for partition in committed})
+
+
+def _partitions(admin: Admin, named: Iterable[str]) -> list[TopicPartition]:
+    """What TOPIC or TOPIC:P,P stands for. Failure for what is not there."""
+    asked: dict[str, set[int]] = {}
+    for text in named:
+        topic, colon, listed = text.partition(":")
+        words = listed.split(",") if colon else []
+        if not all(word.isascii() and word.isdigit() for word in words):
+            raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:P,P...", param_hint="--topic")
+        asked.setdefault(topic, set()).update(int(word) for word in words)
+    found = []
+    for name, _, _, partitions, _ in admin.topics(sorted(asked)):
+        there = {p.partition for p in partitions}
+        missing = asked[name] - there
+        if missing:
+            raise Failure(f"topic {name} has no partition {min(missing)}")
+        found += [TopicPartition(name, index) for index in sorted(asked[name] or there)]
+    return found
+
+
+def _plan(lines: Iterable[str]) -> Iterable[tuple[TopicPartition, int]]:
+    """The lines of a plan. Failure with the number of one that is none."""
+    for number, line in enumerate(lines, 1):
+        fields = [field.strip().strip('"') for field in line[: LINE_MAX + 1].split(",")]
+        if fields == [""]:
+            continue
+        if len(fields) != 3 or not all(f.isascii() and f.isdigit() for f in fields[1:]) or len(line) > LINE_MAX:
+            raise Failure(f"line {number} of the file is not TOPIC,PARTITION,OFFSET: {line[:60].strip()!r}")
+        yield TopicPartition(fields[0], int(fields[1])), int(fields[2])
+
+
+def _wanted(
+    admin: Admin,
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, Committed],
+    kind: str,
+    value: Any,
+) -> Wanted:
+    """Where each partition is to go."""
+    if kind in ("to_earliest", "to_latest", "to_time"):
+        timestamp = {"to_earliest": EARLIEST, "to_latest": LATEST}.get(kind, value)
+        found = _offsets(admin, partitions, timestamp)
+        return {partition: found[partition] for partition in partitions}
+    if kind == "to_offset":
+        return dict.fromkeys(partitions, value)
+    if kind == "to_current":
+        return {partition: committed[partition].offset if partition in committed else None for partition in partitions}
+    strangers = [partition for partition in partitions if partition not in committed]
+    if strangers:
+        raise Failure(f"nothing is committed for {strangers[0]}, so that there is nothing to shift")
+    return {partition: committed[partition].offset + value for partition in partitions}
+
+
+def _moves(
+    admin: Admin, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed], wanted: Wanted
+) -> list[Move]:
+    """What is wanted, as far as the partitions hold it."""
+    first, last = _offsets(admin, partitions, EARLIEST), _offsets(admin, partitions, LATEST)
+    moves = []
+    for partition in partitions:
+        low, high, asked = first[partition], last[partition], wanted[partition]
+        if low is None or high is None:
+            raise Failure(f"partition {partition} has no leader that could tell its offsets")
+        asked = high if asked is None else asked
+        old = committed[partition].offset if partition in committed else None
+        moves.append(Move(partition, old, min(max(asked, low), high), asked))
+    return moves
+
+
+def _offsets(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> Mapping[TopicPartition, int | None]:
+    return admin.offsets(admin.cluster.metadata(sorted({partition.topic for partition in partitions})), timestamp)
+
+
+def _show(group: str, moves: Sequence[Move], executed: bool, export: bool, as_json: bool) -> None:
+    for move in moves:
+        if move.asked != move.new:
+            click.echo(f"{move.partition}: {move.asked} is out of range, {move.new} is the nearest", err=True)
+    rows = [(move.partition.topic, move.partition.partition, move.old, move.new) for move in moves]
+    if export:
+        for topic, index, _, new in rows:
+            click.echo(f"{topic},{index},{new}")
+    elif as_json:
+        columns = ("topic", "partition", "old", "new")
+        partitions = [dict(zip(columns, row, strict=True)) for row in rows]
+        output.as_json({"group": group, "executed": executed, "partitions": partitions})
+    else:
+        output.table(("topic", "partition", "old", "new"), rows)
+    if not executed:
+        click.echo("Nothing was changed: --execute does it.", err=True)

@@ -1,0 +1,118 @@
+"""`pybroker configs` against any broker: each test is what somebody types, and what they get to see."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Command, run
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()[1:]]
+
+
+def test_a_topic_s_configs(pybroker_: Command, topic: str) -> None:
+    """Set, added to, taken from and deleted, each seen at once; what is not named stays."""
+    pybroker_("topics", "create", topic, "-p", 1, "-c", "segment.bytes=2097152")
+    done = pybroker_(
+        "configs", "alter", "-t", topic, "--set", "retention.ms=60000", "--append", "cleanup.policy=compact"
+    )
+    assert done.out == f"Configs of topic {topic} altered: retention.ms, cleanup.policy.\n"
+    own = [row for row in rows(pybroker_("configs", "describe", "--topic", topic).out) if row[-1] == "topic"]
+    assert own == [
+        ["cleanup.policy", "delete,compact", "topic"],
+        ["retention.ms", "60000", "topic"],
+        ["segment.bytes", "2097152", "topic"],
+    ]
+    pybroker_("configs", "alter", "-t", topic, "--delete", "retention.ms", "--subtract", "cleanup.policy=delete")
+    (policy, retention) = pybroker_("configs", "describe", "cleanup.policy", "retention.ms", "-t", topic, "--json").json
+    assert (policy["value"], policy["source"]) == ("compact", "topic")
+    assert (retention["value"], retention["source"], retention["read_only"]) == ("604800000", "default", False)
+
+
+def test_a_value_may_hold_anything(pybroker_: Command, topic: str) -> None:
+    """Commas and equals signs belong to the value."""
+    pybroker_("topics", "create", topic, "-p", 1)
+    done = pybroker_("configs", "alter", "-t", topic, "--set", "leader.replication.throttled.replicas=0:1,0:2")
+    assert done.code == 0, done.err
+    (shown,) = pybroker_("configs", "describe", "leader.replication.throttled.replicas", "-t", topic, "--json").json
+    assert shown["value"] == "0:1,0:2"
+
+
+def test_brokers_and_their_default(pybroker_: Command) -> None:
+    """One broker's own value wins over the default of all; deleted, each falls back."""
+    broker = broker_id(pybroker_)
+    where = (["--broker-default"], ["--broker", broker])
+
+    def now(resource: list[object]) -> list[str]:
+        found = pybroker_("configs", "describe", "log.retention.ms", *resource, "--json").json
+        return [found[0]["value"], found[0]["source"]] if found else []
+
+    for resource, value in zip(where, ("7000000", "8000000"), strict=True):
+        done = pybroker_("configs", "alter", *resource, "--set", f"log.retention.ms={value}", "--json").json
+        assert done["configs"] == ["log.retention.ms"] and done["resource"] == "broker"
+    assert now(where[0]) == ["7000000", "dynamic_default_broker"]
+    assert now(where[1]) == ["8000000", "dynamic_broker"]
+    pybroker_("configs", "alter", "--broker", broker, "--delete", "log.retention.ms")
+    assert now(where[1]) == ["7000000", "dynamic_default_broker"]
+    pybroker_("configs", "alter", "--broker-default", "--delete", "log.retention.ms")
+    assert now(where[1])[1:] == ["default"]
+    everything = {entry["name"] for entry in pybroker_("configs", "describe", *where[1], "--all", "--json").json}
+    shown = {entry["name"] for entry in pybroker_("configs", "describe", *where[1], "--json").json}
+    assert shown < everything and "log.retention.ms" in everything - shown
+
+
+def broker_id(pybroker_: Command) -> int:
+    """The id of the only broker, from what it leads."""
+    (topic, *_) = pybroker_("topics", "list", "--internal", "--json").json or [None]
+    if topic is None:
+        pybroker_("topics", "create", "anything", "-p", 1)
+        topic = {"name": "anything"}
+    leader: int = pybroker_("topics", "describe", topic["name"], "--json").json[0]["partitions"][0]["leader"]
+    return leader
+
+
+def test_a_dry_run_changes_nothing(pybroker_: Command, topic: str) -> None:
+    """The broker judges, and nothing becomes of it."""
+    pybroker_("topics", "create", topic, "-p", 1)
+    done = pybroker_("configs", "alter", "-t", topic, "--set", "retention.ms=5", "--dry-run")
+    assert done.out == f"Configs of topic {topic} would be altered: retention.ms.\n"
+    (shown,) = pybroker_("configs", "describe", "retention.ms", "-t", topic, "--json").json
+    assert shown["source"] == "default"
+    assert pybroker_("configs", "alter", "-t", topic, "--set", "retention.ms=x", "--dry-run").code == 1
+
+
+def test_what_a_broker_refuses_is_one_sentence(pybroker_: Command, topic: str) -> None:
+    """Unknown names, values that are none, things that are not there: 1 and the reason."""
+    pybroker_("topics", "create", topic, "-p", 1)
+    for arguments in (
+        ["alter", "-t", topic, "--set", "no.such.config=1"],
+        ["alter", "-t", topic, "--set", "retention.ms=soon"],
+        ["alter", "-t", topic, "--append", "retention.ms=1"],
+        ["alter", "-t", topic, "--set", "retention.ms=1", "--delete", "retention.ms"],
+        ["alter", "-t", f"{topic}-2", "--set", "retention.ms=1"],
+        ["describe", "-t", f"{topic}-2"],
+        ["describe", "--broker", "77"],
+        ["alter", "--broker", "77", "--set", "log.retention.ms=1"],
+        ["alter", "--broker-default", "--set", "log.dirs=elsewhere"],
+    ):
+        done = pybroker_("configs", *arguments)
+        assert done.code == 1 and done.sentence, arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["describe"],
+        ["describe", "--topic", "t", "--broker", "1"],
+        ["describe", "--broker", "one"],
+        ["alter", "--topic", "t"],
+        ["alter", "--topic", "t", "--set", "retention.ms"],
+        ["alter", "--set", "retention.ms=1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    """What no broker has to be asked about ends with 2 and how to use it."""
+    done = run("configs", *arguments)
+    assert done.code == 2 and done.err.startswith("Usage: pybroker configs") and done.out == ""
