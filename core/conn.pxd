@@ -47,6 +47,7 @@ cdef struct conn_t:
     int32_t is_ready
     int32_t noted                # in the inbox already; under the inbox's mutex
     int32_t close_after          # close once the output is sent
+    int32_t ended                # its peer sends nothing more: a short read is not the last
     uint8_t* own                 # bytes of frames that are not executed yet
     int64_t own_capacity
     int64_t own_used

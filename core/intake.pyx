@@ -17,7 +17,7 @@ from pybroker.core.conn cimport (
 from pybroker.core.context cimport wall_ms
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch
-from pybroker.core.mailbox cimport REQUEST, mailbox_put
+from pybroker.core.mailbox cimport GONE, REQUEST, mailbox_put
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
 from pybroker.core.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
 from pybroker.core.timer cimport heap_add, heap_remove
@@ -82,6 +82,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         conn_leave_session(c)
         c.state = OPEN
     if verdict == WAITS:
+        if c.ended:
+            c.deadline_ms = r.now_ms
         if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
             return REFUSED
         c.state = PARKED
@@ -90,6 +92,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         r.declined += 1
         if hand_over(r, c, frame, n) < 0:
             return REFUSED
+        if c.ended:
+            mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
         c.state = AWAY
     return verdict
 
@@ -138,7 +142,7 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     if got < 0:
         return -errno
     if got < min(need, c.own_capacity) - c.own_used:
-        c.readable = 0
+        c.readable = c.ended     # its end is not told twice
     c.own_used += got
     return got
 
@@ -156,7 +160,7 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
     if got <= 0:
         return -errno if got < 0 else 0
     if got < room:
-        c.readable = 0
+        c.readable = c.ended
     r.arena_used += got
     used = execute_all(r, c, at, got)
     if used < 0:
@@ -194,7 +198,7 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
 cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     """One connection's share of a turn: execute what it kept, read a few times, execute that. As fault()."""
     cdef const char* why = NULL
-    cdef int64_t used
+    cdef int64_t used, got
     cdef int reads = 0
     if c.own_used > 0:
         used = execute_own(r, c)
@@ -202,7 +206,11 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
             return fault(used)
     while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
         reads += 1
-        why = fault(take_input(r, c))
+        got = take_input(r, c)
+        if got == 0:
+            c.close_after = 1    # the end: it still gets the answers that it is owed
+            break
+        why = fault(got)
         if why != NULL:
             break
     return why
@@ -212,4 +220,4 @@ cdef bint has_work(const conn_t* c) noexcept nogil:
     """Is there something to read or to execute, and may it be done now?"""
     if c.state != OPEN or c.queued_bytes >= OUTPUT_BUDGET:
         return False
-    return c.readable or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))
+    return (c.readable and not c.close_after) or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))

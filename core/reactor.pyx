@@ -269,6 +269,15 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
 
 # -- the turn ----------------------------------------------------------------------------------------------------------
 
+cdef void end(reactor_t* r, conn_t* c) noexcept nogil:
+    """The peer sends nothing more. What it sent is still executed and answered; nothing waits for it any longer."""
+    c.ended = c.readable = 1     # until a read says 0
+    if c.state == PARKED:
+        c.deadline_ms = r.now_ms
+    elif c.state == AWAY:
+        mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
+
+
 cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
     cdef conn_t* c
     cdef int i
@@ -277,11 +286,11 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
         if c == NULL:
             unring(r.bell)
             continue
-        if events[i].events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP):
-            c.readable = 1       # what it sent before it went is still executed; then read says 0
-            if c.state != OPEN or events[i].events & (EPOLLHUP | EPOLLERR):
-                close_conn(r, c, "")
-                continue
+        if events[i].events & (EPOLLHUP | EPOLLERR):
+            close_conn(r, c, "")
+            continue
+        if events[i].events & EPOLLRDHUP and not c.ended:
+            end(r, c)
         if events[i].events & EPOLLIN:
             c.readable = 1
         if events[i].events & EPOLLOUT:

@@ -189,6 +189,46 @@ def test_a_client_that_goes_while_python_works_for_it(stage: Stage) -> None:
     assert stage.plane.stats()[0]["connections"] == 0
 
 
+@pytest.mark.parametrize("cut", [0, 1, 4, 7, 20])
+def test_an_end_that_comes_with_the_last_bytes_is_noticed(stage: Stage, cut: int) -> None:
+    """A request, a piece of the next and the end of the stream in one turn: the answer, then the end."""
+    client = Client(stage)
+    client.produce(batch(b"x"), number=7)
+    client.sock.sendall(b"\0\0\0\x40"[:cut] + bytes(max(cut - 4, 0)))
+    client.sock.shutdown(socket.SHUT_WR)
+    stage.step()
+    assert client.receive(PRODUCE, 9)[0] == 7
+    assert client.sock.recv(1) == b"" and stage.plane.stats()[0]["connections"] == 0
+
+
+def test_who_sends_nothing_more_is_still_answered(stage: Stage) -> None:
+    """Ends of streams while a fetch waits and while Python works: what was asked is answered at once, then the end."""
+    waits, away = Client(stage), Client(stage)
+    waits.fetch(0, max_wait_ms=60_000)
+    away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    assert waits.quiet()
+    for client in (waits, away):
+        client.sock.shutdown(socket.SHUT_WR)
+    stage.step()
+    assert waits.receive(FETCH, 12)[0] == 2 and waits.sock.recv(1) == b""
+    (_, _, token, _), (gone, *_) = [letter for letter in stage.plane.take() if letter[0] != "closed"]
+    assert gone == "gone"
+    stage.plane.reply(token, codec.encode_response_parts(METADATA, 9, 5, m.MetadataResponse()))
+    stage.step()
+    assert away.receive(METADATA, 9)[0] == 5 and away.sock.recv(1) == b""
+    assert stage.plane.stats()[0]["connections"] == 0
+
+
+def test_a_fetch_that_came_with_the_end_does_not_wait(stage: Stage) -> None:
+    """Nobody would tell the reactor again that the peer has gone."""
+    client = Client(stage)
+    client.fetch(0, max_wait_ms=60_000)
+    client.sock.shutdown(socket.SHUT_WR)
+    stage.step()
+    assert client.receive(FETCH, 12)[0] == 2 and client.sock.recv(1) == b""
+
+
 def test_a_partition_that_goes_wakes_who_waits_for_it(stage: Stage) -> None:
     """The parked fetch is handed to Python, which knows the error."""
     reader = Client(stage)
