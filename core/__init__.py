@@ -10,6 +10,7 @@ from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_
 from pybroker.core.block import Block
 from pybroker.core.broker import Broker
 from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
+from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
 from pybroker.core.feed import Feed
 from pybroker.core.handles import Appended, Partition, Read, Slice
@@ -21,8 +22,8 @@ from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 
 __all__ = [
-    "COLUMNS", "FAILPOINTS", "Appended", "BatchHeader", "Binary", "Block", "Broker", "ColumnBatch", "Columns", "Feed",
-    "Headers", "LogError", "Partition", "Plane", "Read", "Slice", "build_batch", "check_batch", "check_records",
-    "crc32c", "iter_batches", "read_index", "read_snapshot", "read_timeindex", "rebuild_batch", "walk_records",
-    "write_atomic",
+    "BOUNDS_US", "COLUMNS", "FAILPOINTS", "Appended", "BatchHeader", "Binary", "Block", "Broker", "ColumnBatch",
+    "Columns", "Feed", "Headers", "LogError", "Partition", "Plane", "Read", "Slice", "build_batch", "check_batch",
+    "check_records", "crc32c", "iter_batches", "read_index", "read_snapshot", "read_timeindex", "rebuild_batch",
+    "walk_records", "write_atomic",
 ]  # fmt: skip

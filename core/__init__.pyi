@@ -5,7 +5,7 @@ milliseconds since the epoch unless the name says otherwise. Codes in `LogError.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 from _typeshed import ReadableBuffer as Buffer
 
@@ -231,6 +231,7 @@ class Partition:
     size: int  # bytes in all segments
     segment_count: int
     highest_producer_id: int  # -1 if none was ever seen
+    traffic: Traffic  # since it was opened
     offline: bool
     recovery: str  # one line on what start-up repaired; empty if nothing was amiss
 
@@ -324,6 +325,8 @@ class Broker:
         """Make a failpoint fire at its next pass but `after`, `times` times: fail with errno `value`, write `value`
         bytes and then fail with EIO (short), write `value` bytes and die by SIGKILL (kill), or sleep `value` ms."""
     def disarm(self) -> None: ...
+    def sync_times(self) -> Histogram:
+        """How long each flush of a file took."""
     def close(self, *, clean: bool = True) -> None:
         """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
 
@@ -363,7 +366,42 @@ class Plane:
         """The letters: (kind, id, token, frame)."""
     def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
         """Answer a request, once: parts in order without the size; None for no answer."""
-    def stats(self) -> list[dict[str, int]]: ...
+    def stats(self) -> list[Reactor]:
+        """What each reactor counted since its start; histograms say from when a request was read."""
+
+# -- counters: read at any time, by any thread ------------------------------------------------------------------------
+
+BOUNDS_US: Final[tuple[int, ...]]
+"""Where each bucket of a histogram ends, exclusive, in microseconds; one more bucket has all that is larger."""
+
+class Histogram(TypedDict):
+    sum_us: int
+    counts: list[int]
+
+class Api(TypedDict):
+    requests: int  # executed natively
+    declined: int  # left to Python
+    errors: int  # partitions whose answer told one
+    bytes_in: int  # of requests executed natively
+    bytes_out: int  # of their answers
+    times: Histogram  # from the turn that read a request to the end of the one that answered it
+
+class Reactor(TypedDict):
+    connections: int
+    parked: int  # fetches that wait now
+    busy_ns: int
+    bytes_in: int  # of all connections, whoever executes
+    bytes_out: int
+    turns: Histogram
+    Produce: Api
+    Fetch: Api
+    others: int  # requests of other APIs, all Python's
+
+class Traffic(TypedDict):
+    batches_in: int  # appended by clients and by the broker itself
+    records_in: int
+    bytes_in: int  # as stored
+    bytes_out: int  # of records, sent to clients
 
 # -- dump -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from libc.string cimport memcpy, strcpy
 
 from pybroker.core.atomic cimport peek_i64, store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
+from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition, read_settings
@@ -154,6 +155,10 @@ cdef class Broker:
     def disarm(self) -> None:
         """No failpoint fires any more."""
         vfs_disarm(self.context.fs)
+
+    def sync_times(self) -> dict:
+        """How long each flush of a file took."""
+        return histogram_dict(&self.context.fs.syncs)
 
     def open(self, str log_dir, str topic, int partition, *, bytes topic_id, config, int64_t recovery_point=0,
              int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1) -> Partition:

@@ -48,6 +48,10 @@ cdef struct conn_t:
     int32_t noted                # in the inbox already; under the inbox's mutex
     int32_t close_after          # close once the output is sent
     int32_t ended                # its peer sends nothing more: a short read is not the last
+    int64_t parked_ns            # PARKED: since then; 0: it is not
+    int64_t requests             # what passed since it came
+    int64_t bytes_in
+    int64_t bytes_out
     uint8_t* own                 # bytes of frames that are not executed yet
     int64_t own_capacity
     int64_t own_used

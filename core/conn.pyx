@@ -13,6 +13,7 @@ from libc.string cimport memcpy, memmove
 from posix.types cimport off_t
 from posix.unistd cimport close
 
+from pybroker.core.atomic cimport add_i64
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.segment cimport files_drop
@@ -156,6 +157,7 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
         return -errno
     if sent == 0:
         return -EPIPE
+    add_i64(&k.log.traffic.bytes_out, sent)
     c.queued_bytes -= sent
     k.found.position += sent
     k.found.length -= sent
@@ -175,6 +177,7 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
         sent = send_bytes(c) if c.first.log == NULL else send_file(c)
         if sent >= 0:
             total += sent
+            c.bytes_out += sent
         elif sent == -EAGAIN:
             c.writable = 0
         elif sent != -EINTR:

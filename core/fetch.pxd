@@ -14,6 +14,7 @@ cdef struct fetcher_t:           # what a reactor fetches with
     sessions_t* sessions
     int64_t bytes_max            # of an answer
     notify_fn notify             # what a parked connection's watches call
+    int64_t errors               # partitions whose answer told one, since ever
     uint8_t* instead             # DECLINED: the frame that Python gets, to be freed; NULL: the one that came
     int64_t instead_bytes
 

@@ -104,6 +104,7 @@ cdef bint find(fetcher_t* f, bint* settled) noexcept nogil:
             let_go(q)
             return False
         settled[0] |= w.error != 0
+        f.errors += w.error != 0
         q.found_bytes += w.read.found.length
         left = max(<int64_t>0, left - w.read.found.length)
     settled[0] |= q.found_bytes >= q.min_bytes

@@ -7,8 +7,9 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport off_t
 
-from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, poke_i64
+from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, poke_i64
 from pybroker.core.batch cimport batch_check, batch_fault, batch_t
+from pybroker.core.counters cimport traffic_dict
 from pybroker.core.epochs cimport epochs_at, epochs_end
 from pybroker.core.flusher cimport log_flush, log_write_epochs
 from pybroker.core.kafka cimport (
@@ -114,6 +115,7 @@ cdef class Slice:
             raise OSError(errno, os.strerror(errno))
         if sent == 0:
             raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
+        add_i64(&self.log.traffic.bytes_out, sent)
         return sent
 
     def tobytes(self) -> bytes:
@@ -223,6 +225,10 @@ cdef class Partition:
     @property
     def size(self) -> int:
         return sum(bytes_ for _, bytes_, _ in self.segments())
+
+    @property
+    def traffic(self) -> dict:
+        return traffic_dict(&self.state.log.traffic)
 
     @property
     def segment_count(self) -> int:

@@ -15,6 +15,7 @@ from pybroker.core.conn cimport (
     conn_unwatch,
 )
 from pybroker.core.context cimport wall_ms
+from pybroker.core.counters cimport api_t, histogram_add, tally
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch
 from pybroker.core.mailbox cimport GONE, REQUEST, mailbox_put
@@ -53,29 +54,54 @@ cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noe
     return status
 
 
+cdef void book(reactor_t* r, conn_t* c, api_t* a, int verdict, int64_t came, int64_t went) noexcept nogil:
+    """Count a request that was looked at: its API (NULL: none of ours), what became of it, its bytes and its answer's."""
+    if verdict == WAITS:
+        if c.parked_ns == 0:
+            c.parked_ns = r.began_ns
+        return
+    c.requests += 1
+    if a == NULL:
+        tally(&r.others, 1)
+    elif verdict == DECLINED:
+        tally(&a.declined, 1)
+    elif verdict == DONE:
+        tally(&a.requests, 1)
+        tally(&a.bytes_in, came)
+        tally(&a.bytes_out, went)
+        if c.parked_ns == 0:
+            a.in_turn += 1
+        else:
+            histogram_add(&a.times, (r.began_ns - c.parked_ns) // 1000, 1)
+    c.parked_ns = 0
+
+
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
     cdef cursor_t at
     cdef int16_t api = -1, version = 0
     cdef int verdict = DECLINED
+    cdef int64_t queued = c.queued_bytes
+    cdef api_t* a = NULL
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
     if load_i32(&r.plane.diverted):
         api = -1
     if api == API_PRODUCE:
+        a = &r.produces
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
         if verdict == DECLINED and r.turn.count > 0:
             drain(r)             # perhaps only the turn was full; and Python must see what came before
             cursor_init(&at, frame + 4, n - 4)
             verdict = produce(&r.turn, r.plane.registry, c, &at, version)
-        r.produced += verdict == DONE
     elif api == API_FETCH:
+        a = &r.fetches
         drain(r)
         verdict = fetch(&r.fetch, c, &at, version, r.now_ms)
-        r.fetched += verdict == DONE
     else:
         drain(r)
+    book(r, c, a, verdict, n, c.queued_bytes - queued)
     if c.state == PARKED and verdict != WAITS:
         heap_remove(r.heap, &r.heap_count, c)
         conn_unwatch(c)
@@ -89,7 +115,6 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         c.state = PARKED
     elif verdict == DECLINED:
         conn_unwatch(c)
-        r.declined += 1
         if hand_over(r, c, frame, n) < 0:
             return REFUSED
         if c.ended:
@@ -190,7 +215,10 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
                 return used
     else:
         got = read_arena(r, c)
-    if got == -EAGAIN:
+    if got > 0:
+        c.bytes_in += got
+        tally(&r.bytes_in, got)
+    elif got == -EAGAIN:
         c.readable = 0
     return got
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_t, work_t
+from pybroker.core.counters cimport traffic_t
 from pybroker.core.epochs cimport epochs_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.segment cimport files_t, segment_t
@@ -75,6 +76,7 @@ cdef struct log_t:
     epochs_t epochs
     pending_t* pending       # under append_mutex
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
+    traffic_t traffic
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written

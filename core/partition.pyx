@@ -12,6 +12,7 @@ from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, peek_i6
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
+from pybroker.core.counters cimport tally
 from pybroker.core.cursor cimport SHORT
 from pybroker.core.epochs cimport epochs_assign
 from pybroker.core.kafka cimport (
@@ -190,6 +191,9 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         transactions |= (g.ready[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
     if status == 0:
         publish_end(l, end[0], transactions)
+        tally(&l.traffic.batches_in, g.count)
+        tally(&l.traffic.records_in, end[0] - g.start)
+        tally(&l.traffic.bytes_in, g.bytes)
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):

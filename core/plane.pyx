@@ -11,9 +11,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.atomic cimport load_ptr, store_i32, store_i64
+from pybroker.core.atomic cimport load_i32, load_ptr, peek_i64, store_i32, store_i64
 from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
+from pybroker.core.counters cimport api_dict, histogram_dict
 from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition, Slice
 from pybroker.core.log cimport log_hold
@@ -295,13 +296,15 @@ cdef class Plane:
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def stats(self) -> list:
-        """A mapping for each reactor: connections, produced, fetched, declined, busy_ns."""
+        """A mapping for each reactor, of what it counted since its start."""
+        cdef reactor_t* r
         cdef int i
         out = []
         for i in range(self.count):
             r = self.reactors[i]
             out.append({
-                "connections": r.connections, "produced": r.produced, "fetched": r.fetched, "declined": r.declined,
-                "busy_ns": r.busy_ns,
+                "connections": load_i32(&r.connections), "parked": peek_i64(&r.parked), "busy_ns": peek_i64(&r.busy_ns),
+                "bytes_in": peek_i64(&r.bytes_in), "bytes_out": peek_i64(&r.bytes_out), "turns": histogram_dict(&r.turns),
+                "Produce": api_dict(&r.produces), "Fetch": api_dict(&r.fetches), "others": peek_i64(&r.others),
             })
         return out

@@ -31,6 +31,7 @@ cdef struct dirty_t:
 cdef struct turn_t:              # what a reactor holds back until the end of its turn
     int32_t count
     int32_t dirty_count
+    int64_t errors               # partitions whose answer told one, since ever
     order_t orders[<int>ORDERS_MAX]
     dirty_t* dirty[<int>ORDERS_MAX]
     dirty_t slots[<int>DIRTY_SLOTS]

@@ -212,12 +212,13 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
     return DONE
 
 
-cdef void tell(order_t* o) noexcept nogil:
+cdef void tell(turn_t* t, order_t* o) noexcept nogil:
     """Put what became of an append into the answer that waits for it."""
     cdef ready_t* a = &o.ready
     cdef int status = 0 if a.status == DUPLICATE else a.status
     if status < 0:
         status = KAFKA_STORAGE_ERROR
+    t.errors += status != 0
     if o.answer == NULL:
         if status != 0:
             o.conn.state = CLOSING
@@ -239,7 +240,7 @@ cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
         partition_append_ready(t.dirty[i].partition, t.dirty[i].first, now_ms)
         t.dirty[i].partition = NULL
     for i in range(t.count):
-        tell(&t.orders[i])
+        tell(t, &t.orders[i])
     t.count = 0
     t.dirty_count = 0
     return True

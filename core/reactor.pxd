@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.conn cimport chunk_t, conn_t
 from pybroker.core.context cimport context_t
+from pybroker.core.counters cimport api_t, histogram_t
 from pybroker.core.fetch cimport fetcher_t
 from pybroker.core.mailbox cimport mailbox_t
 from pybroker.core.produce cimport turn_t
@@ -60,10 +61,15 @@ cdef struct reactor_t:
     int32_t diverted             # what the plane said in the last turn
     int64_t cut
     int64_t arena_used
-    int64_t busy_ns
-    int64_t produced             # requests executed here, and those that went to Python
-    int64_t fetched
-    int64_t declined
+    int64_t began_ns             # this turn
+    int64_t busy_ns              # from here on what is counted: peeked at by anybody
+    api_t produces
+    api_t fetches
+    int64_t others               # requests of other APIs, all Python's
+    int64_t bytes_in             # of all connections
+    int64_t bytes_out
+    int64_t parked               # fetches that wait, as the last turn left them
+    histogram_t turns            # how long each took
     turn_t turn
     fetcher_t fetch
     uint8_t arena[<int>ARENA_BYTES]

@@ -14,12 +14,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 from posix.unistd cimport close
 
-from pybroker.core.atomic cimport load_i32, load_i64
+from pybroker.core.atomic cimport load_i32, load_i64, poke_i64, store_i32
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_t,
     conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms
+from pybroker.core.counters cimport histogram_add, monotonic_ns, tally
 from pybroker.core.fetch cimport fetcher_free
 from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
@@ -45,21 +46,8 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initial, int flags)
     int EFD_NONBLOCK, EFD_CLOEXEC
 
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
-
 cdef enum:
     SWEEP_MS = 1000
-
-
-cdef int64_t nanoseconds() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -181,7 +169,7 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         e.data.ptr = c
         c.active_ms = r.now_ms
         link_newest(r, c)
-        r.connections += 1
+        store_i32(&r.connections, r.connections + 1)
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
         return
@@ -263,7 +251,7 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
             link[0] = c.next_note
     pthread_mutex_unlock(&r.lock)
     unlink_conn(r, c)
-    r.connections -= 1
+    store_i32(&r.connections, r.connections - 1)
     conn_free(c)
 
 
@@ -314,12 +302,15 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
     """Send the answers of the turn; connections that have more to do stay ready for the next."""
     cdef conn_t* c = served
     cdef conn_t* after
+    cdef int64_t sent = 0
     while c != NULL:
         after = c.next_ready
         c.is_ready = 0
+        sent -= c.bytes_out
         if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
             close_conn(r, c, "")
             c.is_ready = 0
+        sent += c.bytes_out
         if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
             close_conn(r, c, "")
         if c.state == CLOSING:
@@ -331,6 +322,7 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         elif c.first != NULL and c.writable:
             make_ready(r, c)
         c = after
+    tally(&r.bytes_out, sent)
 
 
 cdef void finish_all(reactor_t* r) noexcept nogil:
@@ -395,16 +387,27 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
     return min(most_ms, <int64_t>SWEEP_MS)
 
 
+cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
+    """The turn ends: it took as long as each request that was read and answered in it."""
+    tally(&r.busy_ns, took_ns)
+    histogram_add(&r.turns, took_ns // 1000, 1)
+    histogram_add(&r.produces.times, took_ns // 1000, r.produces.in_turn)
+    histogram_add(&r.fetches.times, took_ns // 1000, r.fetches.in_turn)
+    r.produces.in_turn = r.fetches.in_turn = 0
+    poke_i64(&r.produces.errors, r.turn.errors)
+    poke_i64(&r.fetches.errors, r.fetch.errors)
+    poke_i64(&r.parked, r.heap_count)
+
+
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     """One turn, after waiting up to timeout_ms for something to do."""
     cdef epoll_event events[EVENTS_MAX]
     cdef conn_t* served
     cdef conn_t* c
     cdef const char* why
-    cdef int64_t began
     cdef int slot, n = epoll_wait(r.poll, events, EVENTS_MAX, <int>patience(r, timeout_ms))
-    began = nanoseconds()
-    r.now_ms = began // 1000000
+    r.began_ns = monotonic_ns()
+    r.now_ms = r.began_ns // 1000000
     slot = pin(&r.plane.context.quiesce)
     take_events(r, events, n if n > 0 else 0)
     take_inbox(r)
@@ -429,7 +432,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     if r.now_ms - r.swept_ms >= SWEEP_MS:
         r.swept_ms = r.now_ms
         sweep(r)
-    r.busy_ns += nanoseconds() - began
+    close_books(r, monotonic_ns() - r.began_ns)
 
 
 cdef void reactor_run(reactor_t* r) noexcept nogil:

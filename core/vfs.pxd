@@ -2,6 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport mode_t, off_t
 
+from pybroker.core.counters cimport histogram_t
+
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
         void* iov_base
@@ -53,6 +55,7 @@ cdef struct failpoint_t:
 cdef struct vfs_t:
     int32_t armed        # points that may still fire; 0 costs one load a call
     failpoint_t points[<int>POINTS]
+    histogram_t syncs    # how long flushes took
 
 cdef vfs_t* vfs_new() noexcept nogil
 cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil

@@ -15,6 +15,7 @@ from posix.types cimport mode_t, off_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, unlink, usleep
 
 from pybroker.core.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
+from pybroker.core.counters cimport histogram_share, monotonic_ns
 from pybroker.core.status cimport raise_status
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -227,10 +228,13 @@ cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 
 
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
+    cdef int64_t began = monotonic_ns()
     cdef int status = vfs_pass(fs, point)
-    if status < 0:
-        return status
-    return 0 if fdatasync(fd) == 0 else -errno
+    if status == 0 and fdatasync(fd) != 0:
+        status = -errno
+    if fs != NULL:
+        histogram_share(&fs.syncs, (monotonic_ns() - began) // 1000)
+    return status
 
 
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:

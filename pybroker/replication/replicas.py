@@ -255,7 +255,7 @@ class Replicas:
             self._publish(replica)
         return self._plane
 
-    def plane_stats(self) -> list[dict[str, int]]:
+    def plane_stats(self) -> "list[core.Reactor]":
         """What each of the plane's reactors counts; nothing without a plane."""
         return self._plane.stats() if self._plane is not None else []
 
@@ -263,6 +263,10 @@ class Replicas:
         """Let the handlers in Python execute Produce and Fetch as well, or the plane again; nothing without a plane."""
         if self._plane is not None:
             self._plane.divert(on)
+
+    def flush_times(self) -> "core.Histogram":
+        """How long each flush of a file took."""
+        return self._core.sync_times()
 
     def grown(self, key: int) -> None:
         """The plane says that a partition grew that somebody in Python watches."""

@@ -24,6 +24,7 @@ from pybroker.metrics import Requests
 from pybroker.protocol.apis import KNOWN
 from pybroker.replication.replicas import Replica, Replicas
 from pybroker.server.connection import Answer, Responder, Waiting
+from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -99,11 +100,10 @@ class BrokerMetrics(Collector):
             served[api, "python"] += steps[-1][1]
             buckets = [("+Inf" if bound is None else str(bound), float(count)) for bound, count in steps]
             times.add_metric([api], buckets, taken.sum_seconds)
-        busy = 0
-        for reactor in self.replicas.plane_stats() if self.replicas is not None else ():
-            served["Produce", "native"] += reactor["produced"]
-            served["Fetch", "native"] += reactor["fetched"]
-            busy += reactor["busy_ns"]
+        reactors = self.replicas.plane_stats() if self.replicas is not None else []
+        for reactor in reactors:
+            served["Produce", "native"] += reactor["Produce"]["requests"]
+            served["Fetch", "native"] += reactor["Fetch"]["requests"]
         yield times
         requests = CounterMetricFamily(
             "pybroker_requests", "Requests executed, by the native plane or in Python.", labels=["api", "plane"]
@@ -111,7 +111,9 @@ class BrokerMetrics(Collector):
         for labels, count in served.items():
             requests.add_metric(labels, count)
         yield requests
-        yield CounterMetricFamily("pybroker_plane_busy_seconds", "What the native plane's threads worked.", busy / 1e9)
+        yield from plane_metrics(reactors)
+        if self.replicas is not None:
+            yield from flush_metrics(self.replicas.flush_times())
         yield GaugeMetricFamily("pybroker_connections", "Connections of clients that are open.", self._connections())
 
 
@@ -137,6 +139,7 @@ def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
     for topic, count in written.items():
         messages.add_metric([topic], count)
     yield from (messages, start, end, size)
+    yield from traffic_metrics((r.key.topic, r.log.traffic) for r in replicas if r.log is not None)
     yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", len(image))
     yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
     yield GaugeMetricFamily("pybroker_partitions_offline", "Those of them that cannot be used.", offline)

@@ -288,7 +288,7 @@ def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
     for number in range(50):
         client.fetch(0, number=number)
     stage.step(20)
-    assert stage.plane.stats()[0]["fetched"] < 10
+    assert stage.plane.stats()[0]["Fetch"]["requests"] < 10
     stage.plane.start()
     for number in range(50):
         assert client.receive(FETCH, 12)[0] == number

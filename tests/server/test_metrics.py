@@ -81,9 +81,33 @@ async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
     assert 0 < of(seen, "pybroker_request_seconds_sum", api="CreateTopics") < 10
     both = [seen.get(("pybroker_requests_total", (("api", "Produce"), ("plane", p))), 0) for p in ("native", "python")]
     assert sum(both) == 2
+    assert of(seen, "pybroker_topic_bytes_in_total", topic="t") == 2 * len(sent)
+    assert of(seen, "pybroker_topic_bytes_out_total", topic="t") == 0
     directory = str(live.data_dir)
     assert of(seen, "pybroker_log_dir_offline", dir=directory) == 0
     assert of(seen, "pybroker_log_dir_bytes", dir=directory) >= of(seen, "pybroker_log_dir_free_bytes", dir=directory)
+
+
+async def test_what_the_native_plane_counts(live: Live, wire: Wire) -> None:
+    """Its requests, bytes and times, by API; what it left to Python; how busy each reactor is; what the disk took."""
+    await wire.create("t")
+    for _ in range(3):
+        assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    assert len((await wire.fetch("t", 0)).records or b"") > 0
+    seen = await scrape(live)
+    native = of(seen, "pybroker_requests_total", api="Produce", plane="native")
+    assert native == of(seen, "pybroker_plane_request_seconds_count", api="Produce")
+    assert native == of(seen, "pybroker_plane_request_seconds_bucket", api="Produce", le="+Inf")
+    assert native + of(seen, "pybroker_plane_declined_total", api="Produce") >= (3 if native else 0)
+    assert of(seen, "pybroker_plane_errors_total", api="Produce") == 0
+    assert of(seen, "pybroker_plane_request_bytes_total", api="Produce") >= native * len(batch(b"a"))
+    assert of(seen, "pybroker_plane_answer_bytes_total", api="Fetch") >= 0
+    assert of(seen, "pybroker_plane_parked") == 0
+    assert of(seen, "pybroker_topic_bytes_out_total", topic="t") >= len(batch(b"a"))
+    assert of(seen, "pybroker_plane_bytes_in_total") >= of(seen, "pybroker_plane_request_bytes_total", api="Produce")
+    assert of(seen, "pybroker_flush_seconds_count") >= 0
+    bounds = [float(dict(labels)["le"]) for name, labels in seen if name == "pybroker_plane_turn_seconds_bucket"]
+    assert bounds == sorted(bounds) and bounds[0] == 8e-06
 
 
 async def test_rebalances_are_counted_by_their_kind_of_cause(live: Live, wire: Wire) -> None:

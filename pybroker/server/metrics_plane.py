@@ -1,0 +1,86 @@
+"""The native plane's part of a broker's metrics: what its reactors, partitions and flushes counted by themselves.
+
+Core's histograms are finer than a scrape needs: of their bounds those are shown that double the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from pybroker import core
+
+SHOWN = [at for at, bound in enumerate(core.BOUNDS_US) if 8 <= bound <= 1 << 25 and bound & (bound - 1) == 0]
+"""The buckets whose ends are shown: 8 microseconds, 16, and so on, to half a minute."""
+
+
+def buckets(histogram: core.Histogram) -> list[tuple[str, float]]:
+    """(upper bound in seconds, how many took less), as Prometheus has it."""
+    steps = list(accumulate(histogram["counts"]))
+    shown = [(str(core.BOUNDS_US[at] / 1e6), float(steps[at])) for at in SHOWN]
+    return [*shown, ("+Inf", float(steps[-1]))]
+
+
+def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
+    """What the reactors did, and what they were at while they did it."""
+    times = HistogramMetricFamily(
+        "pybroker_plane_request_seconds", "From a request to its answer, where the native plane executes it.",
+        labels=["api"],
+    )  # fmt: skip
+    asked = CounterMetricFamily("pybroker_plane_request_bytes", "Of the requests it executed.", labels=["api"])
+    answered = CounterMetricFamily("pybroker_plane_answer_bytes", "Of their answers.", labels=["api"])
+    declined = CounterMetricFamily("pybroker_plane_declined", "Requests that it left to Python.", labels=["api"])
+    errors = CounterMetricFamily("pybroker_plane_errors", "Partitions that it answered with an error.", labels=["api"])
+    for api, each in (("Produce", [r["Produce"] for r in reactors]), ("Fetch", [r["Fetch"] for r in reactors])):
+        whole = added(one["times"] for one in each)
+        times.add_metric([api], buckets(whole), whole["sum_us"] / 1e6)
+        asked.add_metric([api], sum(one["bytes_in"] for one in each))
+        answered.add_metric([api], sum(one["bytes_out"] for one in each))
+        declined.add_metric([api], sum(one["declined"] for one in each))
+        errors.add_metric([api], sum(one["errors"] for one in each))
+    yield from (times, asked, answered, declined, errors)
+    turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "A turn of a reactor, without its wait.")
+    whole = added(r["turns"] for r in reactors)
+    turns.add_metric([], buckets(whole), whole["sum_us"] / 1e6)
+    busy = CounterMetricFamily("pybroker_plane_busy_seconds", "What each reactor worked.", labels=["reactor"])
+    for number, reactor in enumerate(reactors):
+        busy.add_metric([str(number)], reactor["busy_ns"] / 1e9)
+    yield from (turns, busy)
+    came, went = sum(r["bytes_in"] for r in reactors), sum(r["bytes_out"] for r in reactors)
+    yield CounterMetricFamily("pybroker_plane_bytes_in", "Received by the plane, whoever executes it.", came)
+    yield CounterMetricFamily("pybroker_plane_bytes_out", "Sent by the plane, whoever answered.", went)
+    yield GaugeMetricFamily(
+        "pybroker_plane_parked", "Fetches that wait for records or their deadline.", sum(r["parked"] for r in reactors)
+    )
+
+
+def flush_metrics(times: core.Histogram) -> Iterator[Metric]:
+    """How long the disk took to flush a file."""
+    flushes = HistogramMetricFamily("pybroker_flush_seconds", "The flush of a file to its disk.")
+    flushes.add_metric([], buckets(times), times["sum_us"] / 1e6)
+    yield flushes
+
+
+def traffic_metrics(partitions: Iterable[tuple[str, core.Traffic]]) -> Iterator[Metric]:
+    """(topic, traffic) of each partition, a topic's together."""
+    came: dict[str, int] = {}
+    went: dict[str, int] = {}
+    for topic, traffic in partitions:
+        came[topic] = came.get(topic, 0) + traffic["bytes_in"]
+        went[topic] = went.get(topic, 0) + traffic["bytes_out"]
+    bytes_in = CounterMetricFamily("pybroker_topic_bytes_in", "Of batches appended to a topic.", labels=["topic"])
+    bytes_out = CounterMetricFamily("pybroker_topic_bytes_out", "Of records sent to clients.", labels=["topic"])
+    for topic, count in came.items():
+        bytes_in.add_metric([topic], count)
+        bytes_out.add_metric([topic], went[topic])
+    yield from (bytes_in, bytes_out)
+
+
+def added(histograms: Iterable[core.Histogram]) -> core.Histogram:
+    """One histogram of all."""
+    each = list(histograms)
+    counts = [sum(column) for column in zip(*(one["counts"] for one in each), strict=True)]
+    return {"sum_us": sum(one["sum_us"] for one in each), "counts": counts or [0] * (len(core.BOUNDS_US) + 1)}
