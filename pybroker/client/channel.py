@@ -59,6 +59,19 @@ class Parcel:
         return self.data.tobytes()
 
 
+class How(NamedTuple):
+    """How a request is sent, where it is not as most are."""
+
+    timeout_s: float | None = None
+    version_max: int | None = None
+    """The last version that the message was filled for."""
+    answered: bool = True
+    """False for Produce with acks=0."""
+
+
+PLAIN: Final = How()
+
+
 class _Asked(NamedTuple):
     """A request under way."""
 
@@ -93,7 +106,7 @@ class Channel:
         self._pauses = pauses
         self._failures = 0
         self._not_before_s = 0.0
-        self._waiting: deque[tuple[Any, Done, float, bool]] = deque()
+        self._waiting: deque[tuple[Any, Done, How]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._socket: socket.socket | None = None
@@ -123,13 +136,12 @@ class Channel:
         """It is in the pause after a failure."""
         return self._socket is None and time.monotonic() < self._not_before_s
 
-    def send(self, message: Any, done: Done, *, timeout_s: float | None = None, answered: bool = True) -> None:
-        """Send a request at the highest version in common; `answered` False for Produce with acks=0."""
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+    def send(self, message: Any, done: Done, how: How = PLAIN) -> None:
+        """Send a request at the highest version in common."""
         if self.ready and not self._muted:
-            self._send(message, done, timeout_s, answered)
+            self._send(message, done, how)
             return
-        self._waiting.append((message, done, timeout_s, answered))
+        self._waiting.append((message, done, how))
         if self._socket is None and self._opening is None:
             self._opening = self._loop.call_later(max(0.0, self._not_before_s - time.monotonic()), self._open)
 
@@ -143,7 +155,7 @@ class Channel:
         self._close_socket()
         self._out.clear()
         self._have, self._frame = 0, None
-        failed = [asked.done for asked in self.asked] + [done for _, done, _, _ in self._waiting]
+        failed = [asked.done for asked in self.asked] + [done for _, done, _ in self._waiting]
         self.asked.clear()
         self._waiting.clear()
         for done in failed:
@@ -203,7 +215,7 @@ class Channel:
     def _greet(self, version: int) -> None:
         self._versions[apis.API_VERSIONS] = (0, version)
         asked = m.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
-        self._send(asked, self._greeted, self.timeout_s, True)
+        self._send(asked, self._greeted, PLAIN)
 
     def _greeted(self, answer: Any, error: KafkaError | None) -> None:
         """Versions are learnt; from an older broker in two steps (KIP-511)."""
@@ -233,11 +245,11 @@ class Channel:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Any, done: Done, timeout_s: float, answered: bool) -> None:
+    def _send(self, message: Any, done: Done, how: How) -> None:
         api = apis.KNOWN[type(message).SCHEMA.key]
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         try:
-            version = agreed_version(self._versions, api, self.address)
+            version = agreed_version(self._versions, api, self.address, how.version_max)
             parts = codec.encode_request_parts(api.key, version, correlation_id, self.client_id, message)
         except codec.EncodeError as error:
             done(None, KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}"))
@@ -247,7 +259,8 @@ class Channel:
             return
         self._out.append(memoryview(_SIZE.pack(sum(map(len, parts))) + parts[0]))
         self._out.extend(part.data if type(part) is Parcel else memoryview(part) for part in parts[1:])
-        if answered:
+        if how.answered:
+            timeout_s = self.timeout_s if how.timeout_s is None else how.timeout_s
             asked = _Asked(api, version, correlation_id, done, time.monotonic() + timeout_s, timeout_s)
             self.asked.append(asked)
             self._arm(asked.due_s)

@@ -1,22 +1,34 @@
 """A consumer: partitions assigned or shared with a group, and their records, fetched ahead."""
 
+import re
 import time
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Final, NamedTuple, TypeVar
 
-from pybroker import core, errors
-from pybroker.client import list_offsets, records
-from pybroker.client.fetcher import Chunk, Fetcher
-from pybroker.client.network import STALE, Network
-from pybroker.client.positions import EARLIEST, LATEST, Bell, Place, Positions
+from pybroker.client.commits import Commits
+from pybroker.client.committed import OffsetAndMetadata
+from pybroker.client.coordinator import Coordinator
+from pybroker.client.fetcher import Fetcher
+from pybroker.client.group import Group, RebalanceListener
+from pybroker.client.lookups import Lookups
+from pybroker.client.network import Network
+from pybroker.client.positions import EARLIEST, LATEST, RESETS, Bell, Place, Positions
+from pybroker.client.reader import Reader
 from pybroker.client.records import Record
 from pybroker.client.settings import CONSUMER, Settings
+from pybroker.config.settings import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
-__all__ = ["Consumer", "OffsetAndTimestamp", "Record"]
+__all__ = ["Consumer", "OffsetAndMetadata", "OffsetAndTimestamp", "RebalanceListener", "Record"]
 
 Partition = tuple[str, int]
+Found = TypeVar("Found")
+
+_WAIT_S: Final = 0.1  # how long a call waits before it looks whether there is something to do
+_REVOKE_S: Final = 5.0  # what a commit may take while others wait for the partitions
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -34,13 +46,34 @@ class Consumer:
 
     def __init__(self, **settings: Any) -> None:
         self._settings = s = Settings("consumer", CONSUMER, settings)
-        self._positions = Positions()
-        self._bell = Bell()
-        self._network = Network("pybroker-consumer", s, create_topics=s.allow_auto_create_topics)
-        self._fetcher = Fetcher(self._network, s, self._positions, self._bell)
-        self._open: tuple[Chunk, Any] | None = None
+        if s.group_id is None and s.group_instance_id is not None:
+            raise ConfigError("group_instance_id needs group_id")
         self._api_s = s.default_api_timeout_ms / 1000
         self._closed = False
+        self._bell = Bell()
+        self._positions = Positions(RESETS[s.auto_offset_reset])
+        self._network = Network("pybroker-consumer", s, create_topics=s.allow_auto_create_topics)
+        self._fetcher = Fetcher(self._network, s, self._positions, self._bell)
+        self._reader = Reader(self._fetcher, self._positions, check_crcs=s.check_crcs)
+        self._lookups = Lookups(self._network, s)
+        self._commits: Commits | None = None
+        self._group: Group | None = None
+        if s.group_id is not None:
+            self._join_group(s)
+
+    def _join_group(self, s: Settings) -> None:
+        coordinator = Coordinator(self._network, s.group_id)
+        commits = self._commits = Commits(self._network, coordinator, s, self._positions, self._begun)
+        group = self._group = Group(self._network, coordinator, s, self._positions, self._bell)
+        commits.identity = lambda: group.identity
+        commits.lost = group.expelled
+        group.before_revoked = lambda partitions: commits.before_leaving(partitions, time.monotonic() + _REVOKE_S)
+        self._network.listen(self._bell.ring)
+
+    def _begun(self) -> None:
+        """On the loop's thread: places have positions, or errors."""
+        self._fetcher.pump()
+        self._bell.ring()
 
     def __enter__(self) -> "Consumer":
         return self
@@ -48,26 +81,69 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Commit where that is automatic, leave the group, and end. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline_s = self._deadline(timeout_ms)
+        try:
+            if self._commits is not None:
+                self._commits.before_leaving(set(self._positions.places), deadline_s)
+            if self._group is not None:
+                self._group.leave("the consumer was closed", deadline_s)
+        finally:
+            self._network.close()
+
     # -- what is read --------------------------------------------------------------------------------------------------
 
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics, or those that a regular expression is found in, with the group.
+
+        Partitions come and go in poll(), of which the listener is told. Raises ValueError without a group_id, and for
+        topics and a pattern together."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if bool(names) == (pattern is not None):
+            raise ValueError("a subscription is of topics, or by a pattern: one of both")
+        if self._group is None:
+            raise ValueError("subscribe needs a group_id: assign() reads without one")
+        self._group.subscribe(names, None if pattern is None else re.compile(pattern), listener)
+
+    def unsubscribe(self) -> None:
+        """Leave the group and read nothing."""
+        if self._group is not None:
+            self._group.leave("the consumer unsubscribed", self._deadline(None))
+        self._positions.assign([])
+
+    def subscription(self) -> set[str]:
+        """The topics that are shared with the group."""
+        return set(self._group.topics) if self._group is not None else set()
+
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions, and no others: from where this consumer stood in them, or auto_offset_reset."""
+        """Read these partitions, and no others: from where this consumer stood in them, or the group, or else by
+        auto_offset_reset."""
+        if self._group is not None:
+            self._group.leave("the consumer was assigned partitions", self._deadline(None))
         wanted = [TopicPartition(*tp) for tp in partitions]
         self._positions.assign(wanted)
-        for place in self._positions.places.values():
-            if place.position < 0 and place.reset_to is None:
-                self._reset(place)
         self._network.want({tp.topic for tp in wanted})
+        self._begin()
         self._fetcher.wake()
 
-    def _reset(self, place: Place) -> None:
-        policy = self._settings.auto_offset_reset
-        if policy == "none":
-            place.error = KafkaError(
-                errors.OFFSET_OUT_OF_RANGE, f"{place.tp} has no position, and auto_offset_reset is none"
-            )
-        else:
-            place.reset(EARLIEST if policy == "earliest" else LATEST)
+    def _begin(self) -> None:
+        """Find a position for the places that have none."""
+        if self._commits is not None:
+            self._commits.look_up(time.monotonic())
+            return
+        for place in self._positions.places.values():
+            if place.nowhere:
+                self._positions.begin(place)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read."""
@@ -82,6 +158,7 @@ class Consumer:
                 place.move(place.position)
 
     def resume(self, *partitions: Partition) -> None:
+        """Go on with these where they were paused."""
         for tp in partitions:
             self._positions.get(tp).paused = False
         self._fetcher.wake()
@@ -116,12 +193,13 @@ class Consumer:
         place = self._positions.get(partition)
         deadline_s = self._deadline(timeout_ms)
         while place.position < 0:
+            self._begin()
             self._fetcher.wake()
             self._raise(place)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._timed_out(f"the position in {place.tp}")
-            self._bell.wait(min(left_s, 0.1))
+                raise self._lookups.timed_out(f"the position in {place.tp}")
+            self._bell.wait(min(left_s, _WAIT_S))
         return place.position
 
     def beginning_offsets(
@@ -137,7 +215,7 @@ class Consumer:
         return self._offsets(partitions, LATEST, timeout_ms)
 
     def _offsets(self, partitions: Iterable[Partition], at: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
-        found = self._list_offsets({TopicPartition(*tp): at for tp in partitions}, timeout_ms)
+        found = self._lookups.offsets({TopicPartition(*tp): at for tp in partitions}, self._deadline(timeout_ms))
         return {tp: one.offset for tp, one in found.items()}
 
     def offsets_for_times(
@@ -147,77 +225,72 @@ class Consumer:
         asked = {TopicPartition(*tp): at for tp, at in times_ms.items()}
         if any(at < 0 for at in asked.values()):
             raise ValueError("a time in milliseconds is not negative")
-        found = self._list_offsets(asked, timeout_ms)
+        found = self._lookups.offsets(asked, self._deadline(timeout_ms))
         return {
             tp: None if one.offset < 0 else OffsetAndTimestamp(one.offset, one.timestamp_ms)
             for tp, one in found.items()
         }
 
-    def _list_offsets(
-        self, times: Mapping[TopicPartition, int], timeout_ms: int | None
-    ) -> dict[TopicPartition, list_offsets.Found]:
-        deadline_s = self._deadline(timeout_ms)
-        found: dict[TopicPartition, list_offsets.Found] = {}
-        isolation = int(self._settings.isolation_level == "read_committed")
-        self._network.want({tp.topic for tp in times})
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """How many offsets each assigned partition is ahead of what poll() returned, as its last fetch told."""
+        committed = self._settings.isolation_level == "read_committed"
+        found: dict[TopicPartition, int | None] = {}
+        for tp, place in self._positions.places.items():
+            end = place.last_stable_offset if committed else place.high_watermark
+            found[tp] = None if end < 0 or place.position < 0 else max(0, end - place.position)
+        return found
+
+    def partitions_for(self, topic: str, *, timeout_ms: int | None = None) -> list[int]:
+        """The partitions of a topic. KafkaError(3) if there is no such topic."""
+        return self._lookups.partitions(topic, self._deadline(timeout_ms))
+
+    # -- commits -------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """Commit these offsets for the group, or what poll() returned. KafkaError if the group has moved on (22, 25,
+        27, 82: what was read will be read again by whoever has the partitions now) or in time it could not be done."""
+        commits = self._need_group()
+        commits.commit(self._to_commit(offsets), self._deadline(timeout_ms))
+
+    def commit_async(self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None) -> Future[None]:
+        """The same without a wait, and without another try; the future has the KafkaError if it failed."""
+        return self._need_group().commit_async(self._to_commit(offsets))
+
+    def committed(
+        self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group committed for these partitions, None where nothing."""
+        commits, wanted = self._need_group(), [TopicPartition(*tp) for tp in partitions]
+        found = self._retried(lambda: commits.find(wanted), "the committed offsets", self._deadline(timeout_ms))
+        return {tp: found.get(tp) for tp in wanted}
+
+    def _need_group(self) -> Commits:
+        if self._commits is None:
+            raise ValueError("committed offsets are a group's: this consumer has no group_id")
+        return self._commits
+
+    def _to_commit(
+        self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self._need_group().consumed()
+        return {
+            TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+            for tp, at in offsets.items()
+        }
+
+    def _retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:
         while True:
-            view = self._network.view
-            left = {tp: at for tp, at in times.items() if tp not in found}
-            asked = list_offsets.by_leader(view, left)
-            for tp in asked.pop(-1, ()):
-                self._raise_unknown(tp)
-            calls = [
-                self._network.call(
-                    leader,
-                    list_offsets.request(view, part, isolation_level=isolation, timeout_ms=30_000),
-                    timeout_s=max(0.001, deadline_s - time.monotonic()),
-                )
-                for leader, part in asked.items()
-            ]
-            for call in calls:
-                self._collect(call, found)
-            if len(found) == len(times):
-                return found
-            if time.monotonic() >= deadline_s:
-                missing = ", ".join(str(tp) for tp in times if tp not in found)
-                raise self._timed_out(f"the offsets of {missing}")
-            if calls:
-                self._network.refresh_soon()
-            time.sleep(0.01 if self._network.view is view and not calls else self._network.pauses.first_s)
-
-    def _collect(self, call: Any, found: dict[TopicPartition, list_offsets.Found]) -> None:
-        try:
-            answers = list_offsets.answers(call.result())
-        except KafkaError as error:
-            if error.retriable or error.code in STALE:
-                return
-            raise
-        for tp, one in answers.items():
-            if one.error is None:
-                found[tp] = one
-            elif not one.error.retriable:
-                raise one.error
-
-    def _raise_unknown(self, tp: TopicPartition) -> None:
-        """A topic whose metadata says that asking again is of no use."""
-        info = self._network.view.topics.get(tp.topic)
-        if info is not None and info.error:
-            error = errors.lookup(info.error)
-            if not error.retriable or (error.code == 3 and not self._settings.allow_auto_create_topics):
-                raise KafkaError(error.code, f"topic {tp.topic!r}: {error.meaning}")
-        elif info is not None and tp.partition >= len(info.partitions):
-            raise KafkaError(
-                errors.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {tp.topic!r} has partitions 0 to {len(info.partitions) - 1}, not {tp.partition}",
-            )
-
-    def _timed_out(self, what: str) -> KafkaError:
-        failure = self._network.failure
-        why = f": {failure.message}" if failure else ""
-        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} could not be had in time{why}")
-
-    def _deadline(self, timeout_ms: int | None) -> float:
-        return time.monotonic() + (self._api_s if timeout_ms is None else timeout_ms / 1000)
+            try:
+                return ask().result(max(0.0, deadline_s - time.monotonic()))
+            except FutureTimeout:
+                raise self._lookups.timed_out(what) from None
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(self._network.pauses.first_s)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -228,12 +301,12 @@ class Consumer:
         deadline_s = time.monotonic() + timeout_ms / 1000
         most = self._settings.max_poll_records if max_records is None else max_records
         while True:
-            self._raise_first()
-            found = self._take(most)
-            left_s = deadline_s - time.monotonic()
-            if found or left_s <= 0:
+            now_s = time.monotonic()
+            due_s = self._advance(now_s)
+            found = self._reader.take(most)
+            if found or now_s >= deadline_s:
                 return found
-            self._bell.wait(left_s)
+            self._bell.wait(min(deadline_s, due_s) - now_s)
 
     def __iter__(self) -> "Consumer":
         return self
@@ -245,10 +318,22 @@ class Consumer:
             if found:
                 return found[0]
 
-    def _raise_first(self) -> None:
+    def _advance(self, now_s: float) -> float:
+        """What goes on between records; when to look again though nothing comes in."""
+        due_s = float("inf")
+        if self._commits is not None and self._group is not None:
+            self._group.advance(now_s)
+            self._commits.tick(now_s)
+            due_s = self._group.due_s
         for place in self._positions.places.values():
             if place.error is not None:
                 self._raise(place)
+            elif place.position < 0:
+                if place.nowhere:
+                    self._begin()
+                    due_s = min(due_s, now_s + _WAIT_S)
+                self._fetcher.wake()
+        return due_s
 
     def _raise(self, place: Place) -> None:
         if place.error is not None:
@@ -257,70 +342,5 @@ class Consumer:
                 place.error = error  # without a position it stays as it is
             raise error
 
-    def _take(self, most: int) -> list[Record]:
-        taken: list[Record] = []
-        while len(taken) < most:
-            if self._open is None:
-                if not self._fetcher.chunks:
-                    break
-                chunk = self._fetcher.chunks.popleft()
-                place = chunk.place
-                if chunk.stale or not self._positions.holds(place):
-                    self._fetcher.taken(chunk)
-                    continue
-                self._open = chunk, records.records(chunk, place.position, self._settings.check_crcs)
-            chunk, found = self._open
-            place = chunk.place
-            if chunk.stale or not self._positions.holds(place):
-                self._end_chunk(chunk)
-                continue
-            try:
-                for record in found:
-                    taken.append(record)
-                    place.position = record.offset + 1
-                    if len(taken) == most:
-                        break
-                else:
-                    place.position = max(place.position, chunk.next_offset)
-                    self._end_chunk(chunk)
-            except (core.LogError, KafkaError) as error:
-                self._end_chunk(chunk)
-                place.move(place.position)
-                place.error = KafkaError(error.code, f"{place.tp} at offset {place.position}: {error}")
-                break
-        return taken
-
-    def _end_chunk(self, chunk: Chunk) -> None:
-        self._open = None
-        self._fetcher.taken(chunk)
-
-    # -- what there is -------------------------------------------------------------------------------------------------
-
-    def partitions_for(self, topic: str, *, timeout_ms: int | None = None) -> list[int]:
-        """The partitions of a topic. KafkaError(3) if there is no such topic."""
-        deadline_s = self._deadline(timeout_ms)
-        self._network.want([topic])
-        while True:
-            info = self._network.view.topics.get(topic)
-            if info is not None and not info.error and info.partitions:
-                return [p.partition for p in info.partitions]
-            if info is not None:
-                self._raise_unknown(TopicPartition(topic, 0))
-            if time.monotonic() >= deadline_s:
-                raise self._timed_out(f"the partitions of topic {topic!r}")
-            time.sleep(0.005)
-
-    def lag(self) -> dict[TopicPartition, int | None]:
-        """How many offsets each assigned partition is ahead of what poll() returned, as its last fetch told."""
-        committed = self._settings.isolation_level == "read_committed"
-        found: dict[TopicPartition, int | None] = {}
-        for tp, place in self._positions.places.items():
-            end = place.last_stable_offset if committed else place.high_watermark
-            found[tp] = None if end < 0 or place.position < 0 else max(0, end - place.position)
-        return found
-
-    def close(self) -> None:
-        """End it. Calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._network.close()
+    def _deadline(self, timeout_ms: int | None) -> float:
+        return time.monotonic() + (self._api_s if timeout_ms is None else timeout_ms / 1000)

@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple
 
 from pybroker import core, errors
 from pybroker.client import list_offsets
+from pybroker.client.channel import How
 from pybroker.client.fetch_session import FetchSession, Wanted
 from pybroker.client.loop import Timer
 from pybroker.client.network import STALE, Network
-from pybroker.client.positions import EARLIEST, LATEST, Bell, Place, Positions
+from pybroker.client.positions import LATEST, RESETS, Bell, Place, Positions
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 LANE: Final = "fetch"
-RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _SESSION_ERRORS: Final = frozenset(
     {
         errors.FETCH_SESSION_ID_NOT_FOUND,
@@ -30,7 +30,6 @@ _SESSION_ERRORS: Final = frozenset(
         errors.INCONSISTENT_TOPIC_ID,
     }
 )
-_MARGIN_S: Final = 5.0  # what a fetch that waits may take beyond its wait
 
 
 class Chunk(NamedTuple):
@@ -144,7 +143,7 @@ class Fetcher:
             request,
             partial(self._answered, node, asked, generations),
             lane=LANE,
-            timeout_s=max(timeout_s, settings.fetch_max_wait_ms / 1000 + _MARGIN_S),
+            how=How(timeout_s),
         )
         return size
 
@@ -233,16 +232,14 @@ class Fetcher:
         return True
 
     def _out_of_range(self, place: Place) -> bool:
-        to = RESETS[self._settings.auto_offset_reset]
         if place.position != place.fetch_offset:  # first what was fetched before; then we will be here again
             place.not_before_s = time.monotonic() + self._network.pauses.first_s
             return True
-        if to is None:
-            place.error = KafkaError(
-                errors.OFFSET_OUT_OF_RANGE, f"{place.tp}: offset {place.fetch_offset} is outside what the broker has"
-            )
+        if RESETS[self._settings.auto_offset_reset] is None:
+            words = f"{place.tp}: offset {place.fetch_offset} is outside what the broker has"
+            place.error = KafkaError(errors.OFFSET_OUT_OF_RANGE, words)
             return True
-        place.reset(to)
+        self._positions.begin(place)
         return False
 
     # -- positions -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pybroker import errors
-from pybroker.client.channel import Channel, Done, Pauses
+from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses
 from pybroker.client.connection import shown_address
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, TopicInfo, parse_bootstrap, topic_info
@@ -91,7 +91,7 @@ class Network:
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def call(self, node: int | None, message: Any, *, lane: str = "", timeout_s: float | None = None) -> Future[Any]:
+    def call(self, node: int | None, message: Any, *, lane: str = "", how: How = PLAIN) -> Future[Any]:
         """Send a request from another thread; a future of its answer, or of KafkaError."""
         future: Future[Any] = Future()
 
@@ -104,7 +104,7 @@ class Network:
         if not self.loop.running:
             future.set_exception(_closed())
         else:
-            self.loop.call_soon(lambda: self.send(node, message, done, lane=lane, timeout_s=timeout_s))
+            self.loop.call_soon(lambda: self.send(node, message, done, lane=lane, how=how))
         return future
 
     def want(self, topics: Iterable[str]) -> None:
@@ -159,16 +159,14 @@ class Network:
             )
         return found
 
-    def send(
-        self, node: int | None, message: Any, done: Done, *, lane: str = "", timeout_s: float | None = None
-    ) -> None:
+    def send(self, node: int | None, message: Any, done: Done, *, lane: str = "", how: How = PLAIN) -> None:
         """Send a request; what it fails with may be that there is no such broker."""
         try:
             channel = self.channel(node, lane)
         except KafkaError as error:
             done(None, error)
             return
-        channel.send(message, done, timeout_s=timeout_s)
+        channel.send(message, done, how)
 
     def _any_address(self) -> tuple[str, int]:
         """A broker that is connected, or else the next of those known and given that is not failing."""

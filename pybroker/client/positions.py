@@ -10,12 +10,16 @@ them. A seek starts another generation, and what was fetched for an older one is
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from pybroker import errors
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
-EARLIEST = -2
-LATEST = -1
+EARLIEST: Final = -2
+LATEST: Final = -1
+RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+"""What auto_offset_reset names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +60,11 @@ class Place:
         self.generation += 1
 
     @property
+    def nowhere(self) -> bool:
+        """It has no position, and nothing that would find one is asked for."""
+        return self.position < 0 and self.reset_to is None and self.error is None
+
+    @property
     def fetchable(self) -> bool:
         return self.fetch_offset >= 0 and not self.paused and self.error is None
 
@@ -63,9 +72,19 @@ class Place:
 class Positions:
     """The assigned partitions. The dict is replaced and never changed, so that any thread may walk it."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: int | None) -> None:
+        """`policy` is where to begin without a position, and when it is out of range; None for nowhere."""
+        self._policy = policy
         self.places: dict[TopicPartition, Place] = {}
         self.lock = threading.RLock()
+
+    def begin(self, place: Place) -> None:
+        """Nothing says where to begin in a place: it is reset as the policy has it."""
+        if self._policy is None:
+            words = f"{place.tp} has no position, and auto_offset_reset is none"
+            place.error = KafkaError(errors.OFFSET_OUT_OF_RANGE, words)
+        else:
+            place.reset(self._policy)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these; those read before keep their places."""

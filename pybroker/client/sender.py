@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.accumulator import Accumulator, Queue
-from pybroker.client.channel import Parcel
+from pybroker.client.channel import How, Parcel
 from pybroker.client.delivery import Batch
 from pybroker.client.loop import Timer
 from pybroker.client.network import ANY, STALE, Network
@@ -156,7 +156,9 @@ class Sender:
         )
         names = {topic.topic_id: topic.name for topic in topics.values()}
         self._network.channel(leader).send(
-            request, lambda answer, error: self._answered(taken, names, answer, error), answered=self._acks != 0
+            request,
+            lambda answer, error: self._answered(taken, names, answer, error),
+            How(answered=self._acks != 0),
         )
 
     # -- outcomes ------------------------------------------------------------------------------------------------------

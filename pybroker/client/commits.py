@@ -1,0 +1,163 @@
+"""A consumer's commits, on demand and in the background, and the committed offsets that it begins from."""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+
+from pybroker import errors
+from pybroker.client import committed
+from pybroker.client.committed import LOST_MEMBERSHIP, Fetched, Identity, OffsetAndMetadata, Offsets
+from pybroker.client.coordinator import Coordinator
+from pybroker.client.network import Network
+from pybroker.client.positions import Place, Positions
+from pybroker.client.settings import Settings
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class Commits:
+    """Commits for a group. Methods are for the consumer's thread; `identity` tells as whom.
+
+    `begun` is called on the loop's thread when places were given positions, or errors."""
+
+    def __init__(
+        self,
+        network: Network,
+        coordinator: Coordinator,
+        settings: Settings,
+        positions: Positions,
+        begun: Callable[[], object],
+    ) -> None:
+        self.identity: Callable[[], Identity] = lambda: Identity()
+        self.lost: Callable[[KafkaError], object] = lambda error: None
+        """Told when a commit shows that this member is none any more."""
+        self._network = network
+        self._coordinator = coordinator
+        self._positions = positions
+        self._begun = begun
+        self._auto_s = settings.auto_commit_interval_ms / 1000 if settings.enable_auto_commit else None
+        self._due_s = 0.0
+        self._done: dict[TopicPartition, int] = {}
+        """Offsets that are committed, so that no others are by themselves."""
+
+    # -- committing ----------------------------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What poll() returned, as offsets to commit."""
+        places = self._positions.places.values()
+        return {place.tp: OffsetAndMetadata(place.position) for place in places if place.position >= 0}
+
+    def commit_async(self, offsets: Offsets) -> Future[None]:
+        """Commit once; a future of None, or of KafkaError."""
+        future: Future[None] = Future()
+        if not offsets:
+            future.set_result(None)
+            return future
+
+        def done(error: KafkaError | None) -> None:
+            if error is None:
+                self._done.update({tp: at.offset for tp, at in offsets.items()})
+                future.set_result(None)
+                return
+            if error.code in LOST_MEMBERSHIP or error.code == errors.REBALANCE_IN_PROGRESS:
+                self.lost(error)
+            future.set_exception(error)
+
+        identity = self.identity()
+        self._network.loop.call_soon(partial(committed.commit, self._coordinator, identity, dict(offsets), done))
+        return future
+
+    def commit(self, offsets: Offsets, deadline_s: float) -> None:
+        """Commit, again where that may help. KafkaError: 22, 25, 82 if the group has moved on, 7 out of time."""
+        while True:
+            try:
+                return self.commit_async(offsets).result(max(0.0, deadline_s - time.monotonic()))
+            except FutureTimeout:
+                raise KafkaError(errors.REQUEST_TIMED_OUT, "offsets could not be committed in time") from None
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(self._network.pauses.first_s)
+
+    def tick(self, now_s: float) -> None:
+        """Commit in the background what was consumed since, if it is time."""
+        if self._auto_s is None or now_s < self._due_s:
+            return
+        first, self._due_s = not self._due_s, now_s + self._auto_s
+        offsets = {tp: at for tp, at in self.consumed().items() if self._done.get(tp) != at.offset}
+        if offsets and not first:
+            self.commit_async(offsets).add_done_callback(_note)
+
+    def before_leaving(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
+        """Partitions go: their last commit, where commits are automatic. It is tried, and logged where it fails."""
+        if self._auto_s is None:
+            return
+        offsets = {tp: at for tp, at in self.consumed().items() if tp in partitions and self._done.get(tp) != at.offset}
+        try:
+            self.commit(offsets, deadline_s)
+        except KafkaError as error:
+            _log.warning("offsets of %d partitions were not committed: %s", len(offsets), error)
+
+    # -- beginning where the group stood -------------------------------------------------------------------------------
+
+    def find(self, partitions: Collection[TopicPartition]) -> Future[Fetched]:
+        """What the group committed, asked once."""
+        future: Future[Fetched] = Future()
+
+        def done(found: Fetched, error: KafkaError | None) -> None:
+            if error is None:
+                future.set_result(found)
+            else:
+                future.set_exception(error)
+
+        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), done))
+        return future
+
+    def look_up(self, now_s: float) -> None:
+        """Have the places that are nowhere yet begin where the group stood."""
+        lost = {
+            place.tp: place
+            for place in self._positions.places.values()
+            if place.nowhere and not place.asking and place.not_before_s <= now_s
+        }
+        if not lost:
+            return
+        generations = {tp: place.generation for tp, place in lost.items()}
+        for place in lost.values():
+            place.asking = True
+        done = partial(self._found, lost, generations)
+        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(lost), done))
+
+    def _found(
+        self,
+        places: dict[TopicPartition, Place],
+        generations: dict[TopicPartition, int],
+        found: Fetched,
+        error: KafkaError | None,
+    ) -> None:
+        for tp, place in places.items():
+            if place.generation != generations[tp]:
+                continue
+            place.asking = False
+            at = found.get(tp)
+            if error is not None and (error.retriable or error.code in LOST_MEMBERSHIP):
+                place.not_before_s = time.monotonic() + self._network.pauses.first_s
+            elif error is not None:
+                place.error = error
+            elif at is not None:
+                place.move(at.offset)
+                self._done[tp] = at.offset
+            else:
+                self._positions.begin(place)
+        self._begun()
+
+
+def _note(future: Future[None]) -> None:
+    error = future.exception()
+    if error is not None:
+        _log.warning("offsets were not committed in the background: %s", error)

@@ -1,0 +1,87 @@
+"""The broker that coordinates a group: found when it is needed, and anew when it says that it is another."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from pybroker import errors
+from pybroker.client.channel import PLAIN, Done, How
+from pybroker.client.network import ANY, Network
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+LANE: Final = "group"
+JOIN_LANE: Final = "join"
+"""A join waits at the broker for the others; heartbeats and commits must not wait behind it."""
+
+_MOVED: Final = frozenset(
+    {errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE, errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT}
+)
+
+
+class Coordinator:
+    """Sends a group's requests to its coordinator. Methods are for the loop's thread, but for `call`."""
+
+    def __init__(self, network: Network, group_id: str) -> None:
+        self.group_id = group_id
+        self.node = -1
+        self._network = network
+        self._waiting: list[Callable[[KafkaError | None], object]] = []
+
+    def call(self, message: Any, *, lane: str = LANE, how: How = PLAIN) -> Future[Any]:
+        """From any thread: a future of the answer, or KafkaError."""
+        future: Future[Any] = Future()
+
+        def done(answer: Any, error: KafkaError | None) -> None:
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+        self._network.loop.call_soon(partial(self.send, message, done, lane=lane, how=how))
+        return future
+
+    def send(self, message: Any, done: Done, *, lane: str = LANE, how: How = PLAIN) -> None:
+        """Send a request as soon as the coordinator is known; it fails if that cannot be found now."""
+
+        def go(error: KafkaError | None) -> None:
+            if error is not None:
+                done(None, error)
+                return
+            self._network.send(self.node, message, partial(self._answered, done), lane=lane, how=how)
+
+        if self.node >= 0:
+            go(None)
+            return
+        self._waiting.append(go)
+        if len(self._waiting) == 1:
+            request = m.FindCoordinatorRequest(key=self.group_id, key_type=0, coordinator_keys=[self.group_id])
+            self._network.send(ANY, request, self._found)
+
+    def moved(self, code: int) -> bool:
+        """Whether this answer says that the coordinator is another, which is then looked for."""
+        if code in _MOVED or code == errors.BROKER_NOT_AVAILABLE:
+            self.node = -1
+            return True
+        return False
+
+    def _answered(self, done: Done, answer: Any, error: KafkaError | None) -> None:
+        code = error.code if error is not None else getattr(answer, "error_code", errors.NONE)
+        self.moved(code)
+        done(answer, error)
+
+    def _found(self, answer: Any, error: KafkaError | None) -> None:
+        if error is None:
+            told = answer.coordinators[0] if answer.coordinators else answer
+            if told.error_code:
+                words = told.error_message or errors.lookup(told.error_code).meaning
+                error = KafkaError(told.error_code, f"the coordinator of group {self.group_id!r}: {words}")
+            elif told.node_id not in self._network.view.nodes:
+                error = KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"the coordinator is broker {told.node_id}")
+                self._network.refresh()
+            else:
+                self.node = told.node_id
+        waiting, self._waiting = self._waiting, []
+        for go in waiting:
+            go(error)

@@ -1,0 +1,102 @@
+"""What a consumer asks brokers and waits for: offsets by time, and the partitions that a topic has."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from pybroker import errors
+from pybroker.client import list_offsets
+from pybroker.client.channel import How
+from pybroker.client.list_offsets import Found
+from pybroker.client.network import STALE, Network
+from pybroker.client.settings import Settings
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+
+_POLL_S = 0.005
+
+
+class Lookups:
+    """Calls that block until brokers answered, or until a time of `time.monotonic()`. For any thread but the loop's."""
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        self._network = network
+        self._settings = settings
+        self._isolation = int(settings.isolation_level == "read_committed")
+
+    def partitions(self, topic: str, deadline_s: float) -> list[int]:
+        """The partitions of a topic. KafkaError(3) if there is no such topic and none is to be made."""
+        self._network.want([topic])
+        while True:
+            info = self._network.view.topics.get(topic)
+            if info is not None and not info.error and info.partitions:
+                return [p.partition for p in info.partitions]
+            if info is not None:
+                self._refuse_unknown(TopicPartition(topic, 0))
+            if time.monotonic() >= deadline_s:
+                raise self.timed_out(f"the partitions of topic {topic!r}")
+            time.sleep(_POLL_S)
+
+    def offsets(self, times: Mapping[TopicPartition, int], deadline_s: float) -> dict[TopicPartition, Found]:
+        """The offset at a time, EARLIEST or LATEST, of each partition, by its leader."""
+        found: dict[TopicPartition, Found] = {}
+        self._network.want({tp.topic for tp in times})
+        while True:
+            view = self._network.view
+            asked = list_offsets.by_leader(view, {tp: at for tp, at in times.items() if tp not in found})
+            for tp in asked.pop(-1, ()):
+                self._refuse_unknown(tp)
+            left_s = max(0.001, deadline_s - time.monotonic())
+            calls = [self._call(leader, part, left_s) for leader, part in asked.items()]
+            for call in calls:
+                self._collect(call, found)
+            if len(found) == len(times):
+                return found
+            if time.monotonic() >= deadline_s:
+                raise self.timed_out(f"the offsets of {', '.join(str(tp) for tp in times if tp not in found)}")
+            if calls:
+                self._network.refresh_soon()
+            time.sleep(self._network.pauses.first_s if calls else _POLL_S)
+
+    def _call(self, leader: int, times: Mapping[TopicPartition, int], timeout_s: float) -> Future[Any]:
+        request = list_offsets.request(
+            self._network.view,
+            times,
+            isolation_level=self._isolation,
+            timeout_ms=self._settings.request_timeout_ms,
+        )
+        return self._network.call(leader, request, how=How(timeout_s))
+
+    @staticmethod
+    def _collect(call: Future[Any], found: dict[TopicPartition, Found]) -> None:
+        try:
+            answers = list_offsets.answers(call.result())
+        except KafkaError as error:
+            if error.retriable or error.code in STALE:
+                return
+            raise
+        for tp, one in answers.items():
+            if one.error is None:
+                found[tp] = one
+            elif not one.error.retriable:
+                raise one.error
+
+    def _refuse_unknown(self, tp: TopicPartition) -> None:
+        """Raise where metadata says that asking again is of no use."""
+        info = self._network.view.topics.get(tp.topic)
+        if info is not None and info.error:
+            error = errors.lookup(info.error)
+            missing = error.code == errors.UNKNOWN_TOPIC_OR_PARTITION and not self._settings.allow_auto_create_topics
+            if missing or not error.retriable:
+                raise KafkaError(error.code, f"topic {tp.topic!r}: {error.meaning}")
+        elif info is not None and tp.partition >= len(info.partitions):
+            raise KafkaError(
+                errors.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {tp.topic!r} has partitions 0 to {len(info.partitions) - 1}, not {tp.partition}",
+            )
+
+    def timed_out(self, what: str) -> KafkaError:
+        failure = self._network.failure
+        why = f": {failure.message}" if failure else ""
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} could not be had in time{why}")

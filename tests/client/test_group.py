@@ -1,0 +1,258 @@
+"""Consumers of ours in a group: they share, commit, take over; with each other, and with the clients of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from pybroker import errors
+from pybroker.client.consumer import Consumer, OffsetAndMetadata, RebalanceListener
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from tests.client.kit import WAIT_S, create, fill, read
+from tests.harness import Server, until
+
+PARTITIONS = 6
+QUICK = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000, "auto_offset_reset": "earliest"}
+
+
+class Worker:
+    """A consumer on a thread of its own that polls until it is told to stop, and keeps what it saw."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.problem: BaseException | None = None
+        self._stop = threading.Event()
+        self.consumer = Consumer(bootstrap_servers=bootstrap, group_id=group, **{**QUICK, **settings})
+        self.consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @property
+    def assigned(self) -> set[int]:
+        return {tp.partition for tp in self.consumer.assignment()}
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.seen += [(r.partition, r.offset) for r in self.consumer.poll(50)]
+            self.consumer.close()
+        except BaseException as problem:
+            self.problem = problem
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive() and self.problem is None, self.problem
+
+
+@pytest.fixture
+def join(target: Server, topic: str) -> Iterator[Callable[..., Worker]]:
+    """Start members of a group on `topic`, which has six partitions."""
+    create(target, topic, partitions=PARTITIONS)
+    workers: list[Worker] = []
+
+    def start(**settings: Any) -> Worker:
+        workers.append(Worker(target.bootstrap, f"group-of-{topic}", topic, **settings))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.stop()
+
+
+def shared(*workers: Worker) -> bool:
+    """Every partition has one reader, and nobody is idle."""
+    shares = [worker.assigned for worker in workers]
+    return sorted(p for share in shares for p in share) == list(range(PARTITIONS)) and all(shares)
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_a_group_shares_a_topic(target: Server, topic: str, join: Callable[..., Worker], assignor: str) -> None:
+    """One member has all; a second takes half; when the first goes its half goes over. Each record is read once."""
+    for partition in range(PARTITIONS):
+        fill(target, topic, partition, [b"x"] * 20)
+    first = join(partition_assignment_strategy=assignor)
+    until("the first has all", lambda: shared(first), WAIT_S)
+    until("and reads all", lambda: len(first.seen) == 20 * PARTITIONS, WAIT_S)
+    second = join(partition_assignment_strategy=assignor)
+    until("two share", lambda: shared(first, second), WAIT_S)
+    first.stop()
+    until("the second has all", lambda: shared(second), WAIT_S)
+    for partition in range(PARTITIONS):
+        fill(target, topic, partition, [b"y"])
+    until("and reads what comes", lambda: len(second.seen) == PARTITIONS, WAIT_S)
+    assert sorted(first.seen + second.seen) == [(p, n) for p in range(PARTITIONS) for n in range(21)]
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_a_group_with_librdkafka(target: Server, topic: str, join: Callable[..., Worker], assignor: str) -> None:
+    """A member of confluent-kafka and one of ours share, whichever of them leads."""
+    ours = join(partition_assignment_strategy=assignor)
+    until("ours has all", lambda: shared(ours), WAIT_S)
+    theirs = ck.Consumer(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "group.id": f"group-of-{topic}",
+            "partition.assignment.strategy": assignor,
+            "heartbeat.interval.ms": 200,
+            "session.timeout.ms": 6000,
+        }
+    )
+    try:
+        theirs.subscribe([topic])
+
+        def even() -> bool:
+            theirs.poll(0.02)
+            share = {tp.partition for tp in theirs.assignment()}
+            return len(share) == 3 and share | ours.assigned == set(range(PARTITIONS)) and len(ours.assigned) == 3
+
+        until("both have three", even, WAIT_S)
+        another = join(partition_assignment_strategy=assignor)
+        until("three have two each", lambda: even() or len(another.assigned) == 2 == len(ours.assigned), WAIT_S)
+    finally:
+        theirs.close()
+    until("ours share again", lambda: shared(ours, another), WAIT_S)
+
+
+def test_commits_and_where_others_begin(target: Server, topic: str) -> None:
+    """What one commits, the next begins from: at what poll() returned, or where it says, with a note."""
+    create(target, topic)
+    fill(target, topic, 0, [b"%d" % n for n in range(10)])
+    tp, group = TopicPartition(topic, 0), {"group_id": f"group-of-{topic}", "enable_auto_commit": False, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **group) as first:
+        first.subscribe([topic])
+        read(first, 4, max_records=4)
+        assert first.committed([tp]) == {tp: None}
+        first.commit()
+        assert first.committed([tp]) == {tp: OffsetAndMetadata(4)}
+    with Consumer(bootstrap_servers=target.bootstrap, **group) as second:
+        second.assign([tp])
+        assert second.position(tp) == 4
+        assert read(second, 1, max_records=1)[0].offset == 4
+        second.commit_async({tp: OffsetAndMetadata(7, "a note")}).result(WAIT_S)
+    with Consumer(bootstrap_servers=target.bootstrap, **group) as third:
+        assert third.committed([tp]) == {tp: OffsetAndMetadata(7, "a note")}
+        third.subscribe([topic])
+        assert [r.offset for r in read(third, 3)] == [7, 8, 9]
+
+
+def test_commits_in_the_background(target: Server, topic: str) -> None:
+    """By default what poll() returned is committed every while, and at the end; nothing else is."""
+    create(target, topic)
+    fill(target, topic, 0, [b"%d" % n for n in range(10)])
+    tp, group = TopicPartition(topic, 0), {"group_id": f"group-of-{topic}", "auto_commit_interval_ms": 100, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **group) as consumer:
+        consumer.subscribe([topic])
+        read(consumer, 3, max_records=3)
+
+        def committed() -> bool:
+            consumer.pause(tp)
+            consumer.poll(10)
+            return consumer.committed([tp]) == {tp: OffsetAndMetadata(3)}
+
+        until("it is committed", committed, WAIT_S)
+        consumer.resume(tp)
+        read(consumer, 2, max_records=2)
+    with Consumer(bootstrap_servers=target.bootstrap, **group) as consumer:
+        assert consumer.committed([tp]) == {tp: OffsetAndMetadata(5)}
+
+
+def test_a_static_member_comes_back(target: Server, topic: str, join: Callable[..., Worker]) -> None:
+    """KIP-345: a member with an instance id that ends and starts again finds its share, and nobody is disturbed."""
+    stay = join(group_instance_id="one", partition_assignment_strategy="range")
+    until("one has all", lambda: shared(stay), WAIT_S)
+    go = join(group_instance_id="two", partition_assignment_strategy="range")
+    until("two share", lambda: shared(stay, go), WAIT_S)
+    had, generation = go.assigned, stay.consumer._group.generation  # type: ignore[union-attr]
+    go.stop()
+    again = join(group_instance_id="two", partition_assignment_strategy="range")
+    until("the share is back", lambda: again.assigned == had, WAIT_S)
+    assert stay.consumer._group.generation == generation  # type: ignore[union-attr]
+
+
+def test_a_static_member_is_replaced(target: Server, topic: str, join: Callable[..., Worker]) -> None:
+    """Of two with one instance id the older is fenced, which its poll() raises."""
+    create(target, f"{topic}-too")
+    settings: dict[str, Any] = {"group_id": f"fenced-{topic}", "group_instance_id": "one", **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **settings) as old:
+        old.subscribe([topic])
+        until("it joined", lambda: bool(old.poll(10) or old.assignment()), WAIT_S)
+        with Consumer(bootstrap_servers=target.bootstrap, **settings) as new:
+            new.subscribe([topic])
+            until("the other joined", lambda: bool(new.poll(10) or new.assignment()), WAIT_S)
+            with pytest.raises(KafkaError) as caught:
+                until("it is fenced", lambda: bool(old.poll(10)), WAIT_S)
+            assert caught.value.code == errors.FENCED_INSTANCE_ID
+
+
+def test_a_listener_hears_what_comes_and_goes(target: Server, topic: str) -> None:
+    """Assigned before the first record, where a seek counts; revoked at the end, while a commit is possible."""
+    create(target, topic)
+    fill(target, topic, 0, [b"%d" % n for n in range(10)])
+    tp, heard = TopicPartition(topic, 0), []
+
+    class Listener(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            heard.append(("assigned", partitions))
+            consumer.seek(tp, 8)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            heard.append(("revoked", partitions))
+            consumer.commit({tp: 9})
+
+    settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "enable_auto_commit": False, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **settings) as consumer:
+        consumer.subscribe([topic], listener=Listener())
+        assert [r.offset for r in read(consumer, 2)] == [8, 9]
+        consumer.unsubscribe()
+        assert heard == [("assigned", [tp]), ("revoked", [tp])] and consumer.assignment() == set()
+        assert consumer.committed([tp]) == {tp: OffsetAndMetadata(9)}
+
+
+def test_a_pattern_finds_topics_that_come(target: Server, topic: str) -> None:
+    """A regular expression subscribes to what matches, also to what is created later."""
+    create(target, f"{topic}-a")
+    settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "metadata_max_age_ms": 200, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **settings) as consumer:
+        consumer.subscribe(pattern=f"^{topic}-[ab]$")
+        until("the first is there", lambda: consumer.poll(10) == [] and len(consumer.assignment()) == 1, WAIT_S)
+        create(target, f"{topic}-b")
+        create(target, f"{topic}-c")
+        until("the second too", lambda: consumer.poll(10) == [] and len(consumer.assignment()) == 2, WAIT_S)
+        assert consumer.subscription() == {f"{topic}-a", f"{topic}-b"}
+
+
+def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[..., Worker]) -> None:
+    """max_poll_interval_ms: the others take over; who comes back late hears of it, and joins again."""
+    lost: list[TopicPartition] = []
+
+    class Listener(RebalanceListener):
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            lost.extend(partitions)
+
+    settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "max_poll_interval_ms": 700, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **settings) as late:
+        late.subscribe([topic], listener=Listener())
+        until("it has all", lambda: late.poll(10) == [] and len(late.assignment()) == PARTITIONS, WAIT_S)
+        other = join()
+        until("the other has all, once the late one is out", lambda: shared(other), WAIT_S)
+        until("the late one is back", lambda: late.poll(10) == [] and 0 < len(late.assignment()) < PARTITIONS, WAIT_S)
+        assert len(lost) == PARTITIONS
+
+
+def test_what_needs_a_group() -> None:
+    """Subscribing and committing without a group_id say what is missing; an instance id alone is no group."""
+    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        with pytest.raises(ValueError, match="subscribe needs a group_id"):
+            consumer.subscribe(["t"])
+        with pytest.raises(ValueError, match="this consumer has no group_id"):
+            consumer.commit()
+    with pytest.raises(KafkaError, match="group_instance_id needs group_id"):
+        Consumer(bootstrap_servers="127.0.0.1:1", group_instance_id="one")
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer, pytest.raises(ValueError, match="one of"):
+        consumer.subscribe(["t"], pattern="t")
