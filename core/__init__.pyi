@@ -342,6 +342,9 @@ class Plane:
         fetch_bytes_max: int = ...,
         idle_ms: int = 600000,
         fetch_sessions: int = 1000,
+        pool_bytes: int = 512 << 20,
+        requests_max: int = 500,
+        holder_ms: int = 10000,
     ) -> None: ...
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
@@ -366,6 +369,7 @@ class Plane:
         """The letters: (kind, id, token, frame)."""
     def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
         """Answer a request, once: parts in order without the size; None for no answer."""
+    held_bytes: int  # by requests that are received and not yet answered
     def stats(self) -> list[Reactor]:
         """What each reactor counted since its start; histograms say from when a request was read."""
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
+from pybroker.core.pool cimport pool_t
 from pybroker.core.session cimport session_t
 
 cdef enum:
@@ -52,6 +53,10 @@ cdef struct conn_t:
     int64_t requests             # what passed since it came
     int64_t bytes_in
     int64_t bytes_out
+    int32_t waits                # in its reactor's line: for memory, or for a place in the mailbox
+    conn_t* next_waiting
+    pool_t* pool                 # what it holds is accounted for there
+    int64_t away_bytes           # AWAY: of the request that is with Python
     uint8_t* own                 # bytes of frames that are not executed yet
     int64_t own_capacity
     int64_t own_used
@@ -70,6 +75,7 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
 cdef int conn_flush(conn_t* c) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
+cdef void conn_free_own(conn_t* c) noexcept nogil
 cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil
 cdef void conn_unwatch(conn_t* c) noexcept nogil
 cdef void conn_leave_session(conn_t* c) noexcept nogil

@@ -16,6 +16,7 @@ from posix.unistd cimport close
 from pybroker.core.atomic cimport add_i64
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
+from pybroker.core.pool cimport pool_take
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport session_drop
 from pybroker.core.vfs cimport iovec
@@ -197,9 +198,19 @@ cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
     own = <uint8_t*>realloc(c.own, capacity)
     if own == NULL:
         return -ENOMEM
+    pool_take(c.pool, capacity - c.own_capacity)
     c.own = own
     c.own_capacity = capacity
     return 0
+
+
+cdef void conn_free_own(conn_t* c) noexcept nogil:
+    """Give the connection's own buffer back."""
+    if c.own_capacity > 0:
+        pool_take(c.pool, -c.own_capacity)
+    free(c.own)
+    c.own = NULL
+    c.own_capacity = c.own_used = 0
 
 
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
@@ -216,10 +227,8 @@ cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
     c.own_used -= n
     if c.own_used > 0:
         memmove(c.own, c.own + n, c.own_used)
-    elif c.own != NULL:
-        free(c.own)
-        c.own = NULL
-        c.own_capacity = 0
+    else:
+        conn_free_own(c)
 
 
 cdef void conn_unwatch(conn_t* c) noexcept nogil:
@@ -245,7 +254,7 @@ cdef void conn_free(conn_t* c) noexcept nogil:
     conn_leave_session(c)
     while c.first != NULL:
         drop_first(c)
-    free(c.own)
+    conn_free_own(c)
     if c.fd >= 0:
         close(c.fd)
     free(c)

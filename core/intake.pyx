@@ -19,12 +19,14 @@ from pybroker.core.counters cimport api_t, histogram_add, tally
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch
 from pybroker.core.mailbox cimport GONE, REQUEST, mailbox_put
+from pybroker.core.pool cimport pool_leave, pool_short, pool_take
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
 from pybroker.core.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
 from pybroker.core.timer cimport heap_add, heap_remove
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* into, size_t n, int flags)
+    int MSG_PEEK
 
 cdef enum:
     API_PRODUCE = 0
@@ -35,6 +37,7 @@ cdef enum:
     READS_MAX = 8                # of one connection in one turn
     BROKEN = -100000             # no frame has such a size, or there is no memory for it
     REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing
+    NO_ROOM = 100                # a verdict: the mailbox is full
 
 
 cdef void drain(reactor_t* r) noexcept nogil:
@@ -46,11 +49,15 @@ cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noe
     """Give a request to Python: as it came, or as what declined it says it."""
     cdef uint8_t* instead = r.fetch.instead
     cdef int status
-    if instead == NULL:
-        return mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n)
     r.fetch.instead = NULL
-    status = mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, instead, r.fetch.instead_bytes)
+    if instead != NULL:
+        frame = instead
+        n = r.fetch.instead_bytes
+    status = mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n)
     free(instead)
+    if status == 0:
+        c.away_bytes = n         # until its answer comes
+        pool_take(c.pool, n)
     return status
 
 
@@ -101,6 +108,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         verdict = fetch(&r.fetch, c, &at, version, r.now_ms)
     else:
         drain(r)
+        if load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max and c.state == OPEN:
+            return NO_ROOM       # Produce and Fetch, which Python rarely gets, are not held up
     book(r, c, a, verdict, n, c.queued_bytes - queued)
     if c.state == PARKED and verdict != WAITS:
         heap_remove(r.heap, &r.heap_count, c)
@@ -136,9 +145,13 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
         verdict = execute(r, c, data + at + 4, length)
         if verdict == REFUSED or c.state == CLOSING:
             return REFUSED_FRAME
-        if verdict == WAITS:
+        if verdict == NO_ROOM:
+            wait_in_line(r, c)
+        if verdict == WAITS or verdict == NO_ROOM:
             break                # its frame stays, to be executed again
         at += 4 + length
+    if at > 0:
+        pool_leave(c.pool, c.id)
     return at
 
 
@@ -151,6 +164,45 @@ cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
     return used
 
 
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+cdef void wait_in_line(reactor_t* r, conn_t* c) noexcept nogil:
+    """Neither read nor execute for this connection until there is room for it."""
+    if c.waits:
+        return
+    c.waits = 1
+    c.next_waiting = NULL
+    if r.waiting_last != NULL:
+        r.waiting_last.next_waiting = c
+    else:
+        r.waiting = c
+    r.waiting_last = c
+
+
+cdef void leave_line(reactor_t* r, conn_t* c) noexcept nogil:
+    cdef conn_t** link = &r.waiting
+    cdef conn_t* before = NULL
+    if not c.waits:
+        return
+    while link[0] != c:
+        before = link[0]
+        link = &before.next_waiting
+    link[0] = c.next_waiting
+    if r.waiting_last == c:
+        r.waiting_last = before
+    c.waits = 0
+
+
+cdef bint may_hold(reactor_t* r, conn_t* c) noexcept nogil:
+    """May a connection hold more bytes? If not it waits."""
+    if not pool_short(c.pool, c.id):
+        return True
+    wait_in_line(r, c)
+    return False
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
 cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     """Read into the connection's own buffer: the rest of a frame that has begun. Bytes, 0 at the end, -errno."""
     cdef int64_t need = 4, got
@@ -160,6 +212,8 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
             return BROKEN
     elif c.own_capacity >= OWN_KEPT:
         need = c.own_capacity
+    if not may_hold(r, c):
+        return -EAGAIN
     # What was announced is believed only as far as it came: the buffer doubles.
     if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
         return BROKEN
@@ -172,24 +226,43 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     return got
 
 
+cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t used) noexcept nogil:
+    """Of bytes that were only looked at, take what was executed out of the socket; as read_own.
+
+    The frame of a fetch that parked is kept, to be executed again."""
+    cdef int64_t kept = 0
+    if c.state == PARKED:
+        kept = 4 + <int64_t>load_be32(at + used)
+        if conn_keep(c, at + used, kept) < 0:
+            return BROKEN
+    if used + kept > 0:
+        return recv(c.fd, at, used + kept, 0)
+    wait_in_line(r, c)
+    return -EAGAIN
+
+
 cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
     """Read into the arena and execute from there; what is left over moves to the connection. As read_own; 1: close."""
     cdef int64_t room, got, used
     cdef uint8_t* at
+    cdef bint short
     if ARENA_BYTES - r.arena_used < ARENA_LEAST:
         drain(r)
         r.arena_used = 0
     room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
     at = r.arena + r.arena_used
-    got = recv(c.fd, at, room, 0)
+    short = pool_short(c.pool, c.id)
+    got = recv(c.fd, at, room, MSG_PEEK if short else 0)
     if got <= 0:
         return -errno if got < 0 else 0
-    if got < room:
+    if got < room and not short:
         c.readable = c.ended
     r.arena_used += got
     used = execute_all(r, c, at, got)
     if used < 0:
         return used
+    if short:
+        return consume(r, c, at, used)
     return BROKEN if used < got and conn_keep(c, at + used, got - used) < 0 else got
 
 
@@ -218,7 +291,7 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
     if got > 0:
         c.bytes_in += got
         tally(&r.bytes_in, got)
-    elif got == -EAGAIN:
+    elif got == -EAGAIN and not c.waits:
         c.readable = 0
     return got
 
@@ -239,13 +312,13 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
             c.close_after = 1    # the end: it still gets the answers that it is owed
             break
         why = fault(got)
-        if why != NULL:
+        if why != NULL or c.waits:
             break
     return why
 
 
 cdef bint has_work(const conn_t* c) noexcept nogil:
     """Is there something to read or to execute, and may it be done now?"""
-    if c.state != OPEN or c.queued_bytes >= OUTPUT_BUDGET:
+    if c.state != OPEN or c.waits or c.queued_bytes >= OUTPUT_BUDGET:
         return False
     return (c.readable and not c.close_after) or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))

@@ -22,6 +22,7 @@ cdef struct mailbox_t:
     pthread_mutex_t lock
     letter_t* first
     letter_t* last
+    int32_t requests             # among the letters that wait
     int32_t fd               # an eventfd, readable while letters wait
 
 cdef int mailbox_init(mailbox_t* m) noexcept nogil

@@ -10,6 +10,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.unistd cimport close, read, write
 
+from pybroker.core.atomic cimport store_i32
 from pybroker.core.quiesce cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -21,6 +22,7 @@ cdef extern from "<sys/eventfd.h>" nogil:
 
 cdef int mailbox_init(mailbox_t* m) noexcept nogil:
     m.first = m.last = NULL
+    m.requests = 0
     pthread_mutex_init(&m.lock, NULL)
     m.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     return 0 if m.fd >= 0 else -errno
@@ -70,6 +72,8 @@ cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_
     else:
         m.last.next = l
     m.last = l
+    if kind == REQUEST:
+        store_i32(&m.requests, m.requests + 1)
     pthread_mutex_unlock(&m.lock)
     if empty:
         ring(m.fd)
@@ -83,5 +87,6 @@ cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil:
     pthread_mutex_lock(&m.lock)
     l = m.first
     m.first = m.last = NULL
+    store_i32(&m.requests, 0)
     pthread_mutex_unlock(&m.lock)
     return l

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.atomic cimport load_i32, load_ptr, peek_i64, store_i32, store_i64
+from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64
 from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.counters cimport api_dict, histogram_dict
@@ -98,7 +98,9 @@ cdef class Plane:
     cdef int64_t published
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
-                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000):
+                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
+                  int64_t pool_bytes=512 << 20, int32_t requests_max=500,
+                  int64_t holder_ms=10000):
         if not 1 <= reactors <= REACTORS_MAX:
             raise ValueError(f"{reactors} reactors: from 1 to {REACTORS_MAX} are supported")
         memset(&self.state, 0, sizeof(self.state))
@@ -109,6 +111,9 @@ cdef class Plane:
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
         self.state.idle_ms = idle_ms
+        self.state.pool.limit = pool_bytes
+        self.state.requests_max = requests_max
+        self.state.holder_ms = holder_ms
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
         if self.state.registry == NULL:
@@ -242,6 +247,7 @@ cdef class Plane:
         c.state = OPEN
         c.reactor = r
         c.heap_index = -1
+        c.pool = &self.state.pool
         n.conn = c
         n.is_new = 1
         reactor_leave(r, n)
@@ -294,6 +300,11 @@ cdef class Plane:
         reactor_leave(<reactor_t*>c.reactor, n)
 
     # -- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """What requests hold in memory that are received and not yet answered."""
+        return load_i64(&self.state.pool.held)
 
     def stats(self) -> list:
         """A mapping for each reactor, of what it counted since its start."""

@@ -6,6 +6,7 @@ from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport api_t, histogram_t
 from pybroker.core.fetch cimport fetcher_t
 from pybroker.core.mailbox cimport mailbox_t
+from pybroker.core.pool cimport pool_t
 from pybroker.core.produce cimport turn_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.registry cimport registry_t
@@ -31,6 +32,9 @@ cdef struct plane_t:             # what all reactors of a broker share
     registry_t* registry
     sessions_t sessions
     mailbox_t mailbox
+    pool_t pool
+    int64_t holder_ms            # that the pool's holder may take for its request
+    int32_t requests_max         # queued.max.requests: that wait in the mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
     int64_t idle_ms              # connections.max.idle.ms
@@ -52,6 +56,10 @@ cdef struct reactor_t:
     conn_t* newest
     conn_t* ready
     conn_t* ready_last
+    conn_t* waiting              # for the pool or the mailbox, in their order
+    conn_t* waiting_last
+    conn_t* leading              # of ours, the last that became the pool's holder, and when
+    int64_t led_ms
     conn_t** heap                # of parked connections, by deadline
     int32_t heap_count
     int32_t heap_capacity

@@ -16,15 +16,15 @@ from posix.unistd cimport close
 
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64, store_i32
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_t,
-    conn_unwatch,
+    AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_free_own, conn_t, conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms
 from pybroker.core.counters cimport histogram_add, monotonic_ns, tally
 from pybroker.core.fetch cimport fetcher_free
-from pybroker.core.intake cimport drain, has_work, serve
+from pybroker.core.intake cimport drain, has_work, leave_line, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
 from pybroker.core.partition cimport watch_t
+from pybroker.core.pool cimport pool_lead, pool_leave, pool_short, pool_take
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
@@ -48,6 +48,7 @@ cdef extern from "<sys/eventfd.h>" nogil:
 
 cdef enum:
     SWEEP_MS = 1000
+    LINE_MS = 5                  # between two looks at whether those in line may go on
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -173,6 +174,8 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
         return
+    pool_take(&r.plane.pool, -c.away_bytes)
+    c.away_bytes = 0
     if n.first != NULL:
         if c.last != NULL:
             c.last.next = n.first
@@ -251,6 +254,10 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
             link[0] = c.next_note
     pthread_mutex_unlock(&r.lock)
     unlink_conn(r, c)
+    leave_line(r, c)
+    pool_leave(&r.plane.pool, c.id)
+    if r.leading == c:
+        r.leading = NULL
     store_i32(&r.connections, r.connections - 1)
     conn_free(c)
 
@@ -287,6 +294,28 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
         if c != r.newest:
             unlink_conn(r, c)
             link_newest(r, c)
+        make_ready(r, c)
+
+
+cdef void hurry_leader(reactor_t* r) noexcept nogil:
+    """Close the pool's holder if it is ours and others waited long enough for it."""
+    cdef conn_t* c = r.leading
+    if c != NULL and load_i64(&r.plane.pool.holder) == c.id and r.now_ms - r.led_ms > r.plane.holder_ms:
+        close_conn(r, c, "it was too slow with a request while memory is short")
+
+
+cdef void move_line(reactor_t* r) noexcept nogil:
+    """Let those go on who wait for memory or the mailbox: all where there is room, else one that leads the pool."""
+    cdef plane_t* p = r.plane
+    cdef conn_t* c
+    while r.waiting != NULL and load_i32(&p.mailbox.requests) < p.requests_max:
+        c = r.waiting
+        if pool_short(&p.pool, c.id):
+            if not pool_lead(&p.pool, c.id):
+                return
+            r.leading = c
+            r.led_ms = r.now_ms
+        leave_line(r, c)
         make_ready(r, c)
 
 
@@ -369,9 +398,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
     while c != NULL and r.now_ms - c.active_ms >= SWEEP_MS:
         after = c.next
         if c.own_used == 0 and c.own != NULL:
-            c.own_capacity = 0
-            free(c.own)
-            c.own = NULL
+            conn_free_own(c)
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
             close_conn(r, c, "")
         c = after
@@ -382,6 +409,8 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
     """How long the wait may take."""
     if r.ready != NULL:
         return 0
+    if r.waiting != NULL:
+        most_ms = min(most_ms, <int64_t>LINE_MS)
     if r.heap_count > 0:
         most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
     return min(most_ms, <int64_t>SWEEP_MS)
@@ -412,6 +441,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     take_events(r, events, n if n > 0 else 0)
     take_inbox(r)
     take_deadlines(r)
+    hurry_leader(r)
+    move_line(r)
     if load_i32(&r.plane.finishing):
         finish_all(r)
     if load_i32(&r.plane.diverted) != r.diverted or load_i64(&r.plane.cut) != r.cut:

@@ -109,15 +109,15 @@ NETWORK = table(
         "queued.max.requests",
         INT,
         "500",
-        "Requests that may be in progress or wait; with more, connections are not read until some are answered.",
+        "Requests that may wait for a handler; with more, connections are not read, but for Produce and Fetch.",
         Range(1),
     ),
     Setting(
         "queued.max.request.bytes",
         LONG,
         "-1",
-        "Bytes of requests in memory above which connections are not read until some are answered; -1 sets no limit of "
-        "its own.",
+        "Bytes of requests in memory, received and not yet answered, above which a connection is not read unless its "
+        "next request is whole already; -1 is 512 MiB.",
     ),
     Setting(
         "socket.request.max.bytes",

@@ -266,6 +266,8 @@ class Broker:
             frame_bytes_max=config["socket.request.max.bytes"],
             fetch_bytes_max=config["fetch.max.bytes"],
             idle_ms=config["connections.max.idle.ms"],
+            pool_bytes=_positive(config["queued.max.request.bytes"]) or POOL_BYTES,
+            requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
         )
         return Bridge(plane, replicas.grown)

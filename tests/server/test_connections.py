@@ -1,0 +1,93 @@
+"""The connections of a real broker, which the native plane owns: how many there may be, and what an idle one costs."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import HOST, BrokerProcess
+from tests.wire import Wire
+
+IDLE = 10_000
+IDLE_BYTES_MAX = 8 << 10
+CLIENT_DESCRIPTORS = 500
+
+
+def resident_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) << 10
+
+
+def until(probe: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not probe():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_ten_thousand_idle_connections(start_broker: Callable[..., BrokerProcess]) -> None:
+    """Each costs less than 8 KiB of user memory, and the next client is served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(IDLE, (hard if hard > 0 else IDLE * 2) - CLIENT_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + CLIENT_DESCRIPTORS), hard))
+    broker = start_broker(sets={"socket.listen.backlog.size": 4096})
+    assert broker.process is not None
+    pid = broker.process.pid
+    sockets = []
+    try:
+        before, open_before = resident_bytes(pid), len(os.listdir(f"/proc/{pid}/fd"))
+        for _ in range(count):
+            sockets.append(socket.create_connection((HOST, broker.port), 10))
+        until(lambda: len(os.listdir(f"/proc/{pid}/fd")) >= open_before + count)
+        each = (resident_bytes(pid) - before) / count
+        with Wire(broker.port) as wire:
+            wire.api_versions()
+    finally:
+        for sock in sockets:
+            sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    print(f"{count} idle connections: {each:.0f} bytes each")
+    assert each < IDLE_BYTES_MAX
+
+
+def test_connections_of_one_address(start_broker: Callable[..., BrokerProcess]) -> None:
+    """max.connections.per.ip: at the limit all are served, the next is closed, and has room when one goes."""
+    broker = start_broker(sets={"max.connections.per.ip": 2})
+    with Wire(broker.port) as first:
+        with Wire(broker.port) as second:
+            assert first.api_versions() == second.api_versions()
+            with Wire(broker.port) as third:
+                assert third.is_closed()
+
+        def is_served() -> bool:
+            with Wire(broker.port) as again:
+                try:
+                    return bool(again.api_versions())
+                except ConnectionError:
+                    return False
+
+        until(is_served)
+
+
+def test_connections_of_a_broker(start_broker: Callable[..., BrokerProcess]) -> None:
+    """max.connections: at the limit the next waits unaccepted, and is served when one goes."""
+    broker = start_broker(sets={"max.connections": 2})
+    with Wire(broker.port) as first, Wire(broker.port) as third:
+        with Wire(broker.port) as second:
+            assert first.api_versions() == third.api_versions()
+            second.socket.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                second.api_versions()
+        first.socket.close()
+        with Wire(broker.port) as last:
+            last.api_versions()
