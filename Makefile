@@ -45,7 +45,7 @@ test: $(BUILT) $(DEV) lint ## build, lint, types and every test
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy pybroker examples tools
+	@$(PY) -m mypy pybroker pyspark_pybroker examples tools
 	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
 
 .PHONY: docs

@@ -24,7 +24,11 @@ FLOORS = {
     0: ["pybroker.core"],
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
-OPTIONAL = {"pybroker.testing": {"pytest"}, "pybroker.client": {"pyarrow"}}  # what a room needs that not all install
+OPTIONAL = {  # what a room needs that not all install
+    "pybroker.testing": {"pytest"},
+    "pybroker.client": {"pyarrow"},
+    "pybroker.spark": {"pyarrow", "pyspark"},
+}
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
 CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}
 

@@ -110,7 +110,7 @@ def packaged(names: list[str]) -> set[str]:
     """What an installed pybroker consists of, by the tree: every module, what types need, an extension a .pyx."""
     found = {"pybroker/core/kafka.pxd"}
     for path in map(Path, names):
-        if path.parts[0] == "pybroker" and (path.suffix == ".py" or path.name == "py.typed"):
+        if path.parts[0] in ("pybroker", "pyspark_pybroker") and (path.suffix == ".py" or path.name == "py.typed"):
             found.add(str(path))
         elif path.parts[0] == "core" and path.suffix in (".py", ".pyi", ".pxd", ".h"):
             found.add(f"pybroker/{path}")

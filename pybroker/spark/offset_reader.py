@@ -1,0 +1,177 @@
+"""What the driver asks of the cluster: which partitions there are, and the offsets at their ends or at a time.
+
+It needs no more than Describe on the topics, joins no group and commits nothing. An answer that may be another in a
+moment (a leader that moves, a broker that starts) is asked for again, as often as the options say.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pybroker import errors
+from pybroker.client.metadata import Cluster, TopicInfo
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.spark import offsets
+from pybroker.spark.offsets import EARLIEST, LATEST, Bound, Offsets
+from pybroker.spark.options import SourceOptions
+
+Answer = TypeVar("Answer")
+NO_OFFSET: Final = -1
+"""What ListOffsets says where no record is as late as the time that was asked for."""
+
+OUTAGE: Final = frozenset((errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT, errors.LEADER_NOT_AVAILABLE))
+OUTAGE_S_MAX: Final = 60.0
+"""x before a query fails: what Kafka's clients call default.api.timeout.ms."""
+
+
+class Leader(NamedTuple):
+    """Where a partition is read: the address of the broker that leads it, and the id of its topic."""
+
+    host: str
+    port: int
+    topic_id: bytes
+
+
+class OffsetReader:
+    """The asker of one query; `cluster` keeps its connections for as long as the process lives."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.cluster = Cluster(options.bootstrap)
+        self._leaders: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._reached = False
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What is subscribed to and there now. KafkaError where a topic that was named is not."""
+        return self._patiently(self._partitions)
+
+    def leader(self, tp: TopicPartition) -> Leader:
+        """Where a partition that `partitions` found is read."""
+        node = self.cluster.nodes[self._leaders[tp]]
+        return Leader(node.host, node.port, self._topic_ids[tp[0]])
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The high watermarks, or with read_committed the last stable offsets."""
+        return self._list(dict.fromkeys(partitions, LATEST))
+
+    def at(self, bound: Bound, partitions: frozenset[TopicPartition], option: str, *, is_end: bool) -> Offsets:
+        """The offsets that a bound stands for. KafkaError where it names too few or too many partitions, or a time that
+        no record reaches."""
+        self._check_named(bound, partitions, option)
+        wanted = {tp: at for tp in partitions if (at := bound.of(tp)) is not None}
+        if bound.kind == "offsets":
+            asked = {tp: at for tp, at in wanted.items() if at < 0}
+            return {**wanted, **(self._list(asked) if asked else {})}
+        found = self._list(wanted)
+        late = sorted(tp for tp, offset in found.items() if offset == NO_OFFSET)
+        if late and not is_end and self.options.timestamp_strategy == "error":
+            raise KafkaError(
+                errors.INVALID_CONFIG,
+                f"{option}: no record of {offsets.names(late)} is as late as the time that was given for it; "
+                "startingOffsetsByTimestampStrategy=latest would start at the end there",
+            )
+        return {**found, **(self.latest(late) if late else {})}
+
+    def _check_named(self, bound: Bound, partitions: frozenset[TopicPartition], option: str) -> None:
+        if unnamed := offsets.missing(bound, partitions):
+            raise KafkaError(errors.INVALID_CONFIG, f"{option} says nothing of {offsets.names(unnamed)}")
+        if surplus := sorted(set(bound.each) - partitions):
+            raise KafkaError(errors.INVALID_CONFIG, f"{option} names {offsets.names(surplus)}, which is not read")
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _partitions(self) -> frozenset[TopicPartition]:
+        subscription = self.options.subscription
+        if subscription.pattern is not None:
+            matches = re.compile(subscription.pattern).fullmatch
+            topics = [topic for topic in self.cluster.metadata() if matches(topic.name) and not topic.internal]
+        else:
+            names = sorted(subscription.topics or {topic for topic, _ in subscription.partitions})
+            topics = self.cluster.metadata(names)
+        found: set[TopicPartition] = set()
+        for topic in topics:
+            if topic.error == errors.UNKNOWN_TOPIC_OR_PARTITION and not self.options.fail_on_data_loss:
+                continue  # it was deleted, or will be created: nothing of it is there now
+            found |= self._learn(topic)
+        if not subscription.partitions:
+            return frozenset(found)
+        gone = sorted(subscription.partitions - found)
+        if gone and self.options.fail_on_data_loss:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"assign: there is no {offsets.names(gone)}")
+        return subscription.partitions & found
+
+    def _learn(self, topic: TopicInfo) -> set[TopicPartition]:
+        """Keep who leads the partitions of a topic. KafkaError where it is not there, or one of them has no leader."""
+        if topic.error:
+            raise KafkaError(topic.error, f"topic {topic.name}: {errors.lookup(topic.error).meaning}")
+        self._topic_ids[topic.name] = topic.id
+        for partition in topic.partitions:
+            if partition.leader not in self.cluster.nodes:
+                tp = TopicPartition(topic.name, partition.partition)
+                raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"{tp} has no leader at the moment")
+            self._leaders[TopicPartition(topic.name, partition.partition)] = partition.leader
+        return {TopicPartition(topic.name, partition.partition) for partition in topic.partitions}
+
+    def _list(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+        """ListOffsets of partitions that are known, each at its leader."""
+
+        def ask() -> Offsets:
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for tp, at in wanted.items():
+                by_leader.setdefault(self._leaders[tp], {})[tp] = at
+            found: Offsets = {}
+            for leader, asked in by_leader.items():
+                found.update(self._list_at(leader, asked))
+            return found
+
+        return self._patiently(ask) if wanted else {}
+
+    def _list_at(self, leader: int, wanted: Mapping[TopicPartition, int]) -> Offsets:
+        kind = m.ListOffsetsRequest.Topics
+        topics: dict[str, list[Any]] = {}
+        for (topic, partition), at in wanted.items():
+            topics.setdefault(topic, []).append(kind.Partitions(partition_index=partition, timestamp=at))
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(self.options.read_committed),
+            topics=[kind(name=name, partitions=partitions) for name, partitions in topics.items()],
+        )
+        found: Offsets = {}
+        for topic in self.cluster.node(leader).request(request).topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                if partition.error_code:
+                    meaning = errors.lookup(partition.error_code).meaning
+                    raise KafkaError(partition.error_code, f"offsets of {tp}: {meaning}")
+                found[tp] = partition.offset
+        return found
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """`ask`, again while the answer is a failure that may pass; leaders are looked up anew in between.
+
+        A cluster that has answered before is given OUTAGE_S_MAX to come back, one that never did only the retries."""
+        deadline = time.monotonic() + (OUTAGE_S_MAX if self._reached else 0.0)
+        attempt = 0
+        while True:
+            try:
+                if attempt and ask != self._partitions:
+                    self._partitions()
+                answer = ask()
+                self._reached = True
+                return answer
+            except KafkaError as error:
+                away = error.code in OUTAGE and time.monotonic() < deadline
+                if not error.retriable or (attempt >= self.options.offset_retries and not away):
+                    raise
+            attempt += 1
+            time.sleep(self.options.offset_retry_ms / 1000)

@@ -1,0 +1,128 @@
+"""Offsets as Spark's checkpoints and options have them: `{"topic":{"0":123}}`, and where a read may begin or end.
+
+In an option's JSON -2 is the earliest offset of a partition and -1 its latest; in a checkpoint there are only offsets,
+each the next one to be read.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.model import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class Bound(NamedTuple):
+    """Where a read begins or ends.
+
+    `each` has the partitions that are told apart: offsets (EARLIEST and LATEST among them), or timestamps in
+    milliseconds. `common` is what holds for all others; None where every partition must be named.
+    """
+
+    kind: Literal["offsets", "timestamps"]
+    common: int | None
+    each: Mapping[TopicPartition, int]
+
+    def of(self, tp: TopicPartition) -> int | None:
+        return self.each.get(tp, self.common)
+
+
+AT_EARLIEST: Final = Bound("offsets", EARLIEST, {})
+AT_LATEST: Final = Bound("offsets", LATEST, {})
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """What goes into a checkpoint: topics by name, partitions by number, so that equal offsets are equal text."""
+    document: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    return document
+
+
+def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """What `to_json` made, or Spark's own connector. Raises KafkaError where a checkpoint holds something else."""
+    return _offsets(document, "the offsets in the checkpoint", lowest=0)
+
+
+def parse_bound(text: str, option: str) -> Bound:
+    """`earliest`, `latest` or JSON of offsets. Raises KafkaError with the option's name."""
+    word = text.strip().lower()
+    if word == "earliest":
+        return AT_EARLIEST
+    if word == "latest":
+        return AT_LATEST
+    return Bound("offsets", None, _offsets(_document(text, option), option, lowest=EARLIEST))
+
+
+def parse_timestamps(text: str, option: str) -> Bound:
+    """JSON of milliseconds since the epoch. Raises KafkaError with the option's name."""
+    return Bound("timestamps", None, _offsets(_document(text, option), option, lowest=0))
+
+
+def parse_timestamp(text: str, option: str) -> Bound:
+    """One time in milliseconds since the epoch, for all partitions. Raises KafkaError with the option's name."""
+    stripped = text.strip()
+    if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > OFFSET_MAX:
+        raise _wrong(option, text, "milliseconds since the epoch")
+    return Bound("timestamps", int(stripped), {})
+
+
+def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
+    """`{"topic":[0,1]}`. Raises KafkaError with the option's name."""
+    found: set[TopicPartition] = set()
+    for topic, partitions in _document(text, option).items():
+        if not isinstance(partitions, list) or not all(_is_int(p) and p >= 0 for p in partitions):
+            raise _wrong(option, text, '{"topic":[0,1]}')
+        found.update(TopicPartition(topic, partition) for partition in partitions)
+    if not found:
+        raise _wrong(option, text, "at least one partition")
+    return frozenset(found)
+
+
+def missing(bound: Bound, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The partitions that a bound says nothing about, and has to."""
+    return sorted(tp for tp in partitions if bound.of(tp) is None)
+
+
+def names(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
+    """Partitions for a sentence, cut off where nobody would read on."""
+    shown = [str(tp) for tp in partitions]
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more
+
+
+def _document(text: str, option: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise _wrong(option, text, f"JSON by topic ({error})") from error
+    if not isinstance(document, dict):
+        raise _wrong(option, text, "JSON by topic")
+    return document
+
+
+def _offsets(document: Mapping[str, Any], option: str, lowest: int) -> Offsets:
+    found: Offsets = {}
+    for topic, partitions in document.items():
+        if not isinstance(partitions, Mapping):
+            raise _wrong(option, json.dumps(document), '{"topic":{"0":123}}')
+        for partition, value in partitions.items():
+            known = str(partition).isascii() and str(partition).isdigit()
+            if not known or not _is_int(value) or not lowest <= value <= OFFSET_MAX:
+                raise _wrong(option, f"{topic}-{partition}: {value}", f"a number from {lowest} on, by partition")
+            found[TopicPartition(topic, int(partition))] = value
+    return found
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wrong(option: str, given: str, expected: str) -> KafkaError:
+    return KafkaError(INVALID_CONFIG, f"{option} is {given[:200]!r}; expected is {expected}")

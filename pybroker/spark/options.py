@@ -1,0 +1,337 @@
+"""The options of the source and the sink, by the names that Spark's own connector has for them (format "kafka").
+
+Names are told in any case, as Spark does. One that is nearly a known name is refused, for it is a slip; any other
+unknown one is left alone, as Spark's connector leaves it. What is said with `kafka.` is for the client: what pybroker's
+has a use for is used, what only tunes Java's is ignored with a warning, and what would change the meaning is refused.
+"""
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.model import TopicPartition
+from pybroker.spark import offsets
+from pybroker.spark.offsets import Bound
+
+Value = TypeVar("Value")
+logger: Final = logging.getLogger(__name__)
+
+POLL_TIMEOUT_MS: Final = 120_000
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+FETCH_BYTES: Final = 8 << 20
+GROUP_PREFIX: Final = "spark-kafka-source"
+
+SOURCE_OPTIONS: Final = frozenset(
+    (
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingOffsets",
+        "startingOffsetsByTimestamp",
+        "startingTimestamp",
+        "endingOffsets",
+        "endingOffsetsByTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "includeHeaders",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "groupIdPrefix",
+        "logDirs",
+        "queryName",
+    )
+)
+SINK_OPTIONS: Final = frozenset(("topic", "includeHeaders", "repeatHeaders", "queryName"))
+REFUSED: Final = {
+    "auto.offset.reset": "say startingOffsets",
+    "key.deserializer": "keys are binary columns: cast them in Spark",
+    "value.deserializer": "values are binary columns: cast them in Spark",
+    "key.serializer": "keys are string or binary columns: cast them in Spark",
+    "value.serializer": "values are string or binary columns: cast them in Spark",
+    "enable.auto.commit": "Spark's checkpoint holds the offsets",
+    "interceptor.classes": "there is no place for interceptors",
+}
+"""Settings of the client that Spark's connector refuses too, and what to do instead."""
+SOURCE_CLIENT: Final = frozenset(
+    (
+        "bootstrap.servers",
+        "group.id",
+        "isolation.level",
+        "request.timeout.ms",
+        "max.partition.fetch.bytes",
+        "security.protocol",
+    )
+)
+SINK_CLIENT: Final = frozenset(
+    (
+        "bootstrap.servers",
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "linger.ms",
+        "max.request.size",
+        "request.timeout.ms",
+        "retries",
+        "security.protocol",
+    )
+)
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+SPARK_OPTIONS: Final = frozenset(("checkpointLocation", "path"))
+"""What Spark itself reads of the same options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions are read: those of `topics`, of every topic that all of `pattern` matches, or `partitions`."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What one read or stream is told. Sizes are bytes; None where nothing was said and nothing is to be done."""
+
+    bootstrap: str
+    subscription: Subscription
+    start: Bound
+    end: Bound
+    timestamp_strategy: Literal["error", "latest"]
+    fail_on_data_loss: bool
+    include_headers: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    group: str | None
+    read_committed: bool
+    fetch_bytes: int
+    poll_timeout_ms: int
+    offset_retries: int
+    offset_retry_ms: int
+    log_dirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a write is told; `client` has the producer's settings by the names that pybroker.client.Producer takes."""
+
+    bootstrap: str
+    topic: str | None
+    include_headers: bool
+    repeat_headers: bool
+    client: Mapping[str, str]
+
+
+class _Given:
+    """The options as they were given, by name in lower case; each `take` parses one, and says whose value is wrong."""
+
+    def __init__(self, options: Mapping[str, str], known: frozenset[str], client: frozenset[str]) -> None:
+        self.values = {key.lower(): str(value) for key, value in options.items() if value is not None}
+        self.client = {key[6:]: value for key, value in self.values.items() if key.startswith("kafka.")}
+        for key in self.values:
+            if not key.startswith("kafka."):
+                _refuse_slip(key, known | SPARK_OPTIONS)
+        for key in self.client:
+            if key in REFUSED:
+                raise _invalid(f"kafka.{key} is not supported: {REFUSED[key]}")
+            if key not in client:
+                logger.warning("kafka.%s has no effect here: it tunes the Java client", key)
+        if self.client.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
+            raise _invalid(f"kafka.security.protocol is {self.client['security.protocol']!r}; it can be PLAINTEXT")
+        if not self.client.get("bootstrap.servers"):
+            raise _invalid("option kafka.bootstrap.servers is missing: host:port, one or more with commas between")
+
+    def take(self, option: str, parse: Callable[[str, str], Value], default: Value) -> Value:
+        text = self.values.get(option.lower())
+        return default if text is None else parse(text, option)
+
+    def first(self, *ways: tuple[str, Callable[[str, str], Value]], default: Value) -> Value:
+        """The first of several options that is given, in the order in which Spark prefers them."""
+        for option, parse in ways:
+            if option.lower() in self.values:
+                return parse(self.values[option.lower()], option)
+        return default
+
+
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """What a batch read or a stream is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
+    given = _Given(options, SOURCE_OPTIONS, SOURCE_CLIENT)
+    start, end = _bounds(given, streaming)
+    if streaming:
+        for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if option.lower() in given.values:
+                raise _invalid(f"{option} is for batch reads: a stream has no end")
+    min_offsets = given.take("minOffsetsPerTrigger", _positive, None)
+    max_offsets = given.take("maxOffsetsPerTrigger", _positive, None)
+    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+        raise _invalid(f"minOffsetsPerTrigger {min_offsets} is above maxOffsetsPerTrigger {max_offsets}")
+    isolation = given.client.get("isolation.level", "read_uncommitted")
+    log_dirs = given.values.get("logdirs", "")
+    return SourceOptions(
+        bootstrap=given.client["bootstrap.servers"],
+        subscription=_subscription(given),
+        start=start,
+        end=end,
+        timestamp_strategy=given.take("startingOffsetsByTimestampStrategy", _strategy, "error"),
+        fail_on_data_loss=given.take("failOnDataLoss", _boolean, True),
+        include_headers=given.take("includeHeaders", _boolean, False),
+        max_offsets=max_offsets,
+        min_offsets=min_offsets,
+        max_trigger_delay_ms=given.take("maxTriggerDelay", _duration_ms, MAX_TRIGGER_DELAY_MS),
+        min_partitions=given.take("minPartitions", _positive, None),
+        max_records_per_partition=given.take("maxRecordsPerPartition", _positive, None),
+        group=_group(given),
+        read_committed=_one_of(isolation, "kafka.isolation.level", ISOLATION_LEVELS) == "read_committed",
+        fetch_bytes=_client_number(given, "max.partition.fetch.bytes", FETCH_BYTES),
+        poll_timeout_ms=given.take("kafkaConsumer.pollTimeoutMs", _count, POLL_TIMEOUT_MS),
+        offset_retries=given.take("fetchOffset.numRetries", _count, 3),
+        offset_retry_ms=given.take("fetchOffset.retryIntervalMs", _count, 1000),
+        log_dirs=tuple(filter(None, (part.strip() for part in log_dirs.split(",")))),
+    )
+
+
+def parse_sink(options: Mapping[str, str]) -> SinkOptions:
+    """What a write is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
+    given = _Given(options, SINK_OPTIONS, SINK_CLIENT)
+    client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - {"bootstrap.servers"}}
+    client.pop("security.protocol", None)
+    if client.get("acks", "all") not in ("all", "-1"):
+        raise _invalid(
+            f"kafka.acks is {client['acks']!r}; a row is written once it is acknowledged by all: leave it out"
+        )
+    return SinkOptions(
+        bootstrap=given.client["bootstrap.servers"],
+        topic=given.values.get("topic"),
+        include_headers=given.take("includeHeaders", _boolean, False),
+        repeat_headers=given.take("repeatHeaders", _boolean, False),
+        client={key.replace(".", "_"): value for key, value in client.items()},
+    )
+
+
+def _subscription(given: _Given) -> Subscription:
+    ways = [option for option in ("assign", "subscribe", "subscribePattern") if option.lower() in given.values]
+    if len(ways) != 1:
+        said = " and ".join(ways) + " are given" if ways else "none is given"
+        raise _invalid(f"one of the options assign, subscribe and subscribePattern is needed: {said}")
+    text = given.values[ways[0].lower()]
+    if ways[0] == "assign":
+        return Subscription(partitions=offsets.parse_partitions(text, "assign"))
+    if ways[0] == "subscribe":
+        topics = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+        if not topics:
+            raise _invalid("subscribe names no topic")
+        return Subscription(topics=topics)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise _invalid(f"subscribePattern {text!r} is no regular expression: {error}") from error
+    return Subscription(pattern=text)
+
+
+def _bounds(given: _Given, streaming: bool) -> tuple[Bound, Bound]:
+    """Where the read begins and ends: one time for all wins over times by partition, and they over offsets."""
+    start = given.first(
+        ("startingTimestamp", offsets.parse_timestamp),
+        ("startingOffsetsByTimestamp", offsets.parse_timestamps),
+        ("startingOffsets", offsets.parse_bound),
+        default=offsets.AT_LATEST if streaming else offsets.AT_EARLIEST,
+    )
+    end = given.first(
+        ("endingTimestamp", offsets.parse_timestamp),
+        ("endingOffsetsByTimestamp", offsets.parse_timestamps),
+        ("endingOffsets", offsets.parse_bound),
+        default=offsets.AT_LATEST,
+    )
+    if not streaming:
+        if start == offsets.AT_LATEST or _says(start, offsets.LATEST):
+            raise _invalid("startingOffsets cannot be latest in a batch read: there would be nothing to read")
+        if end == offsets.AT_EARLIEST or _says(end, offsets.EARLIEST):
+            raise _invalid("endingOffsets cannot be earliest: there would be nothing to read")
+    return start, end
+
+
+def _says(bound: Bound, special: int) -> bool:
+    return bound.kind == "offsets" and special in bound.each.values()
+
+
+def _group(given: _Given) -> str | None:
+    """The group under which a stream's start and progress are committed: named itself, or after the query."""
+    if group := given.client.get("group.id"):
+        return group
+    if query := given.values.get("queryname"):
+        return f"{given.values.get('groupidprefix', GROUP_PREFIX)}-{query}"
+    return None
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _boolean(text: str, option: str) -> bool:
+    return _one_of(text.strip().lower(), option, ("true", "false")) == "true"
+
+
+def _strategy(text: str, option: str) -> Literal["error", "latest"]:
+    return "latest" if _one_of(text.strip().lower(), option, ("error", "latest")) == "latest" else "error"
+
+
+def _count(text: str, option: str) -> int:
+    stripped = text.strip()
+    if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > offsets.OFFSET_MAX:
+        raise _invalid(f"{option} is {text!r}; expected is a whole number")
+    return int(stripped)
+
+
+def _positive(text: str, option: str) -> int | None:
+    number = _count(text, option)
+    if number == 0:
+        raise _invalid(f"{option} is 0; expected is a number above 0")
+    return number
+
+
+def _client_number(given: _Given, key: str, default: int) -> int:
+    return _positive(given.client[key], f"kafka.{key}") or default if key in given.client else default
+
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(text: str, option: str) -> int:
+    """`15m`, `30s`, `500ms`, `2h`, as Spark writes times; a bare number is milliseconds."""
+    found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
+    unit = _UNITS_MS.get(found[2] or "ms") if found else None
+    if found is None or unit is None:
+        raise _invalid(f"{option} is {text!r}; expected is a time such as 15m, 30s or 500ms")
+    return int(found[1]) * unit
+
+
+def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise _invalid(f"{option} is {text!r}; it can be {' or '.join(allowed)}")
+    return text
+
+
+def _refuse_slip(key: str, known: frozenset[str]) -> None:
+    by_lower = {name.lower(): name for name in known}
+    if key not in by_lower and (near := difflib.get_close_matches(key, by_lower, 1, cutoff=0.8)):
+        raise _invalid(f"unknown option {key}: did you mean {by_lower[near[0]]}?")
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(INVALID_CONFIG, why)

@@ -1,0 +1,47 @@
+"""The consumer group that stands for a stream: where it began, then how far it has come.
+
+    nothing --start(offsets)--> anchored at the start --progress(offsets)--> the last batch that is done --> ...
+
+A Python source of Spark sees no checkpoint, and Spark asks it for its first offset again after a crash before batch 0
+was committed. "latest" would then be another offset, and the records between would be skipped in silence. So the start
+is committed here first, marked as such; a start that is found is where the stream begins. Once a batch is done the mark
+is gone, and what is committed is only for those who watch lag: Spark's checkpoint has the offsets that count.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.client.admin import Admin, Committed
+from pybroker.model import TopicPartition
+from pybroker.spark.offsets import Offsets
+
+START_MARK: Final = "pybroker.spark start"
+
+
+class ProgressGroup:
+    """The offsets of one group without members. Each call raises KafkaError with the group in its sentence."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self.admin = Admin(bootstrap)
+        self.group = group
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def anchored(self) -> Offsets | None:
+        """The start that was committed; None where there is none, or where the stream has gone on from it."""
+        held = self.admin.group_offsets([self.group])[self.group]
+        if not held or any(committed.metadata != START_MARK for committed in held.values()):
+            return None
+        return {tp: committed.offset for tp, committed in held.items()}
+
+    def start(self, begins: Mapping[TopicPartition, int]) -> None:
+        """Commit where the stream begins, marked."""
+        self._commit(begins, START_MARK)
+
+    def progress(self, done: Mapping[TopicPartition, int]) -> None:
+        """Commit how far the stream has come."""
+        self._commit(done, "")
+
+    def _commit(self, offsets: Mapping[TopicPartition, int], mark: str) -> None:
+        self.admin.alter_group_offsets(self.group, {tp: Committed(o, metadata=mark) for tp, o in offsets.items()})

@@ -1,0 +1,204 @@
+"""Reading a range of a partition in a task: Fetch answers decoded into columns by core, and handed to Spark.
+
+    ask -> answer -> decode -> ask the next -> hand the rows over, while the broker answers -> answer -> ...
+
+Workers of Spark are processes that serve one task after another: connections stay open between them. A leader that
+moved or a broker that is away is looked for again, for as long as kafkaConsumer.pollTimeoutMs.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow
+
+from pybroker import errors
+from pybroker.core import Columns, Feed, LogError
+from pybroker.errors import KafkaError
+from pybroker.protocol import compression
+from pybroker.protocol import messages as m
+from pybroker.spark.fetch_connection import FetchConnection
+from pybroker.spark.losses import judge
+from pybroker.spark.offset_reader import Leader, OffsetReader
+from pybroker.spark.options import SourceOptions
+from pybroker.spark.partitions import KafkaInputPartition
+from pybroker.spark.planning import Lost, Range
+from pybroker.spark.rows import RowMaker
+
+ROWS_MIN: Final = 8_000
+"""A batch for Spark has so many rows, or BATCH_BYTES_MIN of keys and values, if the range has."""
+ROWS_MAX: Final = 65_536
+BATCH_BYTES_MIN: Final = 1 << 20
+FETCH_WAIT_MS: Final = 500
+BACKOFF_S: Final = 0.1
+
+_connections: dict[tuple[str, int], FetchConnection] = {}
+"""Of this worker, by address; one that is lent to a task is not in it."""
+
+
+def read_range(
+    options: SourceOptions, columns: tuple[str, ...], partition: KafkaInputPartition
+) -> Iterator[pyarrow.RecordBatch]:
+    """The records of one task, in order. Raises KafkaError where they cannot be had."""
+    rows = RowMaker(columns, partition.range.topic, partition.range.partition)
+    gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress)
+    with contextlib.closing(RangeFetcher(options, partition)) as fetcher:
+        while (feed := fetcher.next_feed()) is not None:
+            while not feed.finished:
+                _gather(gathered, feed, rows, partition.range)
+                if not feed.finished:
+                    yield rows.make(gathered.take())
+            fetcher.go_on(feed.next_offset)
+            if len(gathered) >= ROWS_MIN or gathered.nbytes >= BATCH_BYTES_MIN:
+                yield rows.make(gathered.take())
+    if len(gathered):
+        yield rows.make(gathered.take())
+
+
+def _gather(gathered: Columns, feed: Feed, rows: RowMaker, what: Range) -> None:
+    try:
+        gathered.read(feed, max_records=ROWS_MAX - len(gathered), tag=rows.tag)
+    except LogError as error:
+        raise KafkaError(error.code, f"{what.tp}: {error}") from error
+
+
+class RangeFetcher:
+    """The Fetch answers of one range, one after another, whatever becomes of the leader meanwhile."""
+
+    def __init__(self, options: SourceOptions, partition: KafkaInputPartition) -> None:
+        self.options = options
+        self.range = partition.range
+        self.offset = partition.range.start
+        self._leader: Leader | None = partition.leader
+        self._connection: FetchConnection | None = None
+        self._last_progress_s = time.monotonic()
+
+    def close(self) -> None:
+        """Give the connection back, unless an answer to it is under way that nobody will take."""
+        if self._connection is not None:
+            if self._connection.asked or not self._connection.is_open:
+                self._connection.close()
+            else:
+                _connections[self._connection.host, self._connection.port] = self._connection
+            self._connection = None
+
+    def next_feed(self) -> Feed | None:
+        """The batches at the offset that was reached; None at the end of the range."""
+        while self.offset < self.range.end:
+            try:
+                if self._connection is None or not self._connection.asked:
+                    self._ask()
+                assert self._connection is not None
+                (topic,) = self._connection.answer().responses or [None]
+                feed = None if topic is None else self._feed(topic.partitions[0])
+                if feed is not None:
+                    return feed
+                self._check_patience(None)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                self._check_patience(error)
+                self._look_for_leader()
+        return None
+
+    def go_on(self, offset: int) -> None:
+        """What was fetched is read up to this offset: ask for what follows, before anybody waits for it."""
+        if offset > self.offset:
+            self._last_progress_s = time.monotonic()
+        self.offset = offset
+        if self.offset < self.range.end:
+            with contextlib.suppress(KafkaError):  # next_feed meets it again, and then it counts
+                self._ask()
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self._leader is None:
+            self._look_for_leader()
+        leader = self._leader
+        if leader is None:
+            raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"nobody leads {self.range.tp} at the moment")
+        if self._connection is None or not self._connection.is_open:
+            self._connection = _connections.pop((leader.host, leader.port), None)
+        if self._connection is None or not self._connection.is_open:
+            self._connection = FetchConnection(leader.host, leader.port)
+        kind = m.FetchRequest.Topics
+        wanted = kind.Partitions(
+            partition=self.range.partition, fetch_offset=self.offset, partition_max_bytes=self.options.fetch_bytes
+        )
+        self._connection.ask(
+            m.FetchRequest(
+                replica_id=-1,
+                max_wait_ms=FETCH_WAIT_MS,
+                min_bytes=1,
+                max_bytes=self.options.fetch_bytes,
+                isolation_level=int(self.options.read_committed),
+                session_epoch=-1,
+                topics=[kind(topic=self.range.topic, topic_id=leader.topic_id, partitions=[wanted])],
+            )
+        )
+
+    def _feed(self, answer: Any) -> Feed | None:
+        """The batches of an answer; None where it has none. Raises KafkaError for what the broker says is wrong."""
+        if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
+            self._step_over_lost()
+            return None
+        if answer.error_code:
+            raise KafkaError(answer.error_code, f"{self.range.tp}: {errors.lookup(answer.error_code).meaning}")
+        if not answer.records:
+            return None
+        aborted = None
+        if self.options.read_committed:
+            aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
+        return Feed(answer.records, start_offset=self.offset, end_offset=self.range.end, aborted=aborted)
+
+    def _step_over_lost(self) -> None:
+        """The records from here on are gone: the query ends, or goes on where there are some again."""
+        asker = OffsetReader(self.options)
+        try:
+            there = asker.partitions() & {self.range.tp}
+            first = asker.earliest(there).get(self.range.tp, self.range.end)
+        finally:
+            asker.close()
+        judge(
+            self.options, [Lost(self.range.tp, f"was to be read from offset {self.offset}, and begins at {first} now")]
+        )
+        self.offset = min(first, self.range.end) if first > self.offset else self.range.end
+
+    def _lost(self, instead: str) -> None:
+        why = f"was to be read from offset {self.offset} to {self.range.end}, and {instead}"
+        judge(self.options, [Lost(self.range.tp, why)])
+
+    # -- when it does not answer -------------------------------------------------------------------------------------
+
+    def _look_for_leader(self) -> None:
+        """Ask the cluster who leads now; a topic that is gone is lost data."""
+        self.close()
+        time.sleep(BACKOFF_S)
+        asker = OffsetReader(self.options)
+        try:
+            if self.range.tp in asker.partitions():
+                self._leader = asker.leader(self.range.tp)
+            else:
+                judge(
+                    self.options,
+                    [Lost(self.range.tp, f"was to be read from offset {self.offset}, and is not there now")],
+                )
+                self.offset = self.range.end
+        except KafkaError as error:
+            if not error.retriable or error.code == errors.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            self._leader = None
+        finally:
+            asker.close()
+
+    def _check_patience(self, why: KafkaError | None) -> None:
+        """KafkaError once nothing has come for too long."""
+        waited_ms = (time.monotonic() - self._last_progress_s) * 1000
+        if waited_ms > self.options.poll_timeout_ms:
+            said = f": {why.message}" if why is not None else ""
+            raise KafkaError(
+                errors.REQUEST_TIMED_OUT,
+                f"{self.range.tp}: offset {self.offset} was not to be had in {self.options.poll_timeout_ms} ms{said}",
+            )

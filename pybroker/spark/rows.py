@@ -1,0 +1,46 @@
+"""Columns of records as Spark takes them: a RecordBatch whose schema is, to the letter, the one that Spark expects.
+
+Spark compares the schema of the first batch with its own, names, types and nullability, and refuses dictionaries.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from pybroker.client.arrow import Origin, record_batch
+from pybroker.spark import schema
+
+if TYPE_CHECKING:
+    from pybroker.core import ColumnBatch
+
+DECODED: Final = {
+    "key": "key",
+    "value": "value",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "timestampType": "timestamp_type",
+    "headers": "headers",
+}
+"""What has to be decoded of a record, by Spark's name of the column; topic and partition are one for a whole task."""
+
+
+class RowMaker:
+    """Makes the batches of one task, whose rows are all of one partition."""
+
+    def __init__(self, columns: tuple[str, ...], topic: str, partition: int) -> None:
+        fields = StructType([StructField(name, schema.TYPES[name]) for name in columns])
+        self.schema: pa.Schema = to_arrow_schema(fields, timezone="UTC")
+        self.decoded = [DECODED[name] for name in columns if name in DECODED] or ["offset"]
+        """The columns that Columns has to be made with; the offset where Spark wants none that a record has."""
+        self.tag = Origin(topic, partition) if {"topic", "partition"} & set(columns) else None
+        self._names = [DECODED.get(name, name) for name in columns]
+
+    def make(self, batch: "ColumnBatch") -> pa.RecordBatch:
+        made = record_batch(batch, topics="string", empty_headers="null")
+        columns = [made.column(name) for name in self._names]
+        if "headers" in self._names:  # the same but for the name of the list's elements, which Spark looks at
+            at = self._names.index("headers")
+            columns[at] = columns[at].cast(self.schema.field(at).type)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -1,0 +1,50 @@
+"""A Spark session with the settings that are worth while for this source; docs/spark.md tells what each brings."""
+
+import os
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pybroker.spark.java import use_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # JVM and Python workers talk over Unix sockets: no delayed acknowledgements of TCP, fewer copies.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # The default manager of checkpoints forks a shell for each file on a local disk.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Safe for every job whose checkpoints lie on a file system with atomic renames."""
+
+UNCHECKED_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Java options: Arrow reads without bounds checks in the whole JVM. Faster; a malformed batch then crashes the JVM."""
+
+QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def session(app: str, master: str | None = "local[*]", settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session that knows format "pybroker"; `settings` win over SETTINGS. KafkaError where there is no Java for it.
+
+    `master` None leaves it to spark-submit and spark-defaults.conf."""
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
+    from pyspark.sql import SparkSession
+
+    from pybroker.spark import register
+
+    builder = SparkSession.builder.appName(app)
+    at_home = master is not None and master.startswith("local")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in {**SETTINGS, **QUIET, **(LOCAL if at_home else {}), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    made: SparkSession = builder.getOrCreate()
+    if not any(module.name == "pyspark_pybroker" for module in pkgutil.iter_modules()):
+        register(made)  # a checkout that is not on the path: where it is, Spark has found the source by itself
+    return made

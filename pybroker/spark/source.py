@@ -1,0 +1,64 @@
+"""The data source "pybroker" as Spark meets it: options in, readers and writers out; and batch reads."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pybroker.spark import options, schema
+from pybroker.spark.offset_reader import OffsetReader
+from pybroker.spark.options import SourceOptions
+from pybroker.spark.partitions import KafkaInputPartition, input_partitions
+from pybroker.spark.reader import read_range
+from pybroker.spark.stream import KafkaStreamReader
+from pybroker.spark.writer import KafkaBatchWriter, KafkaStreamWriter
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class KafkaSource(DataSource):
+    """Format "pybroker": topics of any broker that speaks Kafka's protocol, as DataFrames."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pybroker"
+
+    def schema(self) -> StructType:
+        return schema.full(str(self.options.get("includeHeaders", "false")).lower() == "true")
+
+    # Spark calls these with `schema=...`: the parameter has to have just this name, which hides the module's.
+    def reader(self, schema: StructType) -> "KafkaBatchReader":
+        return KafkaBatchReader(options.parse_source(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        return KafkaStreamReader(options.parse_source(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        return KafkaBatchWriter(options.parse_sink(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        return KafkaStreamWriter(options.parse_sink(self.options), schema, overwrite)
+
+
+class KafkaBatchReader(DataSourceReader):
+    """One batch read: its ends are fixed when it is planned, so that a task that is run again reads the same."""
+
+    def __init__(self, given: SourceOptions, wanted: StructType) -> None:
+        self.options = given
+        self.columns = schema.selected(wanted)
+
+    def partitions(self) -> list[InputPartition]:
+        asker = OffsetReader(self.options)
+        try:
+            there = asker.partitions()
+            start = asker.at(self.options.start, there, "startingOffsets", is_end=False)
+            end = asker.at(self.options.end, there, "endingOffsets", is_end=True)
+            return input_partitions(self.options, asker, start, end)
+        finally:
+            asker.close()
+
+    def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        if isinstance(partition, KafkaInputPartition):  # else Spark's stand-in where there is nothing to read
+            yield from read_range(self.options, self.columns, partition)

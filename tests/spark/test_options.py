@@ -1,0 +1,159 @@
+"""The options of the source and the sink: what they mean, which win over others, and what a wrong one is told."""
+
+from typing import Any
+
+import pytest
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark import offsets, options
+from pybroker.spark.offsets import AT_EARLIEST, AT_LATEST, Bound
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+NAMED = {**SERVERS, "subscribe": "events"}
+
+
+def source(streaming: bool = False, **given: str) -> options.SourceOptions:
+    return options.parse_source({**NAMED, **given}, streaming=streaming)
+
+
+def refusal(given: dict[str, str], *, streaming: bool = False) -> str:
+    with pytest.raises(KafkaError) as caught:
+        options.parse_source(given, streaming=streaming)
+    assert caught.value.code == INVALID_CONFIG
+    return caught.value.message
+
+
+def test_the_defaults_are_those_of_sparks_connector() -> None:
+    """A batch reads all there is, a stream what comes; nothing is limited, and lost data is an error."""
+    batch, stream = source(), source(streaming=True)
+    assert (batch.start, batch.end, stream.start) == (AT_EARLIEST, AT_LATEST, AT_LATEST)
+    assert batch.fail_on_data_loss and not batch.include_headers and not batch.read_committed
+    assert batch.max_offsets is batch.min_offsets is batch.min_partitions is batch.max_records_per_partition is None
+    assert batch.max_trigger_delay_ms == 15 * 60 * 1000
+
+
+def test_names_are_told_in_any_case() -> None:
+    """Spark hands the names over in lower case; values keep theirs."""
+    given = {
+        "KAFKA.bootstrap.servers": "h:1",
+        "SUBSCRIBE": "Events",
+        "MaxOffsetsPerTrigger": "7",
+        "includeheaders": "TRUE",
+    }
+    parsed = options.parse_source(given, streaming=True)
+    assert parsed.bootstrap == "h:1" and parsed.subscription.topics == ("Events",)
+    assert parsed.max_offsets == 7 and parsed.include_headers
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"subscribe": "a, b,a,"}, options.Subscription(topics=("a", "b"))),
+        ({"subscribePattern": "a.*"}, options.Subscription(pattern="a.*")),
+        ({"assign": '{"a":[0,2]}'}, options.Subscription(partitions=frozenset({("a", 0), ("a", 2)}))),
+    ],
+)
+def test_three_ways_to_say_what_is_read(given: dict[str, str], expected: options.Subscription) -> None:
+    """Topics, a pattern of topics, or partitions."""
+    assert options.parse_source({**SERVERS, **given}, streaming=False).subscription == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
+        (SERVERS, "none is given"),
+        ({**NAMED, "assign": '{"a":[0]}'}, "assign and subscribe are given"),
+        ({**SERVERS, "subscribe": " , "}, "names no topic"),
+        ({**SERVERS, "subscribePattern": "a("}, "no regular expression"),
+        ({**SERVERS, "assign": '{"a":[-1]}'}, "assign is"),
+        ({**SERVERS, "assign": "{}"}, "at least one partition"),
+        ({**NAMED, "startingOffsets": "latest"}, "nothing to read"),
+        ({**NAMED, "startingOffsets": '{"a":{"0":-1}}'}, "nothing to read"),
+        ({**NAMED, "startingOffsets": '{"a":{"0":-3}}'}, "from -2 on"),
+        ({**NAMED, "startingOffsets": '{"a":{"0":true}}'}, "from -2 on"),
+        ({**NAMED, "startingOffsets": '{"a":'}, "JSON by topic"),
+        ({**NAMED, "startingOffsets": "[1]"}, "JSON by topic"),
+        ({**NAMED, "startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "from 0 on"),
+        ({**NAMED, "startingTimestamp": "soon"}, "milliseconds"),
+        ({**NAMED, "endingOffsets": "earliest"}, "nothing to read"),
+        ({**NAMED, "endingOffsets": '{"a":{"0":-2}}'}, "nothing to read"),
+        ({**NAMED, "failOnDataLoss": "perhaps"}, "true or false"),
+        ({**NAMED, "maxOffsetsPerTrigger": "0"}, "above 0"),
+        ({**NAMED, "maxOffsetsPerTrigger": "1e6"}, "whole number"),
+        ({**NAMED, "maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "10"}, "10 is above maxOffsetsPerTrigger 9"),
+        ({**NAMED, "maxTriggerDelay": "soon"}, "such as 15m"),
+        ({**NAMED, "kafka.isolation.level": "dirty"}, "read_uncommitted or read_committed"),
+        ({**NAMED, "kafka.auto.offset.reset": "latest"}, "say startingOffsets"),
+        ({**NAMED, "kafka.security.protocol": "SSL"}, "it can be PLAINTEXT"),
+        ({**NAMED, "startingOfsets": "latest"}, "did you mean startingOffsets?"),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_sentence(given: dict[str, str], sentence: str) -> None:
+    """Every refusal is of the configuration, and says which option and what it can be."""
+    message = refusal(given)
+    assert sentence in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endingOffsets", "latest"), ("endingOffsetsByTimestamp", '{"events":{"0":1}}'), ("endingTimestamp", "1")],
+)
+def test_a_stream_has_no_end(option: str, value: str) -> None:
+    """The options of an end are refused to a stream, whatever they say."""
+    assert "a stream has no end" in refusal({**NAMED, option: value}, streaming=True)
+
+
+def test_one_time_for_all_wins_over_times_and_they_over_offsets() -> None:
+    """Where several starts are given, Spark's order of preference holds."""
+    every: dict[str, Any] = {
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"events":{"0":6}}',
+        "startingOffsets": '{"events":{"0":7}}',
+    }
+    assert source(**every).start == Bound("timestamps", 5, {})
+    del every["startingTimestamp"]
+    assert source(**every).start == Bound("timestamps", None, {("events", 0): 6})
+    del every["startingOffsetsByTimestamp"]
+    assert source(**every).start == Bound("offsets", None, {("events", 0): 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"), [("15m", 900_000), ("2 h", 7_200_000), ("30s", 30_000), ("500ms", 500), ("7", 7)]
+)
+def test_times_are_written_as_spark_writes_them(text: str, expected_ms: int) -> None:
+    """A number and a unit; milliseconds without one."""
+    assert source(maxTriggerDelay=text).max_trigger_delay_ms == expected_ms
+
+
+def test_the_group_is_named_itself_or_after_the_query() -> None:
+    """kafka.group.id wins; a query's name gets the prefix."""
+    assert source().group is None
+    assert source(queryName="q").group == "spark-kafka-source-q"
+    assert source(queryName="q", groupIdPrefix="p").group == "p-q"
+    assert source(queryName="q", **{"kafka.group.id": "g"}).group == "g"
+
+
+def test_an_option_that_is_nothing_like_ours_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """So is what only tunes Java's client, with a warning."""
+    source(**{"checkpointLocation": "/x", "somebodyElses": "1", "kafka.max.poll.records": "5000"})
+    assert "kafka.max.poll.records has no effect" in caplog.text
+
+
+def test_the_sink_hands_the_producer_its_settings() -> None:
+    """By the names that the client's Producer takes; weaker acknowledgement than all is refused."""
+    given = {**SERVERS, "topic": "t", "repeatHeaders": "true", "kafka.linger.ms": "20", "kafka.compression.type": "lz4"}
+    sink = options.parse_sink(given)
+    assert sink.topic == "t" and sink.repeat_headers
+    assert sink.client == {"linger_ms": "20", "compression_type": "lz4"}
+    with pytest.raises(KafkaError, match="acknowledged by all"):
+        options.parse_sink({**SERVERS, "kafka.acks": "1"})
+
+
+def test_a_checkpoint_of_sparks_connector_is_read() -> None:
+    """The JSON of offsets is the same; nonsense in it is told as such, and the order of partitions is one."""
+    read = offsets.from_json({"b": {"0": 1}, "a": {"10": 3, "2": 4}})
+    assert read == {("b", 0): 1, ("a", 10): 3, ("a", 2): 4}
+    assert str(offsets.to_json(read)) == "{'a': {'2': 4, '10': 3}, 'b': {'0': 1}}"
+    with pytest.raises(KafkaError, match="the offsets in the checkpoint"):
+        offsets.from_json({"a": {"0": -1}})

@@ -1,0 +1,162 @@
+"""DataFrames into topics: what becomes of each column, and when a row counts as written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pybroker.testing import Record
+from tests.spark.conftest import Topics
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
+PATIENCE_S = 60.0
+
+
+def write(topics: Topics, frame: Any, **options: object) -> None:
+    given = {name: str(value) for name, value in options.items()}
+    servers = {"kafka.bootstrap.servers": topics.broker.bootstrap}
+    frame.write.format("pybroker").options(**servers, **given).mode("append").save()
+
+
+def said(caught: pytest.ExceptionInfo[Any]) -> str:
+    found = re.search(r"KafkaError: (.*)", str(caught.value))
+    assert found, str(caught.value)
+    return found[1]
+
+
+def bare(records: list[Record]) -> list[tuple[Any, ...]]:
+    return [(r.partition, r.key, r.value, r.headers) for r in records]
+
+
+def test_columns_become_records(topics: Topics, topic: str) -> None:
+    """Text and bytes, nulls, headers and the partition that a row names; a column that is none of ours is left."""
+    topics.create(topic, 2)
+    frame = topics.spark.sql(
+        "select * from values"
+        " (1, 'k', 'v', array(struct('h' as key, X'01' as value), struct('n' as key, cast(null as binary) as value)),"
+        " 1),"
+        " (0, cast(null as string), cast(null as string), null, 2) as t(partition, key, value, headers, unused)"
+    )
+    write(topics, frame.coalesce(1), topic=topic, includeHeaders=True)
+    assert bare(topics.held(topic)) == [(0, None, None, ()), (1, b"k", b"v", (("h", b"\x01"), ("n", None)))]
+    write(topics, topics.spark.sql("select X'ff00' as value"), topic=topic)
+    assert Counter(r.value for r in topics.held(topic)) == {None: 1, b"v": 1, b"\xff\x00": 1}
+
+
+def test_the_topic_is_in_the_row_or_in_the_option(topics: Topics, topic: str) -> None:
+    """The option wins, as with Spark's connector; a row without either is refused, and fails the job."""
+    topics.create(f"{topic}-a")
+    topics.create(f"{topic}-b")
+    frame = topics.spark.sql(f"select * from values ('{topic}-a', '1'), ('{topic}-b', '2') as t(topic, value)")
+    write(topics, frame)
+    write(topics, frame, topic=f"{topic}-b")
+    assert [r.value for r in topics.held(f"{topic}-a")] == [b"1"]
+    assert sorted(r.value for r in topics.held(f"{topic}-b")) == [b"1", b"2", b"2"]
+    with pytest.raises(Exception) as caught:
+        write(topics, topics.spark.sql("select cast(null as string) as topic, 'v' as value"))
+    assert "row 0 has no topic" in said(caught)
+
+
+def test_keys_choose_the_partition_as_in_java(topics: Topics, topic: str) -> None:
+    """What Spark writes lies where another client would have put it."""
+    from confluent_kafka import Producer
+
+    topics.create(topic, 5)
+    frame = topics.spark.range(100).selectExpr("concat('key ', id) as key", "'spark' as value")
+    write(topics, frame, topic=topic)
+    producer = Producer({"bootstrap.servers": topics.broker.bootstrap, "partitioner": "murmur2_random"})
+    for number in range(100):
+        producer.produce(topic, "other", key=f"key {number}")
+    producer.flush()
+    places: dict[bytes, set[int]] = {}
+    for record in topics.held(topic):
+        assert isinstance(record.key, bytes)
+        places.setdefault(record.key, set()).add(record.partition)
+    assert len(places) == 100 and all(len(found) == 1 for found in places.values())
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "sentence"),
+    [
+        ("select 'k' as key", {"topic": "t"}, "column value is missing"),
+        ("select 'v' as value", {}, "nothing says which topic"),
+        ("select 1 as value", {"topic": "t"}, "column value is int; it can be string or binary"),
+        ("select 'v' as value, 'a' as partition", {"topic": "t"}, "column partition is string; it can be int"),
+        ("select 'v' as value", {"topic": "t", "kafka.acks": "1"}, "acknowledged by all"),
+        ("select 'v' as value", {"topic": "t", "repeatHeaders": "true"}, "repeatHeaders is for streams"),
+    ],
+)
+def test_what_cannot_be_written_is_told(topics: Topics, query: str, options: dict[str, str], sentence: str) -> None:
+    """Before any row is."""
+    with pytest.raises(Exception) as caught:
+        write(topics, topics.spark.sql(query), **options)
+    assert sentence in said(caught)
+
+
+def test_a_refused_row_fails_the_job(topics: Topics, topic: str) -> None:
+    """A record that the topic is not configured to take is the job's failure, with the broker's reason."""
+    topics.create(topic, 1, max_message_bytes=1000)
+    with pytest.raises(Exception) as caught:
+        write(topics, topics.spark.sql("select repeat('x', 5000) as value"), topic=topic)
+    assert "MESSAGE_TOO_LARGE" in str(caught.value)
+
+
+def test_overwrite_is_refused(topics: Topics, topic: str) -> None:
+    """A topic is not a table that could be replaced."""
+    topics.create(topic)
+    options = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": topic}
+    with pytest.raises(Exception) as caught:
+        topics.spark.sql("select 'v' as value").write.format("pybroker").options(**options).mode("overwrite").save()
+    assert 'say mode("append")' in said(caught)
+
+
+def test_a_stream_from_topic_to_topic(topics: Topics, topic: str, checkpoint: str) -> None:
+    """Each batch is there once it is committed, and is not written again by the next run."""
+    source, sink = topics.create(f"{topic}-in", 2), topics.create(f"{topic}-out", 2)
+    for begin in (0, 10):
+        topics.produce(source, range(begin, begin + 5), partition=0)
+        topics.produce(source, range(begin + 5, begin + 10), partition=1)
+        run(topics, source, sink, checkpoint)
+        assert sorted(int(r.value or b"") for r in topics.held(sink)) == list(range(begin + 10))
+
+
+def run(topics: Topics, source: str, sink: str, checkpoint: str, fails: bool = False, **options: object) -> str:
+    """One AvailableNow run from topic to topic; the id of the query. One that `fails` dies after its batch is written,
+    before Spark has committed it."""
+    frame = topics.stream(source).selectExpr("value", "partition")
+    given = {name: str(value) for name, value in options.items()}
+    servers = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": sink}
+    if fails:
+        frame = frame.selectExpr("if(value = 'poison', raise_error('poisoned'), value) as value", "partition")
+    writer = frame.writeStream.format("pybroker").options(**servers, **given).option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    if fails:
+        with pytest.raises(Exception, match="poisoned"):
+            query.awaitTermination(PATIENCE_S)
+    else:
+        assert query.awaitTermination(PATIENCE_S)
+    return str(query.id)
+
+
+def test_repeats_can_be_dropped(topics: Topics, topic: str, checkpoint: str) -> None:
+    """A task that fails half way is run again by the next run of its query: the rows that it had written are there
+    twice, with the same headers, by which a reader drops them."""
+    source, sink = topics.create(f"{topic}-in", 2), topics.create(f"{topic}-out", 2)
+    topics.produce(source, ["a", "b"], partition=0)
+    topics.produce(source, ["c", "poison"], partition=1)
+    query = run(topics, source, sink, checkpoint, fails=True, repeatHeaders=True)
+    first = topics.held(sink)
+    assert {r.value for r in first} <= {b"a", b"b", b"c"}
+    assert run(topics, source, sink, checkpoint, repeatHeaders=True) == query
+    records = topics.held(sink)
+    assert len(records) > 4, "nothing was written twice, so that the test shows nothing"
+    kept = {r.headers: r.value for r in records}
+    assert sorted(v for v in kept.values() if isinstance(v, bytes)) == [b"a", b"b", b"c", b"poison"]
+    for headers in kept:
+        told = dict(headers)
+        assert told["pybroker.query"] == query.encode() and told["pybroker.batch"] == b"0"
+        assert told["pybroker.partition"] in (b"0", b"1") and told["pybroker.index"] in (b"0", b"1")

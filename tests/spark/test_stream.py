@@ -1,0 +1,255 @@
+"""Topics as streams: what a trigger takes, where a query goes on, and what becomes of records that are lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pybroker.client.admin import Admin
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.spark.progress_group import START_MARK
+from tests.harness import until
+from tests.spark.conftest import Topics
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
+PATIENCE_S = 60.0
+
+
+class Run:
+    """A streaming query that keeps the values of each batch; a checkpoint makes the next run go on from it."""
+
+    def __init__(self, frame: Any, checkpoint: str, **trigger: Any) -> None:
+        self.batches: list[list[str]] = []
+        writer = frame.selectExpr("partition", "offset", "string(value) as v").writeStream
+        self.query = writer.foreachBatch(self._keep).option("checkpointLocation", checkpoint).trigger(**trigger).start()
+
+    def _keep(self, frame: Any, _: int) -> None:
+        self.batches.append([row.v for row in frame.sort("partition", "offset").collect()])
+
+    @property
+    def values(self) -> list[str]:
+        return [value for batch in self.batches for value in batch]
+
+    def wait(self, what: str, probe: Callable[[], object]) -> None:
+        """Return when `probe` is true; a query that fails meanwhile fails the test with its own words."""
+        until(what, lambda: probe() or self.query.exception(), PATIENCE_S)
+        assert self.query.exception() is None, str(self.query.exception())
+
+    def finish(self) -> list[list[str]]:
+        """The batches, once the query has ended by itself."""
+        assert self.query.awaitTermination(PATIENCE_S), "the query goes on"
+        return self.batches
+
+    def failure(self) -> str:
+        """What a query that fails tells a person."""
+        with pytest.raises(Exception) as caught:
+            self.finish()
+        found = re.search(r"KafkaError: (.*)", str(caught.value))
+        assert found, str(caught.value)
+        return found[1]
+
+
+@contextmanager
+def running(frame: Any, checkpoint: str) -> Iterator[Run]:
+    run = Run(frame, checkpoint, processingTime="0 seconds")
+    try:
+        yield run
+    finally:
+        run.query.stop()
+
+
+@pytest.fixture
+def available(topics: Topics, topic: str, checkpoint: str) -> Callable[..., Run]:
+    """Run a query over all that the test's topic has now, from its checkpoint on."""
+    return lambda **options: Run(topics.stream(topic, **options), checkpoint, availableNow=True)
+
+
+@pytest.fixture
+def admin(topics: Topics) -> Iterator[Admin]:
+    with Admin(topics.broker.bootstrap) as made:
+        yield made
+
+
+def delete_records(admin: Admin, topic: str, offset: int) -> None:
+    kind = m.DeleteRecordsRequest.Topics
+    asked = kind(name=topic, partitions=[kind.Partitions(partition_index=0, offset=offset)])
+    admin.cluster.any().request(m.DeleteRecordsRequest(topics=[asked], timeout_ms=10_000))
+
+
+def texts(*numbers: int) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+def test_all_that_is_there_in_limited_batches(topics: Topics, topic: str, available: Callable[..., Run]) -> None:
+    """AvailableNow reads what was there when it began, no more than maxOffsetsPerTrigger at a time, shared between the
+    partitions by their backlog; the next run reads only what came since."""
+    topics.create(topic, 2)
+    topics.produce(topic, range(6))
+    topics.produce(topic, range(100, 103), partition=1)
+    assert available(maxOffsetsPerTrigger=3).finish() == [
+        texts(0, 1, 100),
+        texts(2, 3, 101),
+        texts(4, 5, 102),
+    ]
+    topics.produce(topic, [7])
+    assert available().finish() == [["7"]]
+    assert available().finish() == []
+
+
+def test_a_running_query_takes_what_comes(topics: Topics, topic: str, checkpoint: str, admin: Admin) -> None:
+    """Records arrive as they are produced, those of partitions that are made meanwhile from their first one."""
+    topics.create(topic)
+    topics.produce(topic, [1])
+    with running(topics.stream(topic), checkpoint) as run:
+        run.wait("the first record is read", lambda: run.values == ["1"])
+        topics.produce(topic, [2])
+        run.wait("the second record is read", lambda: run.values == ["1", "2"])
+        admin.create_partitions(topic, 2)
+        topics.produce(topic, [3], partition=1)
+        run.wait("the new partition is read", lambda: run.values == ["1", "2", "3"])
+
+
+def test_a_trigger_waits_for_enough_records(topics: Topics, topic: str, checkpoint: str) -> None:
+    """With minOffsetsPerTrigger the first trigger takes what is there, and the next ones wait for as many."""
+    topics.create(topic)
+    topics.produce(topic, [0])
+    with running(topics.stream(topic, minOffsetsPerTrigger=3, maxTriggerDelay="1h"), checkpoint) as run:
+        run.wait("the first record is read", lambda: run.values == ["0"])
+        topics.produce(topic, [1, 2])
+        asked = len(run.query.recentProgress)
+        run.wait("the query has looked again", lambda: len(run.query.recentProgress) > asked or idle(run))
+        assert run.values == ["0"]
+        topics.produce(topic, [3])
+        run.wait("three records are read", lambda: run.batches == [["0"], ["1", "2", "3"]])
+
+
+def idle(run: Run) -> bool:
+    return not run.query.status["isDataAvailable"] and not run.query.status["isTriggerActive"]
+
+
+def test_a_trigger_waits_no_longer_than_it_may(topics: Topics, topic: str, checkpoint: str) -> None:
+    """After maxTriggerDelay fewer records than minOffsetsPerTrigger are taken too."""
+    topics.create(topic)
+    topics.produce(topic, [0])
+    with running(topics.stream(topic, minOffsetsPerTrigger=1000, maxTriggerDelay="300ms"), checkpoint) as run:
+        run.wait("the first record is read", lambda: run.values == ["0"])
+        topics.produce(topic, [1])
+        run.wait("the second record is read", lambda: run.values == ["0", "1"])
+
+
+def test_a_stream_from_the_end_needs_a_name(topics: Topics, topic: str, checkpoint: str) -> None:
+    """Without one a crash in its first batch would move its start: it is refused, with the reason and the way out."""
+    topics.create(topic)
+    run = Run(topics.stream(topic, startingOffsets="latest"), checkpoint, availableNow=True)
+    assert "kafka.group.id or queryName, or startingOffsets=earliest" in run.failure()
+
+
+def test_a_restart_in_the_first_batch_does_not_move_the_start(topics: Topics, topic: str, admin: Admin) -> None:
+    """Spark asks a query that died before its first batch was planned for its start again: it is the one it was, until
+    a batch is done. What is committed then is how far the query has come."""
+    from pybroker.spark import options, schema
+    from pybroker.spark.stream import KafkaStreamReader
+
+    topics.create(topic)
+    topics.produce(topic, ["before"])
+    group = f"{topic}-group"
+
+    def reader() -> KafkaStreamReader:
+        """As a process of Spark's driver that plans a query makes it."""
+        given = topics.options(topic, startingOffsets="latest", **{"kafka.group.id": group})
+        return KafkaStreamReader(options.parse_source(given, streaming=True), schema.full(include_headers=False))
+
+    @contextmanager
+    def stopping(reader: KafkaStreamReader) -> Iterator[KafkaStreamReader]:
+        yield reader
+        reader.stop()
+
+    def committed() -> Any:
+        return admin.group_offsets([group])[group][TopicPartition(topic, 0)]
+
+    with stopping(reader()) as first:
+        assert first.initialOffset() == {topic: {"0": 1}}
+    assert (committed().offset, committed().metadata) == (1, START_MARK)
+    topics.produce(topic, ["while it was down"])
+    with stopping(reader()) as second:
+        assert second.initialOffset() == {topic: {"0": 1}}
+        second.commit({topic: {"0": 2}})
+    assert (committed().offset, committed().metadata) == (2, "")
+    topics.produce(topic, ["later"])
+    with stopping(reader()) as third:  # with another checkpoint: the same query has no need to ask any more
+        assert third.initialOffset() == {topic: {"0": 3}}
+
+
+def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, checkpoint: str) -> None:
+    """A query from "latest" whose first batch fails reads, when it is started again, all that came since it began."""
+    topics.create(topic)
+    topics.produce(topic, ["before"])
+    stream = topics.stream(topic, startingOffsets="latest", queryName=topic)
+
+    def refuse(_: Any, number: int) -> None:
+        raise RuntimeError(f"batch {number} fails")
+
+    failing = stream.writeStream.foreachBatch(refuse).option("checkpointLocation", checkpoint).start()
+    with pytest.raises(Exception, match="batch 0 fails"):
+        failing.awaitTermination(PATIENCE_S)
+    topics.produce(topic, ["while it was down"])
+    with running(stream, checkpoint) as run:
+        run.wait("the record is read", lambda: run.values == ["while it was down"])
+
+
+def test_retention_overtakes_a_stopped_job(
+    topics: Topics, topic: str, available: Callable[..., Run], admin: Admin
+) -> None:
+    """What it had not read is gone: the query says which offsets, or goes on with what is left if it is told to."""
+    topics.create(topic)
+    topics.produce(topic, range(4))
+    assert available().finish() == [texts(0, 1, 2, 3)]
+    topics.produce(topic, range(4, 10))
+    delete_records(admin, topic, 7)
+    assert f"{topic}-0 was to be read from offset 4 to 10, and begins at 7 now" in available().failure()
+    assert available(failOnDataLoss=False).finish() == [texts(7, 8, 9)]
+
+
+def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpoint: str, admin: Admin) -> None:
+    """The query ends with the topic's name, and not with silence."""
+    topics.create(topic)
+    topics.produce(topic, [1])
+    run = Run(topics.stream(topic, **{"fetchOffset.retryIntervalMs": 10}), checkpoint, processingTime="0 seconds")
+    run.wait("the record is read", lambda: run.values == ["1"])
+    admin.delete_topic(topic)
+    assert topic in run.failure()
+
+
+def test_a_topic_is_made_anew(topics: Topics, topic: str, available: Callable[..., Run], admin: Admin) -> None:
+    """A topic that ends before what was read of it is another one: that is lost data; the choice is the user's."""
+    topics.create(topic)
+    topics.produce(topic, range(4))
+    assert available().finish() == [texts(0, 1, 2, 3)]
+    admin.delete_topic(topic)
+    topics.create(topic)
+    topics.produce(topic, ["new"])
+    assert f"{topic}-0 was read up to offset 4, and ends at 1 now" in available().failure()
+    available(failOnDataLoss=False).finish()
+    topics.produce(topic, ["newer"])
+    assert available(failOnDataLoss=False).finish() == [["newer"]]
+
+
+def test_the_broker_is_away_for_a_moment(own_topics: Topics, topic: str, checkpoint: str) -> None:
+    """A kill -9 of the broker and its return are no end of a query."""
+    topics = own_topics
+    topics.create(topic)
+    topics.produce(topic, [1])
+    with running(topics.stream(topic, **{"fetchOffset.retryIntervalMs": 100}), checkpoint) as run:
+        run.wait("the first record is read", lambda: run.values == ["1"])
+        topics.broker.kill()
+        time.sleep(0.5)  # long enough for the query to meet the closed port, which is what this is about
+        topics.broker.restart()
+        topics.produce(topic, [2])
+        run.wait("the second record is read", lambda: run.values == ["1", "2"])
