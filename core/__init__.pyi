@@ -4,10 +4,23 @@ Names are imported from `pybroker.core`. Offsets are record offsets, positions a
 milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, TypedDict
 
-from _typeshed import ReadableBuffer as Buffer
+from pybroker.core.block import Block as Block
+from pybroker.core.builder import BatchBuilder as BatchBuilder
+from pybroker.core.builder import SealedBatch as SealedBatch
+from pybroker.core.builder import build_batch as build_batch
+from pybroker.core.columns import COLUMNS as COLUMNS
+from pybroker.core.columns import Binary as Binary
+from pybroker.core.columns import ColumnBatch as ColumnBatch
+from pybroker.core.columns import Columns as Columns
+from pybroker.core.columns import Headers as Headers
+from pybroker.core.encode import Encoder as Encoder
+from pybroker.core.encode import partitions_of as partitions_of
+from pybroker.core.feed import Feed as Feed
+from pybroker.core.source import ByteColumn as ByteColumn
+from pybroker.core.source import HeaderColumn as HeaderColumn
 
 Bytes = bytes | bytearray | memoryview
 
@@ -60,19 +73,6 @@ def iter_batches(data: Bytes, *, check_crc: bool = True) -> Iterator[tuple[int, 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 """(offset, timestamp_ms, key, value, headers)"""
 
-def build_batch(
-    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]],
-    *,
-    base_offset: int = 0,
-    attributes: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    partition_leader_epoch: int = -1,
-    compress: Callable[[bytes], bytes] | None = None,
-) -> bytes:
-    """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies."""
-
 def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: int = -1) -> bytes:
     """The batch with its header kept and its records section replaced by payload, length and CRC made right."""
 
@@ -84,99 +84,6 @@ def check_records(
 ) -> int:
     """Walk without building objects: -1 if all is well, else the index of the first record at fault as
     (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
-
-# -- columns: records as NumPy and Arrow read them -------------------------------------------------------------------
-
-COLUMNS: Final[tuple[str, ...]]
-"""offset, timestamp, timestamp_type, key, value, headers."""
-
-class Feed:
-    """Record batches of one partition, as a Fetch answer or a segment has them, to be read into Columns.
-
-    A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
-    control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
-    lists them: with it the feed is read committed."""
-
-    def __init__(
-        self,
-        data: Buffer,
-        *,
-        start_offset: int = 0,
-        end_offset: int | None = None,
-        aborted: Iterable[tuple[int, int]] | None = None,
-        check_crc: bool = True,
-    ) -> None: ...
-    @property
-    def next_offset(self) -> int:
-        """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
-    @property
-    def position(self) -> int:
-        """The byte where the batch begins that is read now or next."""
-    @property
-    def finished(self) -> bool:
-        """No whole batch is left, or none with a wanted offset."""
-
-class Columns:
-    """Columns that grow with every read, in Arrow's layout.
-
-    columns: which of COLUMNS, the others cost nothing. timestamp_unit: what one is in the column, 1000 us for 1 ms.
-    decompress(codec, packed, bytes_max) makes the records of a compressed batch, at most bytes_max."""
-
-    def __init__(
-        self,
-        columns: Iterable[str] = ...,
-        *,
-        timestamp_unit: Literal["ms", "us"] = "ms",
-        decompress: Callable[[int, memoryview, int], Bytes] | None = None,
-    ) -> None: ...
-    def __len__(self) -> int: ...
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys, values and headers so far."""
-    def read(self, feed: Feed, *, max_records: int | None = None, tag: object = None) -> int:
-        """Add the feed's next records, all that are left or max_records; how many it were.
-
-        It ends early where a column would pass 2 GiB: `feed.finished` is False then, and take() makes room. `tag` is
-        noted with the rows. Raises LogError (2, 10, 43, 76, 87) with the batch's offset; the rows before it are there.
-        """
-    def take(self) -> ColumnBatch:
-        """The rows so far; the columns are empty after it."""
-
-class Block:
-    """Bytes that a column is made of, behind the buffer protocol: read-only, freed with the last view of them."""
-
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-class Binary:
-    """A column of bytes, nulls allowed: `length` rows, int32 `offsets` into `data`, a bit a row in `validity`."""
-
-    length: Final[int]
-    nulls: Final[int]
-    offsets: Final[Block]  # length + 1
-    data: Final[Block]
-    validity: Final[Block | None]  # least significant bit first, 0 is null; None without nulls
-
-class Headers:
-    """A list of (key, value) a row: int32 `offsets` into two columns, the keys UTF-8 by Kafka's rule, unchecked."""
-
-    offsets: Final[Block]  # rows + 1
-    key: Final[Binary]
-    value: Final[Binary]
-
-class ColumnBatch:
-    """Rows that Columns.take() gave; a column that was not asked for is None."""
-
-    rows: Final[int]
-    runs: Final[list[tuple[Any, int]]]  # (tag, rows) of each read, in order
-    offset: Final[Block | None]  # int64
-    timestamp: Final[Block | None]  # int64
-    timestamp_unit: Final[Literal["ms", "us"]]
-    timestamp_type: Final[Block | None]  # int8: 0 CreateTime, 1 LogAppendTime
-    key: Final[Binary | None]
-    value: Final[Binary | None]
-    headers: Final[Headers | None]
-    def __len__(self) -> int: ...
 
 # -- vfs: file calls with named failpoints ---------------------------------------------------------------------------
 

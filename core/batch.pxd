@@ -144,6 +144,3 @@ cdef class BatchHeader:
     cdef batch_t b  # its `at` is NULL: the bytes may be gone
 
 cdef BatchHeader batch_header(const batch_t* b)
-
-# The bytes of a batch from a header, whose length and CRC are made right, and its records. Raises LogError 10.
-cdef bytes batch_from(const uint8_t* header, const uint8_t* payload, size_t payload_size)

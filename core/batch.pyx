@@ -377,7 +377,8 @@ def iter_batches(data, *, bint check_crc=True):
     return _Batches(data, check_crc)
 
 
-cdef bytes batch_from(const uint8_t* header, const uint8_t* payload, size_t payload_size):
+cdef bytes _batch_from(const uint8_t* header, const uint8_t* payload, size_t payload_size):
+    """The bytes of a batch from a header, whose length and CRC are made right, and its records."""
     cdef int64_t size = <int64_t>HEADER_BYTES + <int64_t>payload_size
     cdef bytes batch
     cdef uint8_t* p
@@ -414,6 +415,6 @@ def rebuild_batch(batch, payload, int16_t attributes, int64_t max_timestamp=-1):
         store_be64(header + AT_MAX_TIMESTAMP, max_timestamp)
     PyObject_GetBuffer(payload, &new, PyBUF_SIMPLE)
     try:
-        return batch_from(header, <const uint8_t*>new.buf, <size_t>new.len)
+        return _batch_from(header, <const uint8_t*>new.buf, <size_t>new.len)
     finally:
         PyBuffer_Release(&new)

@@ -1,46 +1,13 @@
-"""Records: walked for the broker's checks and for Python, and built into batches; the format stands in record.pxd."""
+"""Records: walked for the broker's checks and for Python; the format stands in record.pxd."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
-from pybroker.core.batch cimport (
-    AT_ATTRIBUTES,
-    AT_BASE_OFFSET,
-    AT_BASE_SEQUENCE,
-    AT_BASE_TIMESTAMP,
-    AT_COUNT,
-    AT_LAST_OFFSET_DELTA,
-    AT_LEADER_EPOCH,
-    AT_MAGIC,
-    AT_MAX_TIMESTAMP,
-    AT_PRODUCER_EPOCH,
-    AT_PRODUCER_ID,
-    CODEC_MASK,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    MAGIC,
-    BatchHeader,
-    batch_from,
-    batch_t,
-)
-from pybroker.core.cursor cimport (
-    OK,
-    cursor_init,
-    cursor_left,
-    cursor_t,
-    store_be16,
-    store_be32,
-    store_be64,
-    varlong_size,
-    write_i8,
-    write_span,
-    write_varlong,
-    writer_init,
-    writer_t,
-)
-from pybroker.core.kafka cimport INVALID_RECORD, MESSAGE_TOO_LARGE
+from pybroker.core.batch cimport LOG_APPEND_TIME, BatchHeader, batch_t
+from pybroker.core.cursor cimport OK, cursor_init, cursor_left, cursor_t
+from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.status cimport raise_status
 
 
@@ -151,109 +118,3 @@ cdef class _Records:
 def walk_records(payload, header):
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
     return _Records(payload, header)
-
-
-# -- building ---------------------------------------------------------------------------------------------------------
-
-cdef int64_t _nullable_size(object data) except -1:
-    cdef Py_ssize_t size
-    if data is None:
-        return 1
-    size = PyBytes_GET_SIZE(data)
-    return varlong_size(size) + size
-
-
-cdef int64_t _body_size(int64_t timestamp_delta, int64_t offset_delta, bytes key, bytes value, list headers) except -1:
-    cdef int64_t size = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
-    cdef bytes name, content
-    size += _nullable_size(key) + _nullable_size(value) + varlong_size(len(headers))
-    for name, content in headers:
-        size += _nullable_size(name) + _nullable_size(content)
-    return size
-
-
-cdef void _write_nullable(writer_t* w, object data) noexcept:
-    if data is None:
-        write_varlong(w, NULL_LENGTH)
-        return
-    write_varlong(w, PyBytes_GET_SIZE(data))
-    write_span(w, <const uint8_t*>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data))
-
-
-cdef list _normal(object headers):
-    """Headers as (utf-8 key, value) pairs of bytes."""
-    return [((<str?>name).encode("utf-8", "surrogateescape"), value) for name, value in headers]
-
-
-cdef bytes _payload(object records, int64_t base_timestamp):
-    """The records section: measured first, so that it is written once and in place."""
-    cdef list normal = []
-    cdef writer_t w
-    cdef bytes key, value, payload
-    cdef list headers
-    cdef int64_t size, total = 0, offset_delta = 0, timestamp_delta
-    for timestamp, key, value, given in records:
-        headers = _normal(given) if given else []
-        timestamp_delta = timestamp - base_timestamp
-        size = _body_size(timestamp_delta, offset_delta, key, value, headers)
-        total += varlong_size(size) + size
-        if total > INT32_MAX - HEADER_BYTES:
-            raise_status(MESSAGE_TOO_LARGE, f"a batch cannot hold {total} bytes of records")
-        normal.append((size, timestamp_delta, key, value, headers))
-        offset_delta += 1
-    payload = PyBytes_FromStringAndSize(NULL, total)
-    writer_init(&w, <uint8_t*>PyBytes_AS_STRING(payload), <size_t>total)
-    offset_delta = 0
-    for size, timestamp_delta, key, value, headers in normal:
-        write_varlong(&w, size)
-        write_i8(&w, 0)
-        write_varlong(&w, timestamp_delta)
-        write_varlong(&w, offset_delta)
-        _write_nullable(&w, key)
-        _write_nullable(&w, value)
-        write_varlong(&w, len(headers))
-        for name, content in headers:
-            _write_nullable(&w, name)
-            _write_nullable(&w, content)
-        offset_delta += 1
-    assert w.at == w.end
-    return payload
-
-
-def build_batch(
-    records,
-    *,
-    int64_t base_offset=0,
-    int16_t attributes=0,
-    int64_t producer_id=-1,
-    int16_t producer_epoch=-1,
-    int32_t base_sequence=-1,
-    int32_t partition_leader_epoch=-1,
-    compress=None,
-):
-    """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies.
-
-    The first record's timestamp is the base. Raises LogError 10 past 2 GiB, ValueError without records."""
-    cdef uint8_t[HEADER_BYTES] header
-    cdef bytes payload
-    cdef int64_t base_timestamp
-    if not records:
-        raise ValueError("a batch has at least one record")
-    if bool(attributes & CODEC_MASK) != (compress is not None):
-        raise ValueError(f"codec {attributes & CODEC_MASK} with compress={compress!r}: one needs the other")
-    base_timestamp = records[0][0]
-    payload = _payload(records, base_timestamp)
-    if compress is not None:
-        payload = compress(payload)
-    store_be64(header + AT_BASE_OFFSET, base_offset)
-    store_be32(header + AT_LEADER_EPOCH, partition_leader_epoch)
-    header[AT_MAGIC] = MAGIC
-    store_be16(header + AT_ATTRIBUTES, attributes)
-    store_be32(header + AT_LAST_OFFSET_DELTA, <int32_t>(len(records) - 1))
-    store_be64(header + AT_BASE_TIMESTAMP, base_timestamp)
-    store_be64(header + AT_MAX_TIMESTAMP, max([record[0] for record in records]))
-    store_be64(header + AT_PRODUCER_ID, producer_id)
-    store_be16(header + AT_PRODUCER_EPOCH, producer_epoch)
-    store_be32(header + AT_BASE_SEQUENCE, base_sequence)
-    store_be32(header + AT_COUNT, <int32_t>len(records))
-    return batch_from(header, <const uint8_t*>PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload))

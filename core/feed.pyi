@@ -1,0 +1,31 @@
+"""Feeds: the batches of one partition, to be read into columns."""
+
+from collections.abc import Iterable
+
+from _typeshed import ReadableBuffer as Buffer
+
+class Feed:
+    """Record batches of one partition, as a Fetch answer or a segment has them, to be read into Columns.
+
+    A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
+    control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
+    lists them: with it the feed is read committed."""
+
+    def __init__(
+        self,
+        data: Buffer,
+        *,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        aborted: Iterable[tuple[int, int]] | None = None,
+        check_crc: bool = True,
+    ) -> None: ...
+    @property
+    def next_offset(self) -> int:
+        """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
+    @property
+    def position(self) -> int:
+        """The byte where the batch begins that is read now or next."""
+    @property
+    def finished(self) -> bool:
+        """No whole batch is left, or none with a wanted offset."""

@@ -1,0 +1,102 @@
+"""Batches built record by record: what the slow truth builds, byte for byte, sealed once and stamped often."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.core import BatchBuilder, Block, check_batch
+from pybroker.protocol import records as slow
+from pybroker.protocol.compression import compress
+
+times = st.integers(-1, 2**45)
+blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=300)
+names = st.text(st.characters(codec="utf-8"), max_size=8)
+entries = st.tuples(times, blobs, blobs, st.lists(st.tuples(names, blobs), max_size=3))
+sections = st.lists(entries, min_size=1, max_size=12)
+
+
+@given(sections)
+def test_what_is_appended_is_the_slow_truth_s_batch(records: list) -> None:
+    """One append a record, sealed: the bytes that the slow truth has for the same records."""
+    builder = BatchBuilder()
+    assert (builder.count, builder.size) == (0, slow.HEADER_BYTES)
+    for record in records:
+        assert builder.append(*record)
+    assert builder.count == len(records)
+    size = builder.size
+    batch = builder.seal(tag=("t", 1))
+    assert bytes(batch) == slow.build_batch(records)
+    assert (len(batch), batch.count, batch.tag) == (size, len(records), ("t", 1))
+    assert (builder.count, builder.size) == (0, slow.HEADER_BYTES)
+
+
+@given(sections, st.integers(1, 4))
+def test_sealing_compresses_the_records_section(records: list, codec: int) -> None:
+    """The codec that the attributes name is applied to all that follows the header."""
+    builder = BatchBuilder()
+    for record in records:
+        builder.append(*record)
+    batch = builder.seal(attributes=codec, compress=lambda plain: compress(codec, plain))
+    assert bytes(batch) == slow.build_batch(records, attributes=codec)
+
+
+@given(sections, st.lists(st.tuples(st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))))
+def test_a_batch_is_stamped_as_often_as_it_is_sent(records: list, stamps: list[tuple[int, int, int]]) -> None:
+    """Producer, epoch and sequence change under a right CRC, and nothing else does."""
+    builder = BatchBuilder()
+    for record in records:
+        builder.append(*record)
+    batch = builder.seal()
+    for producer_id, epoch, sequence in stamps:
+        batch.stamp(producer_id, epoch, sequence)
+        expected = slow.build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+        assert bytes(batch) == expected
+        assert check_batch(bytes(batch)).producer_id == producer_id
+
+
+@given(sections, st.integers(1, 600))
+def test_a_batch_is_full_at_its_size(records: list, batch_size: int) -> None:
+    """A record that would pass batch_size is not added, unless it is the first: then no batch is small enough."""
+    builder = BatchBuilder(batch_size=batch_size)
+    kept: list = []
+    for record in records:
+        size = len(slow.build_batch([*kept, record]))
+        fits = not kept or size <= batch_size
+        assert builder.append(*record) == fits
+        if fits:
+            kept.append(record)
+            assert builder.size == size
+    assert bytes(builder.seal()) == slow.build_batch(kept)
+
+
+def test_a_builder_is_used_again_and_its_batches_live_by_themselves() -> None:
+    """Sealing gives the memory away: a second batch does not touch the first, nor does the builder's end."""
+    builder = BatchBuilder(bytes_hint=1 << 16)
+    made = []
+    for value in (b"first", b"second"):
+        builder.append(0, None, value)
+        made.append(builder.seal())
+    del builder
+    assert [bytes(batch) for batch in made] == [slow.build_batch([(0, None, v, [])]) for v in (b"first", b"second")]
+    assert memoryview(made[0]).readonly
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    """Wrong types, a codec without its compressor, no records: said at once, and the builder stays usable."""
+    builder = BatchBuilder()
+    with pytest.raises(ValueError, match="at least one record"):
+        builder.seal()
+    for wrong in (("now", None, None), (0, "key", None), (0, None, 5), (0, None, None, [(b"h", b"")])):
+        with pytest.raises(TypeError):
+            builder.append(*wrong)
+    builder.append(7, None, b"v")
+    for attributes, squeeze in ((3, None), (0, bytes)):
+        with pytest.raises(ValueError, match="one needs the other"):
+            builder.seal(attributes=attributes, compress=squeeze)
+    with pytest.raises(ZeroDivisionError):
+        builder.seal(attributes=3, compress=lambda plain: bytes(1 // 0))
+    assert bytes(builder.seal()) == slow.build_batch([(7, None, b"v", [])])
+    with pytest.raises(TypeError):
+        Block()
