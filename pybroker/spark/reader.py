@@ -25,6 +25,7 @@ from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.planning import Lost, Range
 from pybroker.spark.rows import RowMaker
+from pybroker.spark.segments import SegmentReader
 
 ROWS_MIN: Final = 8_000
 """A batch for Spark has so many rows, or BATCH_BYTES_MIN of keys and values, if the range has."""
@@ -43,15 +44,18 @@ def read_range(
     """The records of one task, in order. Raises KafkaError where they cannot be had."""
     rows = RowMaker(columns, partition.range.topic, partition.range.partition)
     gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress)
-    with contextlib.closing(RangeFetcher(options, partition)) as fetcher:
-        while (feed := fetcher.next_feed()) is not None:
-            while not feed.finished:
-                _gather(gathered, feed, rows, partition.range)
-                if not feed.finished:
+    offset = partition.range.start
+    for source in (SegmentReader, RangeFetcher) if options.log_dirs else (RangeFetcher,):
+        with contextlib.closing(source(options, partition, offset)) as feeds:
+            while (feed := feeds.next_feed()) is not None:
+                while not feed.finished:
+                    _gather(gathered, feed, rows, partition.range)
+                    if not feed.finished:
+                        yield rows.make(gathered.take())
+                feeds.go_on(feed.next_offset)
+                if len(gathered) >= ROWS_MIN or gathered.nbytes >= BATCH_BYTES_MIN:
                     yield rows.make(gathered.take())
-            fetcher.go_on(feed.next_offset)
-            if len(gathered) >= ROWS_MIN or gathered.nbytes >= BATCH_BYTES_MIN:
-                yield rows.make(gathered.take())
+            offset = feeds.offset
     if len(gathered):
         yield rows.make(gathered.take())
 
@@ -66,10 +70,10 @@ def _gather(gathered: Columns, feed: Feed, rows: RowMaker, what: Range) -> None:
 class RangeFetcher:
     """The Fetch answers of one range, one after another, whatever becomes of the leader meanwhile."""
 
-    def __init__(self, options: SourceOptions, partition: KafkaInputPartition) -> None:
+    def __init__(self, options: SourceOptions, partition: KafkaInputPartition, offset: int) -> None:
         self.options = options
         self.range = partition.range
-        self.offset = partition.range.start
+        self.offset = offset
         self._leader: Leader | None = partition.leader
         self._connection: FetchConnection | None = None
         self._last_progress_s = time.monotonic()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
-from pybroker.testing import Record, records
-from tests.harness import HOST, ROOT, BrokerProcess
+from tests.harness import ROOT, BrokerProcess
+from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
@@ -48,45 +47,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
-
-
-class Topics:
-    """The topics of a broker: made and written to with pybroker's own code, read with Spark."""
-
-    def __init__(self, broker: BrokerProcess, spark: SparkSession) -> None:
-        self.broker = broker
-        self.spark = spark
-
-    def connect(self) -> Connection:
-        return Connection(HOST, self.broker.port)
-
-    def create(self, name: str, partitions: int = 1, **config: object) -> str:
-        with self.connect() as connection:
-            texts = {key.replace("_", "."): str(value) for key, value in config.items()}
-            records.create_topic(connection, name, partitions, texts)
-        return name
-
-    def produce(self, topic: str, values: Sequence[object], partition: int = 0, **fields: Any) -> list[Record]:
-        """Append values as text, or records as they are."""
-        made = [v if isinstance(v, Record) else Record(str(v), partition=partition, **fields) for v in values]
-        with self.connect() as connection:
-            return records.produce(connection, topic, made)
-
-    def held(self, topic: str) -> list[Record]:
-        """Everything a topic has, by the slow reader of the testing kit."""
-        with self.connect() as connection:
-            return records.read(connection, topic, None)
-
-    def options(self, topic: str, **options: object) -> dict[str, str]:
-        given = {"kafka.bootstrap.servers": self.broker.bootstrap, "subscribe": topic}
-        return given | {name: str(value) for name, value in options.items()}
-
-    def read(self, topic: str, **options: object) -> DataFrame:
-        return self.spark.read.format("pybroker").options(**self.options(topic, **options)).load()
-
-    def stream(self, topic: str, **options: object) -> DataFrame:
-        options.setdefault("startingOffsets", "earliest")
-        return self.spark.readStream.format("pybroker").options(**self.options(topic, **options)).load()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pybroker.testing import Record
-from tests.spark.conftest import Topics
+from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from pybroker.errors import KafkaError
 from pybroker.testing import Record
-from tests.spark.conftest import Topics
+from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 

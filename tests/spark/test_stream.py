@@ -15,7 +15,7 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.spark.progress_group import START_MARK
 from tests.harness import until
-from tests.spark.conftest import Topics
+from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 

@@ -1,0 +1,145 @@
+"""Sealed segments read where they lie: for executors that share a disk with the broker (option logDirs).
+
+A partition's directory has its records in files named after their first offset. The last one is being written; those
+before it change no more, but retention may remove them and compaction may put another in their place. So a file is read
+from its open descriptor, which outlives both, with pread, for which a file that gets shorter is the end and no signal.
+Whatever is not there as expected, the broker is asked for: this path only ever saves it work.
+
+An index entry is two i32, big-endian: offset less the segment's first, and the position of the batch that ends there or
+begins before; ascending (Kafka's OffsetIndex).
+"""
+
+import contextlib
+import os
+import struct
+from base64 import urlsafe_b64decode
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pybroker.core import Feed
+from pybroker.protocol.records import HEADER_BYTES
+from pybroker.spark.options import SourceOptions
+from pybroker.spark.partitions import KafkaInputPartition
+
+CHUNK_BYTES: Final = 2 << 20
+"""Read at once: small enough for a core's cache, in which it is decoded. One batch that is larger gets more."""
+_ENTRY: Final = struct.Struct(">ii")
+_LOG: Final = ".log"
+_LENGTH_AT: Final = 8  # after the base offset; it counts what follows it
+_FRAME_BYTES: Final = 12
+
+
+class Segment(NamedTuple):
+    """A file with the records from `base` to before `end`, which another file begins with."""
+
+    base: int
+    end: int
+    path: Path
+
+
+class SegmentReader:
+    """The batches of a range as far as sealed segments have them; `offset` is where the broker has to go on."""
+
+    def __init__(self, options: SourceOptions, partition: KafkaInputPartition, offset: int) -> None:
+        self.range = partition.range
+        self.offset = offset
+        self._segments = [] if options.read_committed else _sealed(options.log_dirs, partition)
+        self._chunk = bytearray(CHUNK_BYTES)
+        self._file: int | None = None
+        self._position = 0
+        self._segment_end = 0
+        self._feed: Feed | None = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def next_feed(self) -> Feed | None:
+        """The batches at the offset that was reached; None at the end of the range, or of what can be read here."""
+        while self.offset < min(self.range.end, self._segments[-1].end if self._segments else 0):
+            if self._file is None and not self._open():
+                return None
+            data = self._read()
+            if data is not None:
+                self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
+                return self._feed
+            self.close()
+            if self.offset < self._segment_end:  # cut, damaged, or with a gap of compaction: the broker knows
+                return None
+        return None
+
+    def go_on(self, offset: int) -> None:
+        assert self._feed is not None, "there is something that was read"
+        self.offset = offset
+        self._position += self._feed.position
+
+    def _open(self) -> bool:
+        """Open the segment that has the offset. False where there is none: then it is for the broker to say why."""
+        for base, end, path in self._segments:
+            if base <= self.offset < end:
+                try:
+                    self._file = os.open(path, os.O_RDONLY)
+                except OSError:
+                    return False
+                self._segment_end = end
+                self._position = _position_of(path.with_suffix(".index"), self.offset - base)
+                return True
+        return False
+
+    def _read(self) -> memoryview | None:
+        """The next bytes of the file, a whole batch at least; None where there is none."""
+        assert self._file is not None, "a file is open"
+        while True:
+            view = memoryview(self._chunk)
+            size = os.preadv(self._file, [view], self._position)
+            if size < HEADER_BYTES:
+                return None
+            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
+            if wanted <= size:
+                return view[:size]
+            if wanted > os.fstat(self._file).st_size - self._position:
+                return None
+            self._chunk = bytearray(wanted)
+
+
+def _sealed(log_dirs: tuple[str, ...], partition: KafkaInputPartition) -> list[Segment]:
+    """The segments that are no longer written, ascending."""
+    for log_dir in log_dirs:
+        home = Path(log_dir) / str(partition.range.tp)
+        if not _is_of_topic(home, partition.leader.topic_id):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            files = sorted((int(path.stem), path) for path in home.iterdir() if path.suffix == _LOG)
+            return [Segment(base, after, path) for (base, path), (after, _) in pairwise(files)]
+    return []
+
+
+def _is_of_topic(home: Path, topic_id: bytes) -> bool:
+    """Whether the directory says that it is of this topic, and not of one that had the name before, or elsewhere."""
+    try:
+        lines = (home / "partition.metadata").read_text().splitlines()
+        told = dict(line.split(":", 1) for line in lines if ":" in line)["topic_id"].strip()
+        return urlsafe_b64decode(told + "==") == topic_id
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+def _position_of(index: Path, delta: int) -> int:
+    """A position at or before the batch with this offset, by the index; the beginning where the index does not help."""
+    try:
+        with open(index, "rb") as file:
+            count = os.fstat(file.fileno()).st_size // _ENTRY.size
+            low, high, found = 0, count, 0
+            while low < high:
+                middle = (low + high) // 2
+                entry = os.pread(file.fileno(), _ENTRY.size, middle * _ENTRY.size)
+                offset, position = _ENTRY.unpack(entry)
+                if offset <= delta:
+                    low, found = middle + 1, position
+                else:
+                    high = middle
+            return max(0, found)
+    except (OSError, struct.error):
+        return 0

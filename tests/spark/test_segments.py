@@ -1,0 +1,144 @@
+"""Sealed segments on a shared disk: read without the broker, and never at the price of a record."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pybroker.spark import options
+from pybroker.spark.offset_reader import OffsetReader
+from pybroker.spark.partitions import KafkaInputPartition
+from pybroker.spark.planning import Range
+from pybroker.spark.reader import read_range
+from pybroker.spark.segments import SegmentReader
+from pybroker.testing import records
+from tests.harness import BrokerProcess
+from tests.spark.topics import Topics
+
+SEGMENT_BYTES = 1 << 14
+COUNT = 1000
+
+
+@pytest.fixture
+def topics(shared_broker: BrokerProcess) -> Topics:
+    return Topics(shared_broker)
+
+
+class Segmented:
+    """A topic of several segments, and reads of it."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self.topics = topics
+        self.topic = topics.create(topic, 1, segment_bytes=SEGMENT_BYTES, index_interval_bytes=512)
+        for begin in range(0, COUNT, 20):
+            topics.produce(topic, [f"{number:050}" for number in range(begin, begin + 20)])
+        self.home = topics.broker.partition_dir(topic)
+        bases = sorted(int(path.stem) for path in self.home.glob("*.log"))
+        assert len(bases) > 3
+        self.sealed_end = bases[-1]
+
+    def partition(self, given: options.SourceOptions, start: int, end: int) -> KafkaInputPartition:
+        asker = OffsetReader(given)
+        (tp,) = asker.partitions()
+        made = KafkaInputPartition(Range(self.topic, 0, start, end), asker.leader(tp))
+        asker.close()
+        return made
+
+    def options(self, log_dir: Path, **more: object) -> options.SourceOptions:
+        return options.parse_source(self.topics.options(self.topic, logDirs=log_dir, **more), streaming=False)
+
+    def read(self, log_dir: Path, start: int = 0, end: int = COUNT) -> list[int]:
+        given = self.options(log_dir)
+        batches = list(read_range(given, ("offset", "value"), self.partition(given, start, end)))
+        table = pa.Table.from_batches(batches) if batches else None
+        if table is None:
+            return []
+        assert [int(value) for value in table["value"].to_pylist()] == table["offset"].to_pylist()
+        found: list[int] = table["offset"].to_pylist()
+        return found
+
+    def by_files(self, log_dir: Path, start: int = 0, end: int = COUNT, **more: object) -> int:
+        """How many offsets of a range the files alone give."""
+        given = self.options(log_dir, **more)
+        reader = SegmentReader(given, self.partition(given, start, end), start)
+        while (feed := reader.next_feed()) is not None:
+            from pybroker.core import Columns
+
+            Columns(["offset"]).read(feed)
+            reader.go_on(feed.next_offset)
+        reader.close()
+        return reader.offset - start
+
+
+@pytest.fixture
+def segmented(topics: Topics, topic: str) -> Segmented:
+    return Segmented(topics, topic)
+
+
+@pytest.fixture
+def copied(segmented: Segmented, tmp_path: Path) -> Iterator[Path]:
+    """A log directory with what the broker has written, for a test to damage."""
+    shutil.copytree(segmented.home, tmp_path / segmented.home.name)
+    yield tmp_path
+
+
+def test_sealed_segments_need_no_broker(segmented: Segmented) -> None:
+    """Every record up to the segment that is being written comes from files, from any offset on; the rest, and all of
+    it together, is what the topic has."""
+    log_dir = segmented.home.parent
+    assert segmented.by_files(log_dir) == segmented.sealed_end
+    for start, end in [(0, COUNT), (1, COUNT - 1), (333, 777), (segmented.sealed_end, COUNT), (5, 6), (19, 21)]:
+        assert segmented.read(log_dir, start, end) == list(range(start, end))
+        assert segmented.by_files(log_dir, start, end) == max(0, min(end, segmented.sealed_end) - start)
+
+
+def test_a_batch_larger_than_what_is_read_at_once(segmented: Segmented, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read whole, in memory that grows for it."""
+    monkeypatch.setattr("pybroker.spark.segments.CHUNK_BYTES", 64)
+    assert segmented.by_files(segmented.home.parent) == segmented.sealed_end
+
+
+def test_an_index_only_helps(segmented: Segmented, copied: Path) -> None:
+    """Without it, or with nonsense in it, the records are found all the same."""
+    home = copied / segmented.home.name
+    for index in home.glob("*.index"):
+        index.unlink()
+    assert segmented.read(copied, 333, 777) == list(range(333, 777))
+
+
+def test_a_directory_of_another_topic_is_not_read(segmented: Segmented, copied: Path) -> None:
+    """The name alone says nothing: a topic that was made anew has another id, and its old files are not its own."""
+    told = copied / segmented.home.name / "partition.metadata"
+    told.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    assert segmented.by_files(copied) == 0
+    assert segmented.read(copied) == list(range(COUNT))
+    assert segmented.read(copied / "nowhere") == list(range(COUNT))
+
+
+def test_what_the_files_lack_the_broker_has(segmented: Segmented, copied: Path) -> None:
+    """A file that is gone, cut or empty ends the short way at its last whole batch; no record is left out."""
+    files = sorted((copied / segmented.home.name).glob("*.log"))
+    with files[2].open("r+b") as file:
+        file.truncate(files[2].stat().st_size - 7)
+    cut = int(files[2].stem)
+    assert cut <= segmented.by_files(copied) < int(files[3].stem)
+    assert segmented.read(copied) == list(range(COUNT))
+    files[1].unlink()
+    assert segmented.by_files(copied) == int(files[1].stem)
+    assert segmented.read(copied) == list(range(COUNT))
+
+
+def test_read_committed_is_for_the_broker(segmented: Segmented) -> None:
+    """Which transactions were aborted is not in the segments that are read."""
+    assert segmented.by_files(segmented.home.parent, **{"kafka.isolation.level": "read_committed"}) == 0
+
+
+def test_the_testing_kit_agrees(segmented: Segmented) -> None:
+    """What this test's topic holds is what the slow reader finds in it."""
+    with segmented.topics.connect() as connection:
+        held = records.read(connection, segmented.topic, 0)
+    assert [record.offset for record in held] == list(range(COUNT))
