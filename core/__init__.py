@@ -7,22 +7,23 @@ if __name__ != "pybroker.core":
     raise ImportError(f"import pybroker.core, not {__name__}: a second copy of core would share nothing with the first")
 
 from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
-from pybroker.core.block import Block
 from pybroker.core.broker import Broker
-from pybroker.core.builder import BatchBuilder, SealedBatch, build_batch
-from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
-from pybroker.core.encode import Encoder, partitions_of
-from pybroker.core.feed import Feed
 from pybroker.core.handles import Appended, Partition, Read, Slice
 from pybroker.core.index import read_index, read_timeindex
 from pybroker.core.plane import Plane
 from pybroker.core.record import check_records, walk_records
 from pybroker.core.sequence import read_snapshot
-from pybroker.core.source import ByteColumn, HeaderColumn
 from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
+
+from pybroker.core.block import Block
+from pybroker.core.builder import BatchBuilder, SealedBatch, build_batch
+from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
+from pybroker.core.encode import Encoder, partitions_of
+from pybroker.core.feed import Feed
+from pybroker.core.source import ByteColumn, HeaderColumn
 
 __all__ = [
     "BOUNDS_US", "COLUMNS", "FAILPOINTS", "Appended", "BatchBuilder", "BatchHeader", "Binary", "Block", "Broker",
