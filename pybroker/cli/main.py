@@ -13,6 +13,7 @@ from pybroker.errors import KafkaError
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+EXIT_TERMINATED: Final = 143  # 128 + SIGTERM
 
 
 class Command(NamedTuple):
@@ -26,6 +27,8 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "serve": Command("pybroker.cli.serve", "Run a broker."),
     "topics": Command("pybroker.cli.topics", "Create, list, describe, alter and delete topics."),
+    "produce": Command("pybroker.cli.produce", "Write standard input to a topic."),
+    "consume": Command("pybroker.cli.consume", "Read topics, to standard output."),
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from pybroker.cli import output
+from pybroker.cli.lines import unescaped
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import parse_bootstrap
 from pybroker.errors import KafkaError
@@ -29,9 +30,15 @@ def _addresses(ctx: click.Context, option: click.Parameter, text: str) -> str:
 
 
 def cluster_options(function: F) -> F:
-    """The options that every command about a cluster has."""
+    """The options that every command about a cluster has, if it answers with a document."""
+    return click.option("--json", "as_json", is_flag=True, help="Answer with a JSON document.")(
+        address_options(function)
+    )
+
+
+def address_options(function: F) -> F:
+    """Where the cluster is, and how long to wait for it."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Answer with a JSON document."),
         click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
                      metavar="SECONDS", help="How long to wait for the broker."),
         click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,...",
@@ -94,6 +101,28 @@ def name_value(text: str, option: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
     return name.strip(), value.strip()
+
+
+def escaped(_: click.Context, __: click.Parameter, text: str | None) -> bytes | None:
+    """The bytes of an option, with escapes for those that are hard to type."""
+    try:
+        return None if text is None else unescaped(os.fsencode(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def header(text: str) -> tuple[str, bytes]:
+    """NAME=VALUE as the header of a record."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, os.fsencode(value)
+
+
+def client_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Settings of a client by Kafka's names, as its keyword arguments."""
+    pairs = (name_value(text, "--setting") for text in texts)
+    return {name.replace(".", "_"): value for name, value in pairs}
 
 
 def say(as_json: bool, document: dict[str, Any], sentence: str) -> None:

@@ -76,9 +76,7 @@ def apply(rules: Rules, batch: Buffer, now_ms: int) -> Buffer:
     plain = open_batch(batch, header)
     earliest = ANY_TIME if rules.before_ms == NO_LIMIT else now_ms - rules.before_ms
     latest = NO_LIMIT if rules.after_ms == NO_LIMIT else now_ms + rules.after_ms
-    verdict = core.check_records(
-        plain, header, need_keys=rules.need_keys, timestamp_min=earliest, timestamp_max=latest
-    )
+    verdict = core.check_records(plain, header, need_keys=rules.need_keys, timestamp_min=earliest, timestamp_max=latest)
     if verdict >= 0:
         code, reason = _REASONS[verdict & 3]
         raise RefusedRecord(code, verdict >> 2, reason)

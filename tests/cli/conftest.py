@@ -26,6 +26,14 @@ class Done:
         return json.loads(self.out)
 
     @property
+    def bytes(self) -> bytes:
+        return self.out.encode(errors="surrogateescape")
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
     def sentence(self) -> str:
         """The one line that a command which failed said, and nothing else."""
         (line,) = self.err.splitlines()
@@ -33,12 +41,18 @@ class Done:
         return line.removeprefix("pybroker: ")
 
 
-def run(*arguments: object, stdin: str | None = None) -> Done:
+def run(*arguments: object, stdin: str | bytes | None = None) -> Done:
     """Run `pybroker` in this process; what no command expects comes out as the exception that it is."""
     done = CliRunner().invoke(cli, [str(a) for a in arguments], input=stdin, prog_name="pybroker")
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
-    return Done(done.exit_code, done.stdout, done.stderr)
+    return Done(done.exit_code, done.stdout_bytes.decode(errors="surrogateescape"), done.stderr)
+
+
+def start(*arguments: object, **how: Any) -> subprocess.Popen[bytes]:
+    """`pybroker` as a process that goes on, with pipes unless told otherwise."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", "pybroker", *map(str, arguments)], cwd=ROOT, **{**pipes, **how})
 
 
 def run_process(*arguments: object) -> Done:

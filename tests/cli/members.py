@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -59,3 +60,21 @@ def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     consumer.commit(offsets=[ck.TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
     consumer.close()
+
+
+def stored(bootstrap: str, topic: str, partitions: int = 1) -> list[ck.Message]:
+    """Every record of a topic as another client reads it, partition by partition."""
+    common = {"bootstrap.servers": bootstrap, "group.id": "-", "log_level": 0}
+    consumer = ck.Consumer({**common, "fetch.wait.max.ms": 50})
+    found: list[ck.Message] = []
+    for partition in range(partitions):
+        _, end = consumer.get_watermark_offsets(ck.TopicPartition(topic, partition), timeout=30)
+        consumer.assign([ck.TopicPartition(topic, partition, 0)])
+        deadline_s = time.monotonic() + 60
+        mine: list[ck.Message] = []
+        while len(mine) < end:
+            assert time.monotonic() < deadline_s, f"{len(mine)} of {end} records of {topic}-{partition}"
+            mine += [message for message in consumer.consume(end - len(mine), 0.1) if message.error() is None]
+        found += mine
+    consumer.close()
+    return found

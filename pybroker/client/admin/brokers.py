@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.admin.topics import absent
 from pybroker.client.metadata import Node
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -58,7 +59,7 @@ class BrokersAdmin(AdminBase):
         """The partitions of these topics, by name. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one is not there."""
         found = {}
         for topic in self.cluster.metadata(names):
-            raise_for(topic.error, f"topic {topic.name}")
+            raise_for(topic.error, f"topic {topic.name}", absent(topic))
             found[topic.name] = [p.partition for p in topic.partitions]
         return found
 

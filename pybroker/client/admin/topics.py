@@ -19,6 +19,11 @@ HIGH_WATERMARK: Final = -1
 """As an offset to delete records before: all that are there."""
 
 
+def absent(topic: TopicInfo) -> str | None:
+    """The sentence for a topic that is not there."""
+    return f"topic {topic.name} does not exist" if topic.error == errors.UNKNOWN_TOPIC_OR_PARTITION else None
+
+
 class CreatedTopic(NamedTuple):
     """What a broker made of a request to create a topic; -1 from brokers that do not say (before 2.4)."""
 
@@ -35,7 +40,7 @@ class TopicsAdmin(AdminBase):
         found = self.cluster.metadata(names)
         if names is not None:
             for topic in found:
-                raise_for(topic.error, f"topic {topic.name}")
+                raise_for(topic.error, f"topic {topic.name}", absent(topic))
         return found
 
     def exists(self, name: str) -> bool:

@@ -1,0 +1,186 @@
+"""`pybroker consume`: the records of topics on standard output, from where one likes to where one likes."""
+
+import contextlib
+import select
+import signal
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from pybroker.cli import jsonlines, lines, starts
+from pybroker.cli.lines import Notation
+from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse
+from pybroker.cli.options import address_options, client_settings, complete_groups, complete_topics, escaped
+from pybroker.cli.progress import Progress
+from pybroker.cli.reading import Commits, batches, newest
+from pybroker.cli.starts import Start
+from pybroker.cli.times import TIME_HELP, moment
+from pybroker.client.admin import Admin
+from pybroker.client.consumer import Consumer, Record
+from pybroker.config.settings import ConfigError
+from pybroker.model import TopicPartition
+
+OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of each partition."
+
+
+@click.command(name="consume")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+@click.option("--partition", "-p", "partitions", multiple=True, type=click.IntRange(0, (1 << 31) - 1),
+              help="Only this partition; repeatable.")  # fmt: skip
+@click.option("--offset", "-o", type=starts.offset, metavar="OFFSET", help=f"Where to begin: {OFFSET_HELP}")
+@click.option("--from-beginning", is_flag=True, help="Begin with the first record that is there.")
+@click.option("--at", type=moment, metavar="TIME", help=f"Begin with the first record at or after it: {TIME_HELP}")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records, by time, and then end.")
+@click.option("--max-messages", "-n", type=click.IntRange(1), metavar="N", help="End after so many records.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="End where the topics ended when it began.")
+@click.option("--group", "-g", metavar="GROUP", shell_complete=complete_groups,
+              help="Read as a member of a group: the partitions that it gives, from what it committed.")  # fmt: skip
+@click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
+              default="read_uncommitted", show_default=True, help="Whether aborted transactions are seen.")  # fmt: skip
+@click.option("--key", is_flag=True, help="The key before the value, a tab between them.")
+@click.option(
+    "--key-separator", "-K", callback=escaped, metavar="SEP", help="The key before the value, with this between."
+)
+@click.option("--headers", is_flag=True, help="The headers before everything: NAME:VALUE,NAME:VALUE and a tab.")
+@click.option("--null-value", callback=escaped, default="null", show_default=True, metavar="TEXT",
+              help="What stands for null.")  # fmt: skip
+@click.option("--delimiter", "-D", default=r"\n", show_default=True, callback=escaped, help="What ends a record.")
+@click.option("--raw", is_flag=True, help="On a terminal too, write bytes as they are.")
+@click.option("--json", "as_json", is_flag=True, help="Each record as a JSON object on a line, without any loss.")
+@click.option("--setting", "-X", "settings", multiple=True, metavar="NAME=VALUE",
+              help="A setting of the consumer by Kafka's name, such as fetch.max.bytes=99999; repeatable.")  # fmt: skip
+@address_options
+def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **how: Any) -> None:
+    r"""Write the records of TOPICs to standard output, those that come from now on unless told otherwise.
+
+    Separators and delimiters may be written with \n, \t, \r, \0, \\ and \xNN. What goes to a file or a pipe is written
+    byte for byte; on a terminal control characters are shown as escapes. A group's offsets are committed when what lies
+    before them is written.
+
+    Exit codes: 0 what was asked for is written, or whoever read the output left; 1 the broker refused or could not be
+    reached; 2 the command, its options or a setting are wrong; 130 ended by Ctrl-C; 143 by SIGTERM.
+    """
+    start = starts.chosen(how)
+    if how["last"] and how["max_messages"]:
+        raise click.UsageError("--last and --max-messages both say how many")
+    if how["group"] is not None and (how["partitions"] or start.kind not in ("earliest", "latest")):
+        raise click.UsageError("a group itself says which partitions a member reads, and from where")
+    settings = {
+        "bootstrap_servers": bootstrap_server,
+        "group_id": how["group"],
+        "enable_auto_commit": False,
+        "auto_offset_reset": start.reset_policy,
+        "allow_auto_create_topics": False,
+        "isolation_level": how["isolation_level"],
+        "default_api_timeout_ms": max(1, int(timeout_s * 1000)),
+        **client_settings(how["settings"]),
+    }
+    try:
+        consumer = Consumer(**settings)
+    except ConfigError as error:
+        raise Misuse(error.message) from error
+    with _terminable(), consumer:
+        with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+            partitions = _partitions(admin, topics, how["partitions"])
+        sink = _Sink(_shape(how), Commits(consumer) if how["group"] is not None else None)
+        if sink.commits:
+            consumer.subscribe(list(dict.fromkeys(topics)), listener=sink.commits)
+        else:
+            consumer.assign(partitions)
+            starts.seek(consumer, start, partitions)
+        ends = consumer.end_offsets(partitions) if how["exit_at_end"] or how["last"] else None
+        _hint(start, ends is None)
+        found = batches(consumer, ends, how["max_messages"], timeout_s)
+        if how["last"]:
+            found = iter([newest(found, how["last"])])
+        with sink:
+            for batch in found:
+                sink.write(batch)
+
+
+def _partitions(admin: Admin, topics: Sequence[str], wanted: Collection[int]) -> list[TopicPartition]:
+    """What is to be read. Failure for a topic or a partition that is not there."""
+    found = []
+    for name, _, _, partitions, _ in admin.topics(list(dict.fromkeys(topics))):
+        there = [p.partition for p in partitions]
+        missing = sorted(set(wanted) - set(there))
+        if missing:
+            raise Failure(f"topic {name} has no partition {missing[0]}: it has {len(there)}, from 0 on")
+        found += [TopicPartition(name, index) for index in there if not wanted or index in wanted]
+    return found
+
+
+def _shape(how: Mapping[str, Any]) -> Callable[[Record], bytes]:
+    """How a record is written."""
+    if how["as_json"]:
+        return jsonlines.show
+    separator = how["key_separator"] if how["key_separator"] is not None else b"\t" if how["key"] else None
+    notation = Notation(how["delimiter"], separator, how["headers"], how["null_value"])
+    if sys.stdout.isatty() and not how["raw"]:
+        return lambda record: lines.harmless(lines.show(record, notation))
+    return lambda record: lines.show(record, notation)
+
+
+class _Sink:
+    """Standard output, how much went there, and what of it is committed."""
+
+    def __init__(self, shape: Callable[[Record], bytes], commits: Commits | None) -> None:
+        self._shape = shape
+        self.commits = commits
+        self._out = sys.stdout.buffer
+        self._progress = Progress("read", shown=not sys.stdout.isatty())
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """BrokenPipeError if whoever read it left, which an empty batch finds out too."""
+        if not batch:
+            _check_reader()
+            return
+        data = b"".join(map(self._shape, batch))
+        self._out.write(data)
+        self._out.flush()
+        self._progress.add(len(batch), len(data))
+        if self.commits:
+            self.commits.written(batch)
+
+    def __enter__(self) -> "_Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.end()
+        if self.commits:
+            self.commits.end()
+
+
+def _check_reader() -> None:
+    """BrokenPipeError if nobody reads the pipe that standard output is: a write, which would tell, may never come."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file
+        return
+    poll = select.poll()
+    poll.register(number, 0)
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
+        raise BrokenPipeError
+
+
+def _hint(start: Start, endless: bool) -> None:
+    """Say why nothing is seen, to somebody who looks at a terminal and sees nothing."""
+    if endless and start.kind == "latest" and sys.stdout.isatty() and sys.stderr.isatty():
+        click.echo("Waiting for records that come from now on. Ctrl-C ends it, --from-beginning shows older ones.",
+                   err=True)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends what is inside as Ctrl-C does, so that a group is left and not kept waiting."""
+
+    def end(*_: object) -> None:
+        sys.exit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
