@@ -84,20 +84,28 @@ def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **ho
     with _terminable(), consumer:
         with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
             partitions = _partitions(admin, topics, how["partitions"])
-        sink = _Sink(_shape(how), Commits(consumer) if how["group"] is not None else None)
-        if sink.commits:
-            consumer.subscribe(list(dict.fromkeys(topics)), listener=sink.commits)
-        else:
-            consumer.assign(partitions)
-            starts.seek(consumer, start, partitions)
-        ends = consumer.end_offsets(partitions) if how["exit_at_end"] or how["last"] else None
-        _hint(start, ends is None)
-        found = batches(consumer, ends, how["max_messages"], timeout_s)
-        if how["last"]:
-            found = iter([newest(found, how["last"])])
-        with sink:
-            for batch in found:
-                sink.write(batch)
+        _read(consumer, partitions, start, timeout_s, how)
+
+
+def _read(
+    consumer: Consumer, partitions: Sequence[TopicPartition], start: Start, timeout_s: float, how: Mapping[str, Any]
+) -> None:
+    """Write what was asked for, from its beginning to its end."""
+    commits = Commits(consumer) if how["group"] is not None else None
+    if commits:
+        consumer.subscribe({partition.topic for partition in partitions}, listener=commits)
+    else:
+        consumer.assign(partitions)
+        starts.seek(consumer, start, partitions)
+    ends = consumer.end_offsets(partitions) if how["exit_at_end"] or how["last"] else None
+    if ends is None and start.kind == "latest":
+        _hint()
+    found = batches(consumer, ends, how["max_messages"], timeout_s)
+    if how["last"]:
+        found = iter([newest(found, how["last"])])
+    with _Sink(_shape(how), commits) as sink:
+        for batch in found:
+            sink.write(batch)
 
 
 def _partitions(admin: Admin, topics: Sequence[str], wanted: Collection[int]) -> list[TopicPartition]:
@@ -128,7 +136,7 @@ class _Sink:
 
     def __init__(self, shape: Callable[[Record], bytes], commits: Commits | None) -> None:
         self._shape = shape
-        self.commits = commits
+        self._commits = commits
         self._out = sys.stdout.buffer
         self._progress = Progress("read", shown=not sys.stdout.isatty())
 
@@ -141,16 +149,16 @@ class _Sink:
         self._out.write(data)
         self._out.flush()
         self._progress.add(len(batch), len(data))
-        if self.commits:
-            self.commits.written(batch)
+        if self._commits:
+            self._commits.written(batch)
 
     def __enter__(self) -> "_Sink":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.end()
-        if self.commits:
-            self.commits.end()
+        if self._commits:
+            self._commits.end()
 
 
 def _check_reader() -> None:
@@ -165,9 +173,9 @@ def _check_reader() -> None:
         raise BrokenPipeError
 
 
-def _hint(start: Start, endless: bool) -> None:
+def _hint() -> None:
     """Say why nothing is seen, to somebody who looks at a terminal and sees nothing."""
-    if endless and start.kind == "latest" and sys.stdout.isatty() and sys.stderr.isatty():
+    if sys.stdout.isatty() and sys.stderr.isatty():
         click.echo("Waiting for records that come from now on. Ctrl-C ends it, --from-beginning shows older ones.",
                    err=True)  # fmt: skip
 
