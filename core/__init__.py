@@ -23,11 +23,13 @@ from pybroker.core.builder import BatchBuilder, SealedBatch, build_batch
 from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.encode import Encoder, partitions_of
 from pybroker.core.feed import Feed
+from pybroker.core.objects import Record, read_records
 from pybroker.core.source import ByteColumn, HeaderColumn
 
 __all__ = [
     "BOUNDS_US", "COLUMNS", "FAILPOINTS", "Appended", "BatchBuilder", "BatchHeader", "Binary", "Block", "Broker",
     "ByteColumn", "ColumnBatch", "Columns", "Encoder", "Feed", "HeaderColumn", "Headers", "LogError", "Partition",
-    "Plane", "Read", "SealedBatch", "Slice", "build_batch", "check_batch", "check_records", "crc32c", "iter_batches",
-    "partitions_of", "read_index", "read_snapshot", "read_timeindex", "rebuild_batch", "walk_records", "write_atomic",
+    "Plane", "Read", "Record", "SealedBatch", "Slice", "build_batch", "check_batch", "check_records", "crc32c",
+    "iter_batches", "partitions_of", "read_index", "read_records", "read_snapshot", "read_timeindex", "rebuild_batch",
+    "walk_records", "write_atomic",
 ]  # fmt: skip

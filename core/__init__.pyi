@@ -19,6 +19,8 @@ from pybroker.core.columns import Headers as Headers
 from pybroker.core.encode import Encoder as Encoder
 from pybroker.core.encode import partitions_of as partitions_of
 from pybroker.core.feed import Feed as Feed
+from pybroker.core.objects import Record as Record
+from pybroker.core.objects import read_records as read_records
 from pybroker.core.source import ByteColumn as ByteColumn
 from pybroker.core.source import HeaderColumn as HeaderColumn
 
@@ -70,13 +72,13 @@ def check_batch(data: Bytes, position: int = 0) -> BatchHeader:
 def iter_batches(data: Bytes, *, check_crc: bool = True) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each whole batch in data; a partial last batch ends the walk. Raises LogError."""
 
-Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+Walked = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 """(offset, timestamp_ms, key, value, headers)"""
 
 def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: int = -1) -> bytes:
     """The batch with its header kept and its records section replaced by payload, length and CRC made right."""
 
-def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Record]:
+def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
 
 def check_records(

@@ -124,3 +124,6 @@ cdef enum:
 cdef int64_t records_check(
     const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
 ) noexcept nogil
+
+# The headers of a record as (key, value) pairs, for Python.
+cdef list record_headers(const record_t* record)

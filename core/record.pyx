@@ -66,7 +66,7 @@ cdef object _bytes_or_none(const span_t* span):
     return PyBytes_FromStringAndSize(<const char*>span.at, span.size)
 
 
-cdef list _headers(const record_t* record):
+cdef list record_headers(const record_t* record):
     cdef list headers = []
     cdef cursor_t r = record.headers
     cdef span_t key, value
@@ -106,7 +106,7 @@ cdef class _Records:
                 record_timestamp(&self.b, &record),
                 _bytes_or_none(&record.key),
                 _bytes_or_none(&record.value),
-                _headers(&record) if record.header_count else [],
+                record_headers(&record) if record.header_count else [],
             )
         if self.index == self.b.count and not cursor_left(&self.r):
             raise StopIteration

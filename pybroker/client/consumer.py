@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from pybroker.client.commits import Commits
 from pybroker.client.committed import OffsetAndMetadata
@@ -16,11 +16,17 @@ from pybroker.client.lookups import Lookups
 from pybroker.client.network import Network
 from pybroker.client.positions import EARLIEST, LATEST, RESETS, Bell, Place, Positions
 from pybroker.client.reader import Reader
-from pybroker.client.records import Record
 from pybroker.client.settings import CONSUMER, Settings
 from pybroker.config.settings import ConfigError
+from pybroker.core import COLUMNS, ColumnBatch, Columns, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
+from pybroker.protocol.compression import decompress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pybroker.client.arrays import RecordArrays
 
 __all__ = ["Consumer", "OffsetAndMetadata", "OffsetAndTimestamp", "RebalanceListener", "Record"]
 
@@ -298,12 +304,64 @@ class Consumer:
         """The next records, up to max_records (max_poll_records); waits for the first of them up to timeout_ms.
 
         Those of a partition are in their order. Raises KafkaError for what only the caller can mend, once."""
-        deadline_s = time.monotonic() + timeout_ms / 1000
         most = self._settings.max_poll_records if max_records is None else max_records
+        return self._poll(timeout_ms, lambda: self._reader.records(most))
+
+    def poll_arrow(
+        self,
+        timeout_ms: int = 0,
+        max_records: int | None = None,
+        *,
+        columns: Iterable[str] = COLUMNS,
+        timestamp_unit: Literal["ms", "us"] = "ms",
+    ) -> "pa.RecordBatch":
+        """The same as a pyarrow.RecordBatch, without an object a record: all that was fetched, up to max_records.
+
+        Columns: topic, partition, and those asked for of offset, timestamp, timestamp_type, key, value, headers; the
+        others are not even read. Needs pyarrow (pybroker[arrow])."""
+        from pybroker.client import arrow
+
+        batch = self._poll_columns(timeout_ms, max_records, columns, timestamp_unit, lambda tp: arrow.Origin(*tp))
+        return arrow.record_batch(batch)
+
+    def poll_numpy(
+        self,
+        timeout_ms: int = 0,
+        max_records: int | None = None,
+        *,
+        columns: Iterable[str] = COLUMNS,
+        timestamp_unit: Literal["ms", "us"] = "ms",
+    ) -> "RecordArrays":
+        """The same as NumPy arrays."""
+        from pybroker.client import arrays
+
+        batch = self._poll_columns(timeout_ms, max_records, columns, timestamp_unit, lambda tp: tp)
+        return arrays.record_arrays(batch)
+
+    def _poll_columns(
+        self,
+        timeout_ms: int,
+        most: int | None,
+        names: Iterable[str],
+        timestamp_unit: Literal["ms", "us"],
+        tag: Callable[[TopicPartition], object],
+    ) -> ColumnBatch:
+        columns = Columns(names, timestamp_unit=timestamp_unit, decompress=decompress)
+
+        def read() -> int:
+            self._reader.columns(columns, most, tag)
+            return len(columns)
+
+        self._poll(timeout_ms, read)
+        return columns.take()
+
+    def _poll(self, timeout_ms: int, take: Callable[[], Found]) -> Found:
+        """What `take` finds, as soon as it finds anything, or when the time is over."""
+        deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
             now_s = time.monotonic()
             due_s = self._advance(now_s)
-            found = self._reader.take(most)
+            found = take()
             if found or now_s >= deadline_s:
                 return found
             self._bell.wait(min(deadline_s, due_s) - now_s)

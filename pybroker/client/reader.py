@@ -1,13 +1,15 @@
 """Takes what was fetched, in order, and moves positions past what it hands out. For the consumer's thread."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
 
 from pybroker import core
-from pybroker.client import records
 from pybroker.client.fetcher import Chunk, Fetcher
 from pybroker.client.positions import Positions
-from pybroker.client.records import Record
+from pybroker.core import Columns, Feed, Record
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import decompress
 
 
 class Reader:
@@ -17,33 +19,50 @@ class Reader:
         self._fetcher = fetcher
         self._positions = positions
         self._check_crcs = check_crcs
-        self._open: tuple[Chunk, Iterator[Record]] | None = None
+        self._open: tuple[Chunk, Feed] | None = None
 
-    def take(self, most: int) -> list[Record]:
-        """Up to so many records of what is there. A batch that does not parse stops its partition with an error."""
+    def records(self, most: int) -> list[Record]:
+        """Up to so many records of what is there."""
         taken: list[Record] = []
-        while len(taken) < most and (self._open or self._next()):
+
+        def read(chunk: Chunk, feed: Feed, left: int) -> int:
+            found = core.read_records(feed, *chunk.place.tp, left, decompress)
+            taken.extend(found)
+            return len(found)
+
+        self._read(read, most)
+        return taken
+
+    def columns(self, columns: Columns, most: int | None, tag: Callable[[TopicPartition], object]) -> None:
+        """Add what is there to columns, up to so many rows; `tag` makes the tag of a partition's rows."""
+
+        def read(chunk: Chunk, feed: Feed, left: int) -> int:
+            return columns.read(feed, max_records=left, tag=tag(chunk.place.tp))
+
+        self._read(read, sys.maxsize if most is None else most)
+
+    def _read(self, read: Callable[[Chunk, Feed, int], int], most: int) -> None:
+        """Read chunk after chunk. A batch that does not parse stops its partition, with an error for the next call."""
+        count = 0
+        while count < most and (self._open or self._next()):
             assert self._open is not None
-            chunk, found = self._open
+            chunk, feed = self._open
             place = chunk.place
             if chunk.stale or not self._positions.holds(place):
                 self._end(chunk)
                 continue
             try:
-                for record in found:
-                    taken.append(record)
-                    place.position = record.offset + 1
-                    if len(taken) == most:
-                        break
-                else:
-                    place.position = max(place.position, chunk.next_offset)
-                    self._end(chunk)
-            except (core.LogError, KafkaError) as error:
+                count += read(chunk, feed, most - count)
+            except core.LogError as error:
                 self._end(chunk)
-                place.move(place.position)
-                place.error = KafkaError(error.code, f"{place.tp} at offset {place.position}: {error}")
-                break
-        return taken
+                place.move(feed.next_offset)
+                place.error = KafkaError(error.code, f"{place.tp}: {error}")
+                return
+            place.position = feed.next_offset
+            if feed.finished:
+                self._end(chunk)
+            elif count < most:
+                return  # the columns are as long as they can be
 
     def _next(self) -> bool:
         """Open the next chunk that is of use; False if there is none."""
@@ -52,7 +71,8 @@ class Reader:
             chunk = chunks.popleft()
             place = chunk.place
             if not chunk.stale and self._positions.holds(place):
-                self._open = chunk, records.records(chunk, place.position, self._check_crcs)
+                feed = Feed(chunk.data, start_offset=place.position, aborted=chunk.aborted, check_crc=self._check_crcs)
+                self._open = chunk, feed
                 return True
             self._fetcher.taken(chunk)
         return False

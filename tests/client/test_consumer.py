@@ -142,3 +142,34 @@ def test_nobody_is_there() -> None:
         assert consumer.poll(50) == []
         with pytest.raises(KafkaError, match=r"could not be had in time: could not reach 127\.0\.0\.1:1"):
             consumer.end_offsets([("t", 0)])
+
+
+def test_columns_instead_of_objects(target: Server, topic: str) -> None:
+    """The same records as Arrow and NumPy columns, of several partitions, all or those asked for."""
+    create(target, topic, partitions=2)
+    fill(target, topic, 0, [b"a", None, b"ccc"], times=[1_700_000_000_000 + n for n in range(3)])
+    fill(target, topic, 1, [b"dd"], times=[1_700_000_000_009])
+    with consumer_of(target, topic, partitions=2) as consumer:
+        tables = []
+        while sum(table.num_rows for table in tables) < 4:
+            tables.append(consumer.poll_arrow(10_000, 2))
+        rows = sorted((r for table in tables for r in table.to_pylist()), key=lambda r: (r["partition"], r["offset"]))
+        assert max(table.num_rows for table in tables) <= 2
+        assert [(r["topic"], r["partition"], r["offset"], r["value"]) for r in rows] == [
+            (topic, 0, 0, b"a"),
+            (topic, 0, 1, None),
+            (topic, 0, 2, b"ccc"),
+            (topic, 1, 0, b"dd"),
+        ]
+        assert [r["timestamp"].timestamp() for r in rows] == [1.7e9, 1.7e9 + 0.001, 1.7e9 + 0.002, 1.7e9 + 0.009]
+        assert {(r["key"], tuple(r["headers"]), r["timestamp_type"]) for r in rows} == {(None, (), 0)}
+        assert consumer.lag() == {TopicPartition(topic, p): 0 for p in (0, 1)}
+        assert consumer.poll_arrow(0).num_rows == 0
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 1)
+        arrays = consumer.poll_numpy(10_000, columns=["offset", "value"])
+        assert arrays.runs == [(TopicPartition(topic, 0), 2)] and arrays.rows == 2
+        assert arrays.offset is not None and arrays.offset.tolist() == [1, 2]
+        assert arrays.value is not None and list(arrays.value) == [None, b"ccc"]
+        assert arrays.timestamp is None and arrays.key is None and arrays.headers is None
+        assert consumer.poll_numpy(0).rows == 0

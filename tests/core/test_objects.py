@@ -1,0 +1,121 @@
+"""Records as objects: what the slow decoder reads, cut anywhere, and nothing of what does not parse."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.core import Feed, LogError, Record, build_batch, read_records
+from pybroker.protocol import compression
+from pybroker.protocol.records import build_batch as slow_batch
+from pybroker.protocol.records import iter_batches
+
+contents = st.none() | st.binary(max_size=40)
+headers = st.lists(st.tuples(st.text(max_size=5), contents), max_size=3)
+rows = st.lists(st.tuples(st.integers(0, 1 << 42), contents, contents, headers), min_size=1, max_size=12)
+logs = st.lists(st.tuples(rows, st.integers(0, 4), st.booleans()), min_size=1, max_size=4)
+
+
+def log_of(
+    batches: list[tuple[list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]], int, bool]],
+) -> bytes:
+    """Batches of those records one after the other: (records, codec, whether the broker stamped the time)."""
+    data, offset = b"", 0
+    for records, codec, by_log in batches:
+        data += slow_batch(records, base_offset=offset, attributes=codec | (8 if by_log else 0))
+        offset += len(records)
+    return data
+
+
+def slowly(data: bytes) -> list[Record]:
+    return [
+        Record("t", 3, r.offset, r.timestamp_ms, bool(batch.attributes & 8), r.key, r.value, r.headers)
+        for _, batch in iter_batches(data)
+        for r in batch.records()
+    ]
+
+
+def read(feed: Feed, most: int = 1 << 30) -> list[Record]:
+    return read_records(feed, "t", 3, most, compression.decompress)
+
+
+@given(batches=logs, start=st.integers(0, 50), most=st.integers(1, 60))
+def test_the_same_as_the_slow_decoder(
+    batches: list[tuple[list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]], int, bool]],
+    start: int,
+    most: int,
+) -> None:
+    """From any offset on, in pieces of any size; the feed says where to go on after each."""
+    data = log_of(batches)
+    feed, found = Feed(data, start_offset=start), []
+    while piece := read(feed, most):
+        assert len(piece) <= most
+        found += piece
+        assert feed.next_offset == piece[-1].offset + 1
+    assert feed.finished and found == [r for r in slowly(data) if r.offset >= start]
+
+
+def test_what_a_record_is() -> None:
+    """It compares, prints, pickles and copies by its fields; headers are a list of its own."""
+    record = Record("t", 1, 2, 3, 0, b"k", None, [("h", b"")])
+    assert record == pickle.loads(pickle.dumps(record)) == copy.copy(record) and len({record, copy.copy(record)}) == 1
+    assert repr(record) == (
+        "Record(topic='t', partition=1, offset=2, timestamp_ms=3, timestamp_type=0, key=b'k', value=None, "
+        "headers=[('h', b'')])"
+    )
+    assert record != Record("t", 1, 2, 3, 0, b"k", b"", [("h", b"")]) and record != 1
+    assert Record("t", 1, 2, 3, 0, None, None).headers == []
+    with pytest.raises(AttributeError):
+        record.offset = 5  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Record("t", 1, 2, 3, 0, "text", None)  # type: ignore[arg-type]
+
+
+def test_every_byte_of_a_batch_counts() -> None:
+    """With the CRC, a batch with one bit turned is refused, but for the fields that the CRC does not cover."""
+    data = build_batch([(5, b"key", b"value", [("h", b"x")]), (6, None, b"v", [])])
+    for at in range(len(data)):
+        broken = bytearray(data)
+        broken[at] ^= 1
+        feed = Feed(bytes(broken))
+        if at < 8 or 12 <= at < 16:
+            read(feed)
+        else:
+            try:
+                assert read(feed) == []  # cut: no whole batch
+            except LogError as error:
+                assert error.code in (2, 43, 87)
+
+
+def test_records_that_do_not_parse() -> None:
+    """Without the CRC too nothing is read out of bounds: whatever byte is turned, it parses or is refused."""
+    data = build_batch([(5, b"key", b"value", [("h", b"x")]), (6, None, b"v", [])] * 3)
+    refused = 0
+    for at in range(61, len(data)):
+        for flip in (1, 0x80, 0xFF):
+            broken = bytearray(data)
+            broken[at] ^= flip
+            feed = Feed(bytes(broken), check_crc=False)
+            try:
+                while found := read(feed):
+                    assert feed.next_offset == found[-1].offset + 1
+            except LogError as error:
+                refused += 1
+                assert error.code == 87 and "the batch at offset 0" in str(error)
+    assert refused > 100
+
+
+def test_what_comes_before_a_broken_batch_is_returned() -> None:
+    """The records before it come first, and the error with the next call, at each call."""
+    broken = bytearray(build_batch([(5, None, b"b", [])], base_offset=1))
+    broken[-1] ^= 1
+    feed = Feed(build_batch([(5, None, b"a", [])]) + bytes(broken))
+    assert [r.value for r in read(feed)] == [b"a"]
+    for _ in range(2):
+        with pytest.raises(LogError, match="the batch at offset 1") as caught:
+            read(feed)
+        assert caught.value.code == 2 and feed.next_offset == 1
