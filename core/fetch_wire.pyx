@@ -187,7 +187,7 @@ cdef bint read_back(fetch_t* f, cursor_t* r) noexcept nogil:
     cdef text_t rack
     if not read_forgotten(f, r):
         return False
-    if f.version >= VERSION_RACK and read_text(r, flexible, &rack) != OK:
+    if f.version >= VERSION_RACK and (read_text(r, flexible, &rack) != OK or rack.at == NULL):
         return False
     if flexible:
         if read_tags(r, &tags) != OK:
