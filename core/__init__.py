@@ -12,6 +12,7 @@ from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
 from pybroker.core.handles import Appended, Partition, Read, Slice
 from pybroker.core.index import read_index, read_timeindex
+from pybroker.core.load import Load
 from pybroker.core.plane import Plane
 from pybroker.core.record import check_records, walk_records
 from pybroker.core.sequence import read_snapshot
@@ -27,9 +28,41 @@ from pybroker.core.objects import Record, read_records
 from pybroker.core.source import ByteColumn, HeaderColumn
 
 __all__ = [
-    "BOUNDS_US", "COLUMNS", "FAILPOINTS", "Appended", "BatchBuilder", "BatchHeader", "Binary", "Block", "Broker",
-    "ByteColumn", "ColumnBatch", "Columns", "Encoder", "Feed", "HeaderColumn", "Headers", "LogError", "Partition",
-    "Plane", "Read", "Record", "SealedBatch", "Slice", "build_batch", "check_batch", "check_records", "crc32c",
-    "iter_batches", "partitions_of", "read_index", "read_records", "read_snapshot", "read_timeindex", "rebuild_batch",
-    "walk_records", "write_atomic",
-]  # fmt: skip
+    "BOUNDS_US",
+    "COLUMNS",
+    "FAILPOINTS",
+    "Appended",
+    "BatchBuilder",
+    "BatchHeader",
+    "Binary",
+    "Block",
+    "Broker",
+    "ByteColumn",
+    "ColumnBatch",
+    "Columns",
+    "Encoder",
+    "Feed",
+    "HeaderColumn",
+    "Headers",
+    "Load",
+    "LogError",
+    "Partition",
+    "Plane",
+    "Read",
+    "Record",
+    "SealedBatch",
+    "Slice",
+    "build_batch",
+    "check_batch",
+    "check_records",
+    "crc32c",
+    "iter_batches",
+    "partitions_of",
+    "read_index",
+    "read_records",
+    "read_snapshot",
+    "read_timeindex",
+    "rebuild_batch",
+    "walk_records",
+    "write_atomic",
+]

@@ -316,6 +316,44 @@ class Traffic(TypedDict):
     bytes_in: int  # as stored
     bytes_out: int  # of records, sent to clients
 
+# -- load ------------------------------------------------------------------------------------------------------------
+
+class Load:
+    """Connections that send a ready frame and count the answers: a generator without the GIL, for benchmarks.
+
+    The sockets stay the caller's, and outlive it. A connection's frame (with its size) goes to each of its partitions
+    in turn, whose index is written at `index_at`; `error_at` is where an answer, behind its size, has its error code.
+    For Fetch (depth 1, one partition a connection) `records_at` is where the length of an answer's records stands, and
+    `offset_at` where the frame has the offset that it asks for. ValueError for what cannot be."""
+
+    def __init__(
+        self,
+        fds: Sequence[int],
+        frames: Sequence[bytes],
+        partitions: Sequence[Sequence[int]],
+        *,
+        depth: int,
+        index_at: int,
+        error_at: int,
+        batch_records: int = 0,
+        batch_bytes: int = 0,
+        records_at: int = 0,
+        offset_at: int = 0,
+    ) -> None: ...
+    def run(self, seconds: float, *, rate: float = 0, bytes_max: int = 0) -> None:
+        """Send for so long, or until so many bytes of batches were sent (0: no bound), then wait for what is owed.
+
+        rate: requests a second over all connections, each timed from when it was due (open loop); 0: each connection
+        keeps `depth` requests on their way (closed loop)."""
+    def stop(self) -> None:
+        """End run() early, from another thread."""
+    @property
+    def tally(self) -> dict[str, int]:
+        """requests, records, bytes (of batches), errors, last_error (-1: a connection was lost, -2: no answer came),
+        elapsed_ns; also while it runs."""
+    def percentile_ns(self, percent: float) -> int:
+        """The latency that so many percent of the requests stayed within, at most 1.6 % too large; 0 without any."""
+
 # -- dump -----------------------------------------------------------------------------------------------------------
 
 def read_index(path: str) -> list[tuple[int, int]]:

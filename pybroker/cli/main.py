@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "consume": Command("pybroker.cli.consume", "Read topics, to standard output."),
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
+    "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }

@@ -1,0 +1,119 @@
+"""`pybroker bench`: the same work asked of any broker that speaks Kafka's protocol, and how fast it was done."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.options import cluster_options
+from pybroker.client.load import READ_MIB, WORKLOADS, Bench, Outcome, Prepared, Workload
+
+REFRESH_S: Final = 0.1
+
+
+def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> list[Workload]:
+    if text is None:
+        return list(WORKLOADS.values())
+    wanted = [name.strip().upper() for name in text.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in WORKLOADS]
+    if unknown or not wanted:
+        raise click.BadParameter(f"{', '.join(unknown) or text!r}: the workloads are {', '.join(WORKLOADS)}")
+    return [WORKLOADS[name] for name in wanted]
+
+
+@click.command(name="bench")
+@click.option("--only", "workloads", callback=_names, metavar="W1,F1,...", help="These workloads; all if not given.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="For each workload.")
+@click.option("--warm", type=click.FloatRange(0, 3600), default=1.0, show_default=True, metavar="SECONDS",
+              help="Not counted, before each: a JVM needs some.")  # fmt: skip
+@click.option("--read-mib", type=click.IntRange(1, 1 << 20), default=READ_MIB, show_default=True, metavar="MIB",
+              help="How much is written first where reading is measured.")  # fmt: skip
+@cluster_options
+def command(
+    workloads: list[Workload],
+    seconds: float,
+    warm: float,
+    read_mib: int,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Measure what a broker can do: requests, records and megabytes a second, and latencies.
+
+    Each workload writes and reads a topic of its own, which is deleted afterwards. Up to 2 GiB are written for each, so
+    that it is the broker that is measured and not its disk. The generator takes a core: give the broker another one, or
+    run this on a machine beside it.
+
+    \b
+    W1  150 x 100 B a request, 4 connections, 5 deep    W6  2,000 requests/s of 10 records, timed from when due
+    W2  1,000 x 1 KiB a request (1 MiB)                 W7  10,000 requests/s of one record
+    W3  one record a request, 1 connection              W8  as W1, over 1,000 partitions
+    W4  one record a request, 16 connections            F1  read 1 MiB a request, 1 connection
+    W5  the same, 5 requests deep                       F2  the same, 4 connections
+                                                        F3  read 64 KiB a request, 4 connections
+    """
+    outcomes = []
+    with Bench(bootstrap_server, timeout_s=timeout_s, read_bytes=read_mib << 20) as bench:
+        for workload in workloads:
+            with bench.prepared(workload) as ready:
+                if warm:
+                    _run(ready, warm, "warming up")
+                outcomes.append(_run(ready, seconds, workload.shows))
+    if as_json:
+        output.as_json([_document(o) for o in outcomes])
+    else:
+        output.table(("", "workload", "requests/s", "records/s", "MB/s", "p50 us", "p99 us", "p99.9 us", "errors"),
+                     [_row(o) for o in outcomes])  # fmt: skip
+
+
+def _row(o: Outcome) -> tuple[output.Cell, ...]:
+    rates = (round(o.requests_s), round(o.records_s), round(o.mb_s, 1))
+    latencies = (round(o.p50_us), round(o.p99_us), round(o.p999_us))
+    return (o.workload, WORKLOADS[o.workload].shows, *rates, *latencies, o.errors)
+
+
+def _document(o: Outcome) -> dict[str, Any]:
+    rates = {"requests_s": o.requests_s, "records_s": o.records_s, "mb_s": o.mb_s}
+    shown = {name: round(value, 1) for name, value in rates.items()}
+    return {"shows": WORKLOADS[o.workload].shows} | o._asdict() | shown
+
+
+def _run(ready: Prepared, seconds: float, what: str) -> Outcome:
+    """Run a workload, with a line of progress where a person watches; Ctrl-C ends it between two requests."""
+    done: list[Outcome | BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(ready.run(seconds))
+        except BaseException as error:
+            done.append(error)
+
+    thread = threading.Thread(target=work, name="bench")
+    with _progress(f"{ready.workload.name} {what}", seconds) as show:
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(REFRESH_S)
+                show(ready.load.tally["requests"])
+        finally:
+            ready.load.stop()
+            thread.join()
+    if isinstance(done[0], BaseException):
+        raise done[0]
+    return done[0]
+
+
+@contextlib.contextmanager
+def _progress(what: str, seconds: float) -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[requests]:,} requests"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=seconds, requests=0)
+        begun = time.monotonic()
+        yield lambda requests: bar.update(task, completed=time.monotonic() - begun, requests=requests)

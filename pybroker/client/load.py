@@ -1,0 +1,268 @@
+"""Workloads: what a broker is asked to do, again and again, and how fast it did it.
+
+The frames are Produce v7 and Fetch v11, which every broker since Kafka 2.3 speaks; core.Load sends them. A topic is
+made for each workload, and deleted behind it.
+"""
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from pybroker import errors
+from pybroker.client.admin import Admin
+from pybroker.client.connection import CLIENT_ID
+from pybroker.client.metadata import TopicInfo
+from pybroker.core import Load, build_batch
+from pybroker.errors import KafkaError
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+
+PRODUCE: Final = (0, 7)
+"""API key and version."""
+FETCH: Final = (1, 11)
+READ_BATCH_RECORDS: Final = 16
+"""Records of 1 KiB in each batch that the reading workloads read."""
+READ_MIB: Final = 512
+"""What is written for them: more than any processor's cache, less than a small machine's memory."""
+PRODUCE_BYTES_MAX: Final = 2 << 30
+"""A producing run ends after so much: past the kernel's dirty limit it is the disk that is measured."""
+POLL_S: Final = 0.1
+FETCH_WAIT_MS: Final = 0
+"""The end of the log is answered at once: reading begins again at its start."""
+TIMEOUT_S: Final = 30.0
+CONFIGS: Final = {"segment.bytes": str(1 << 30)}
+
+Progress = Callable[[int], None]
+"""Told the requests that were answered so far, ten times a second."""
+
+
+class Workload(NamedTuple):
+    """What is sent: `records` of `record_bytes` a request, or reads of `fetch_bytes`; rate 0: as fast as it goes."""
+
+    name: str
+    shows: str
+    partitions: int
+    connections: int
+    depth: int = 1
+    records: int = 0
+    record_bytes: int = 100
+    rate: int = 0
+    fetch_bytes: int = 0
+
+
+WORKLOADS: Final = {
+    w.name: w
+    for w in (
+        Workload("W1", "100 B x 150 a request", 4, 4, 5, 150),
+        Workload("W2", "1 KiB x 1,000 a request", 2, 2, 2, 1000, 1024),
+        Workload("W3", "one record a request, 1 connection", 1, 1, 1, 1),
+        Workload("W4", "one record a request, 16 connections", 4, 16, 1, 1),
+        Workload("W5", "one record a request, 16 connections, 5 deep", 4, 16, 5, 1),
+        Workload("W6", "2,000 requests/s of 10 x 100 B", 4, 8, 5, 10, rate=2_000),
+        Workload("W7", "10,000 requests/s of 1 x 100 B", 4, 16, 5, 1, rate=10_000),
+        Workload("W8", "as W1, 1,000 partitions", 1000, 4, 5, 150),
+        Workload("F1", "read 1 MiB a request, 1 connection", 2, 1, fetch_bytes=1 << 20),
+        Workload("F2", "read 1 MiB a request, 4 connections", 2, 4, fetch_bytes=1 << 20),
+        Workload("F3", "read 64 KiB a request, 4 connections", 2, 4, fetch_bytes=1 << 16),
+    )
+}
+
+
+class Outcome(NamedTuple):
+    """What a broker did in `seconds`; bytes are those of batches, times are in microseconds."""
+
+    workload: str
+    seconds: float
+    requests: int
+    records: int
+    bytes: int
+    errors: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+
+    @property
+    def requests_s(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def records_s(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def mb_s(self) -> float:
+        return self.bytes / self.seconds / 1e6
+
+
+def batch(records: int, record_bytes: int) -> bytes:
+    """An uncompressed batch of values without keys, as a producer without idempotence sends it."""
+    now_ms = int(time.time() * 1000)
+    return build_batch([(now_ms, None, b"x" * record_bytes, ())] * records)
+
+
+class Bench:
+    """Runs workloads against one cluster, each on a topic of its own. KafkaError if it cannot be reached or refuses."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = TIMEOUT_S, read_bytes: int = READ_MIB << 20) -> None:
+        self.admin = Admin(bootstrap, timeout_s=timeout_s)
+        self.timeout_s = timeout_s
+        self.read_bytes = read_bytes
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.admin.__exit__()
+
+    @contextlib.contextmanager
+    def prepared(self, workload: Workload) -> Iterator["Prepared"]:
+        """A topic for the workload, filled where it reads, and connections to its leaders."""
+        name = f"pybroker-bench-{workload.name.lower()}-{secrets.token_hex(4)}"
+        self.admin.create_topic(name, partitions=workload.partitions, replication_factor=1, configs=CONFIGS)
+        try:
+            with contextlib.ExitStack() as stack:
+                topic = self._led(name, workload.partitions)
+                self._settle(topic)
+                if workload.fetch_bytes:
+                    fill = Workload("fill", "", workload.partitions, 2, 4, READ_BATCH_RECORDS, 1024)
+                    self._once(fill, topic, self.read_bytes)
+                yield self._prepare(workload, topic, stack)
+        finally:
+            with contextlib.suppress(KafkaError):
+                self.admin.delete_topic(name)
+
+    def _led(self, name: str, partitions: int) -> TopicInfo:
+        """The topic once each partition has a leader."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            (topic,) = self.admin.topics([name])
+            if len(topic.partitions) == partitions and all(p.leader >= 0 for p in topic.partitions):
+                return topic
+            if time.monotonic() > deadline:
+                raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"topic {name} has partitions without a leader")
+            time.sleep(POLL_S)
+
+    def _settle(self, topic: TopicInfo) -> None:
+        """Wait until each leader knows that it is one: a KRaft broker says so before it does."""
+        probe = Workload("probe", "", len(topic.partitions), 1, records=1)
+        deadline = time.monotonic() + self.timeout_s
+        for partition in topic.partitions:
+            alone = topic._replace(partitions=(partition,))
+            while True:
+                try:
+                    self._once(probe, alone, 1)
+                    break
+                except KafkaError as error:
+                    if not error.retriable or time.monotonic() > deadline:
+                        raise
+                time.sleep(POLL_S)
+
+    def _once(self, workload: Workload, topic: TopicInfo, bytes_max: int) -> None:
+        with contextlib.ExitStack() as stack:
+            self._prepare(workload, topic, stack).run(self.timeout_s, bytes_max=bytes_max)
+
+    def _prepare(self, workload: Workload, topic: TopicInfo, stack: contextlib.ExitStack) -> "Prepared":
+        by_leader: dict[int, list[int]] = {}
+        for partition in topic.partitions:
+            by_leader.setdefault(partition.leader, []).append(partition.partition)
+        leaders = sorted(by_leader)
+        sockets, turns = [], []
+        for i in range(workload.connections):
+            node = self.admin.cluster.nodes[leaders[i % len(leaders)]]
+            own = by_leader[node.id]
+            at = (i // len(leaders)) % len(own)
+            turns.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
+            sockets.append(stack.enter_context(_connect(node.host, node.port, self.timeout_s)))
+        frame, layout = _fetch(topic.name, workload) if workload.fetch_bytes else _produce(topic.name, workload)
+        fds = [s.fileno() for s in sockets]
+        return Prepared(workload, Load(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
+
+
+class Prepared:
+    """A workload that is ready to run, as often as wanted."""
+
+    def __init__(self, workload: Workload, load: Load) -> None:
+        self.workload = workload
+        self.load = load
+
+    def run(self, seconds: float, *, bytes_max: int = PRODUCE_BYTES_MAX) -> Outcome:
+        """Run it for so long. KafkaError with the last error code if no request was answered without one."""
+        bound = 0 if self.workload.fetch_bytes else bytes_max
+        self.load.run(seconds, rate=self.workload.rate, bytes_max=bound)
+        tally = self.load.tally
+        if tally["errors"] >= tally["requests"]:
+            raise _failed(self.workload, tally["last_error"])
+        p50, p99, p999 = (self.load.percentile_ns(p) / 1000 for p in (50, 99, 99.9))
+        counts = (tally["requests"], tally["records"], tally["bytes"], tally["errors"])
+        return Outcome(self.workload.name, tally["elapsed_ns"] / 1e9, *counts, p50, p99, p999)
+
+
+def _failed(workload: Workload, code: int) -> KafkaError:
+    if code == -1:
+        return KafkaError(errors.NETWORK_EXCEPTION, f"{workload.name}: the broker closed the connections")
+    if code == -2:
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"{workload.name}: the broker did not answer")
+    return KafkaError(code, f"{workload.name}: the broker answered {errors.lookup(code).name}")
+
+
+def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    try:
+        s = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        raise KafkaError(errors.NETWORK_EXCEPTION, f"cannot reach {host}:{port}: {error}") from error
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return s
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def _framed(api: tuple[int, int], message: Any) -> bytes:
+    body = codec.encode_request(*api, 0, CLIENT_ID, message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _differ(make: Callable[[int], bytes]) -> int:
+    """Where a field stands in what `make(value of the field)` encodes."""
+    one, other = make(0), make(-1)
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+
+
+def _produce(topic: str, workload: Workload) -> tuple[bytes, dict[str, int]]:
+    records = batch(workload.records, workload.record_bytes)
+
+    def request(index: int) -> bytes:
+        data = m.ProduceRequest.TopicData.PartitionData(index=index, records=records)
+        topics = [m.ProduceRequest.TopicData(name=topic, partition_data=[data])]
+        return _framed(PRODUCE, m.ProduceRequest(acks=1, timeout_ms=int(TIMEOUT_S * 1000), topic_data=topics))
+
+    def answer(error: int) -> bytes:
+        done = m.ProduceResponse.Responses.PartitionResponses(error_code=error)
+        topics = [m.ProduceResponse.Responses(name=topic, partition_responses=[done])]
+        return codec.encode_response(*PRODUCE, 0, m.ProduceResponse(responses=topics))
+
+    layout = {"index_at": _differ(request), "error_at": _differ(answer)}
+    return request(0), layout | {"batch_records": workload.records, "batch_bytes": len(records)}
+
+
+def _fetch(topic: str, workload: Workload) -> tuple[bytes, dict[str, int]]:
+    def request(index: int, offset: int = 0) -> bytes:
+        wanted = m.FetchRequest.Topics.Partitions(
+            partition=index, fetch_offset=offset, partition_max_bytes=workload.fetch_bytes
+        )
+        topics = [m.FetchRequest.Topics(topic=topic, partitions=[wanted])]
+        sizes = {"min_bytes": 1, "max_bytes": workload.fetch_bytes, "max_wait_ms": FETCH_WAIT_MS}
+        return _framed(FETCH, m.FetchRequest(topics=topics, session_epoch=-1, **sizes))
+
+    def answer(error: int = 0, records: bytes | None = b"") -> bytes:
+        found = m.FetchResponse.Responses.Partitions(error_code=error, records=records, aborted_transactions=None)
+        topics = [m.FetchResponse.Responses(topic=topic, partitions=[found])]
+        return codec.encode_response(*FETCH, 0, m.FetchResponse(responses=topics))
+
+    layout = {"index_at": _differ(request), "error_at": _differ(lambda e: answer(e))}
+    layout["offset_at"] = _differ(lambda offset: request(0, offset))
+    layout["records_at"] = _differ(lambda n: answer(0, None if n else b""))
+    return request(0), layout

@@ -1,0 +1,42 @@
+"""`pybroker bench` against any broker: what is measured is told, and nothing is left behind."""
+
+import socket
+
+from pybroker.client.load import WORKLOADS
+from tests.cli.conftest import Command, run
+from tests.harness import Server
+
+
+def test_every_workload(pybroker_: Command, target: Server) -> None:
+    """Each does what it says without an error, and its topic is gone afterwards."""
+    done = pybroker_("bench", "--seconds", 0.2, "--warm", 0, "--read-mib", 8, "--json")
+    assert done.code == 0, done.err
+    outcomes = {o["workload"]: o for o in done.json}
+    assert set(outcomes) == set(WORKLOADS)
+    for name, workload in WORKLOADS.items():
+        o = outcomes[name]
+        assert o["errors"] == 0 < o["requests"] and 0 < o["p50_us"] <= o["p99_us"] <= o["p999_us"], o
+        if workload.records:
+            assert o["records"] == o["requests"] * workload.records
+            assert o["bytes"] > o["records"] * workload.record_bytes
+        else:
+            assert o["bytes"] > o["records"] * 1024 > 0
+    assert "pybroker-bench" not in run("topics", "list", "-b", target.bootstrap).out
+
+
+def test_a_table_for_people(pybroker_: Command) -> None:
+    """One line a workload, in the order that was asked for."""
+    done = pybroker_("bench", "--only", "f3,w3", "--seconds", 0.2, "--warm", 0.1, "--read-mib", 8)
+    assert done.code == 0, done.err
+    head, *rows = done.out.splitlines()
+    assert head.split()[:2] == ["WORKLOAD", "REQUESTS/S"] and [row.split()[0] for row in rows] == ["F3", "W3"]
+
+
+def test_what_cannot_be_measured() -> None:
+    """An unknown workload is told with those that are known; a broker that is not there in a sentence."""
+    unknown = run("bench", "--only", "W1,X9")
+    assert unknown.code == 2 and "X9" in unknown.err and "W1, W2" in unknown.err
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    gone = run("bench", "-b", f"127.0.0.1:{port}", "--timeout", 1)
+    assert gone.code == 1 and str(port) in gone.sentence
