@@ -29,32 +29,47 @@ CORE_NAMES = (
     "file.delete.delay.ms",
 )
 """What core takes as it is."""
+COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 CLEANUP_BITS = {"delete": 1, "compact": 2}
 
 
 class TopicConfig:
     """A topic's settings, typed: `config["retention.ms"]`. `overrides` are the topic's own, as given."""
 
-    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str | None]) -> None:
-        """ConfigError in one sentence if a name is unknown or a value not allowed."""
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str | None], *, stored: bool = False) -> None:
+        """ConfigError in one sentence if a name is unknown or a value not allowed.
+
+        `stored`: they were allowed once, and another broker or other settings of the broker are no reason not to serve;
+        what is not allowed any more is left out, and `problems` has the sentences."""
         self.overrides: dict[str, str] = {}
+        self.problems: list[str] = []
         self._broker = broker
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, Value] = {name: self._default(setting) for name, setting in TOPIC.items()}
         for name, text in overrides.items():
-            if name not in TOPIC:
-                near = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.8)
-                raise ConfigError(
-                    f"{shown(name)} is no setting of a topic{f'; did you mean {near[0]}?' if near else ''}"
-                )
-            if text is None:
-                raise ConfigError(f"{name} has no value; it takes {TOPIC[name].allowed}")
-            self.overrides[name] = text
-        for name, setting in TOPIC.items():
-            own = self.overrides.get(name)
-            self._values[name] = self._default(setting) if own is None else setting.parse(own, "the topic's own")
-        low, high = self["min.compaction.lag.ms"], self["max.compaction.lag.ms"]
+            try:
+                self._take(name, text)
+            except ConfigError as problem:
+                if not stored:
+                    raise
+                self.problems.append(problem.message)
+        low, high = (self[name] for name in COMPACTION_LAGS)
         if low > high:
-            raise ConfigError(f"min.compaction.lag.ms = {low} is above max.compaction.lag.ms = {high}")
+            sentence = f"min.compaction.lag.ms = {low} is above max.compaction.lag.ms = {high}"
+            if not stored:
+                raise ConfigError(sentence)
+            self.problems.append(sentence)
+            for name in COMPACTION_LAGS:
+                self.overrides.pop(name, None)
+                self._values[name] = self._default(TOPIC[name])
+
+    def _take(self, name: str, text: str | None) -> None:
+        if name not in TOPIC:
+            near = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.8)
+            raise ConfigError(f"{shown(name)} is no setting of a topic{f'; did you mean {near[0]}?' if near else ''}")
+        if text is None:
+            raise ConfigError(f"{name} has no value; it takes {TOPIC[name].allowed}")
+        self._values[name] = TOPIC[name].parse(text, "the topic's own")
+        self.overrides[name] = text
 
     def __getitem__(self, name: str) -> Any:
         """The value: bool, int, float, str or, for lists, a tuple of str. KeyError if unknown."""

@@ -84,7 +84,7 @@ class ConfigAdmin:
             topic = self._image.topic(name)
             if topic is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            before = TopicConfig(self._config, topic.config)
+            before = TopicConfig(self._config, topic.config, stored=True)
             own = {} if replace else topic.config
             after = altered(own, changes, TOPIC_LISTS, lambda setting: as_text(before[setting]) or "")
             TopicConfig(self._config, after)  # raises what is wrong with it
@@ -123,13 +123,17 @@ class ConfigAdmin:
         _tell(f"brokers/{name or '<default>'}", after)
 
     def _rehearse(self, source: Source, after: Mapping[str, str]) -> None:
-        """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError."""
+        """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError.
+
+        A topic whose settings the broker does not take as it is has no say."""
         config = self._config.copy()
         config.overlay(source, after)
         for topic in self._image.topics():
             try:
                 TopicConfig(config, topic.config)
             except ConfigError as problem:
+                if TopicConfig(self._config, topic.config, stored=True).problems:
+                    continue
                 raise ConfigError(f"the topic {topic.name} cannot go with it: {problem.message}") from None
 
     # -- the store ---------------------------------------------------------------------------------------------------

@@ -213,7 +213,10 @@ class Replicas:
         shares: dict[LogDir, list[Opening]] = {}
         opened: list[Replica] = []
         for topic in topics:
-            settings = TopicConfig(self._config, topic.config)
+            settings = TopicConfig(self._config, topic.config, stored=True)
+            if settings.problems:
+                reason = "; ".join(settings.problems)
+                event(log, logging.WARNING, "settings ignored", topic=topic.name, reason=reason)
             rules, core_config = Rules.of(settings), settings.core()
             for index in range(first, len(topic.partitions)):
                 state = topic.partitions[index]
@@ -239,7 +242,7 @@ class Replicas:
     def configure(self, topics: Iterable[Topic]) -> None:
         """Go by the settings that these topics, and the broker under them, have now."""
         for topic in topics:
-            settings = TopicConfig(self._config, topic.config)
+            settings = TopicConfig(self._config, topic.config, stored=True)
             rules, core_config = Rules.of(settings), settings.core()
             for index in range(len(topic.partitions)):
                 replica = self.get(topic.name, index)

@@ -232,6 +232,27 @@ async def test_a_broker_default_that_a_topic_cannot_go_with_is_refused(wire: Wir
     assert await described(wire, BROKER, "") == {}
 
 
+async def test_a_start_with_other_settings_serves_what_is_stored(
+    live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic's own settings that the broker's file does not go with any more: one line, and the file's hold.
+
+    The broker can still be altered, and so can the topic, which then has its say again."""
+    await wire.create("t", min_compaction_lag_ms="500")
+    await live.restart("log.cleaner.max.compaction.lag.ms=100")
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("settings ignored")]
+    assert len(lines) == 1 and "topic=t" in lines[0] and "min.compaction.lag.ms = 500 is above" in lines[0]
+    wire = await live.connect()
+    assert (await wire.produce("t", batch(b"v"))).error_code == 0
+    shown = await described(wire, TOPIC, "t")
+    assert (shown["min.compaction.lag.ms"][0], shown["max.compaction.lag.ms"][0]) == ("0", "100")
+    assert (await alter(wire, BROKER, "", ("message.max.bytes", SET, "1000"))).error_code == 0
+    refused = await alter(wire, TOPIC, "t", ("retention.ms", SET, "7"))
+    assert refused.error_code == errors.INVALID_CONFIG and "is above" in refused.error_message
+    assert (await alter(wire, TOPIC, "t", ("min.compaction.lag.ms", SET, "50"))).error_code == 0
+    assert (await described(wire, TOPIC, "t"))["min.compaction.lag.ms"][0] == "50"
+
+
 async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
     """At the limit a new connection waits, beyond what one address may have it is closed."""
     assert (await alter(wire, BROKER, "", ("max.connections.per.ip", SET, "2"))).error_code == 0

@@ -40,7 +40,7 @@ class DescribeConfigs:
             topic = self._image.topic(name)
             if topic is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            return TopicConfig(self._config, topic.config).entries()
+            return TopicConfig(self._config, topic.config, stored=True).entries()
         if kind == BROKER:
             if name == "":  # what is set for all brokers
                 return self._config.default_entries()

@@ -97,7 +97,7 @@ class CreateTopics:
                 config_source=int(entry.source),
                 is_sensitive=entry.sensitive,
             )
-            for entry in TopicConfig(self._config, topic.config).entries()
+            for entry in TopicConfig(self._config, topic.config, stored=True).entries()
         ]
 
 
