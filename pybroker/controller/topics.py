@@ -174,10 +174,13 @@ class TopicAdmin:
     # -- growing ---------------------------------------------------------------------------------------------------
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
-        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 37, 39, 41, 56."""
+        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 37, 39, 41, 42, 56."""
         topic = self._image.topic(name)
         if topic is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        if topic.internal:
+            problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
+            raise KafkaError(errors.INVALID_REQUEST, problem)
         added = self._plan_growth(topic, count, given)
         if validate_only:
             return

@@ -37,6 +37,32 @@ def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -
         assert topic in wire.metadata()[1]
 
 
+def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -> None:
+    """The client of a request that runs is cut off instead of answered; what was acknowledged before is there."""
+    broker = start_broker()
+    with Wire(broker.port) as wire:
+        wire.create_topic(topic)
+        assert wire.produce(topic, batch([b"before"])).error == 0
+    broker.stop()
+    broker.failpoints = "partition.create=sleep:3000"
+    broker.restart()
+    with Wire(broker.port) as wire, ThreadPoolExecutor(1) as client:
+        created = client.submit(wire.create_topic, topic + "-slow")
+        time.sleep(0.5)
+        assert broker.process is not None and not created.done()
+        broker.process.signal(signal.SIGTERM)
+        broker.process.wait_line("stopping", 10)
+        broker.process.signal(signal.SIGINT)
+        with pytest.raises((OSError, EOFError)):
+            created.result(20)
+    assert broker.wait_end(20) == 0
+    assert "Traceback" not in broker.output()
+    broker.failpoints = ""
+    broker.restart()
+    with Wire(broker.port) as wire:
+        assert sum(b.count for b in wire.fetch_all(topic)) == 1
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
 @pytest.mark.parametrize("point", ["checkpoint.write", "checkpoint.sync", "checkpoint.rename"])
 def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, point: str, after: int) -> None:

@@ -246,6 +246,9 @@ async def test_growth_that_cannot_be(wire: Wire) -> None:
     assert (await grow(wire, "unknown", 2)).error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
     for given in ([], [kind(broker_ids=[7])], [kind(broker_ids=[1001]), kind(broker_ids=[1001])]):
         assert (await grow(wire, "t", 3, given)).error_code == errors.INVALID_REPLICA_ASSIGNMENT
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    refused = await grow(wire, "__consumer_offsets", 100)  # groups are found by the number of its partitions
+    assert refused.error_code == errors.INVALID_REQUEST and "cannot grow" in refused.error_message
     assert (await grow(wire, "t", 5, validate_only=True)).error_code == 0
     assert len((await describe(wire, "t"))[0].partitions) == 2
 
