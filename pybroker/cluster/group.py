@@ -18,6 +18,8 @@ from typing import Any
 from pybroker import errors
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000  # a member that waits for its first answer; its client may be gone
+PENDING_MAX = 5_000
+"""So many ids may wait for their first use: whoever asks for more of them makes the oldest worthless."""
 
 
 class State(StrEnum):
@@ -139,9 +141,13 @@ class Synced:
 
 @dataclass(slots=True, frozen=True)
 class Store:
-    """Write the group to the log, then tell `rebalance.stored` of this generation."""
+    """Write the group to the log, then tell `rebalance.stored` how that ended.
+
+    `answer` is due then to a static member that came back; if the log does not take it, `old` has its place again."""
 
     generation: int
+    answer: Joined | None = None
+    old: Member | None = None
 
 
 @dataclass(slots=True, frozen=True)

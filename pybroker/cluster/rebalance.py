@@ -13,6 +13,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.group import (
     NEW_MEMBER_TIMEOUT_MS,
+    PENDING_MAX,
     Cause,
     Effect,
     Group,
@@ -71,6 +72,8 @@ def join(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effec
             return _replace_static(group, now_ms, request, limits)
         return _add(group, now_ms, request, request.fresh_id, limits)
     if request.must_know_id:
+        if len(group.pending) >= PENDING_MAX:
+            del group.pending[next(iter(group.pending))]
         group.pending[request.fresh_id] = now_ms + request.session_timeout_ms
         return [Joined(request.token, errors.MEMBER_ID_REQUIRED, request.fresh_id)]
     return _add(group, now_ms, request, request.fresh_id, limits)
@@ -134,7 +137,8 @@ def _update(member: Member, now_ms: int, request: Join) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.joining = request.token
-    member.deadline_ms = now_ms + request.session_timeout_ms
+    if not member.is_new:  # who was never answered cannot beat, however often it asks
+        member.deadline_ms = now_ms + request.session_timeout_ms
 
 
 def _supersede(member: Member) -> list[Effect]:
@@ -155,6 +159,7 @@ def _replace_static(group: Group, now_ms: int, request: Join, limits: Limits) ->
         effects.append(Joined(old.joining, errors.FENCED_INSTANCE_ID, old.id))
     if old.syncing is not None:
         effects.append(Synced(old.syncing, errors.FENCED_INSTANCE_ID))
+    old.joining = old.syncing = None
     old_leader = group.leader
     member = Member(
         id=request.fresh_id,
@@ -168,12 +173,7 @@ def _replace_static(group: Group, now_ms: int, request: Join, limits: Limits) ->
         deadline_ms=now_ms + request.session_timeout_ms,
         synced=old.synced,
     )
-    group.members = {
-        (member.id if k == old.id else k): (member if k == old.id else v) for k, v in group.members.items()
-    }
-    group.static[request.instance_id] = member.id
-    if group.leader == old.id:
-        group.leader = member.id
+    _put_in_place(group, old, member)
     if group.state is State.STABLE and select_protocol(group) == group.protocol:
         skip = request.can_skip and group.leader == member.id
         leader = group.leader if request.can_skip else old_leader
@@ -181,10 +181,19 @@ def _replace_static(group: Group, now_ms: int, request: Join, limits: Limits) ->
             request.token, errors.NONE, member.id, group.generation, group.protocol_type, group.protocol, leader or "",
             listing(group) if skip else (), skip,
         )  # fmt: skip
-        return [*effects, Store(group.generation), answer]
+        return [*effects, Store(group.generation, answer, old)]
     member.joining = request.token
     cause = _because(f"static member {request.instance_id} came back as {member.id}", request.reason)
     return effects + _prepare(group, now_ms, Cause.RETURNED, cause, limits)
+
+
+def _put_in_place(group: Group, out: Member, into: Member) -> None:
+    """Give one member of a static instance the place of the other, its number in the list and its office included."""
+    assert into.instance_id is not None
+    group.members = {(into.id if k == out.id else k): (into if k == out.id else v) for k, v in group.members.items()}
+    group.static[into.instance_id] = into.id
+    if group.leader == out.id:
+        group.leader = into.id
 
 
 def _because(what: str, reason: str) -> str:
@@ -316,9 +325,11 @@ def sync(
     return effects
 
 
-def stored(group: Group, now_ms: int, generation: int, error: int, limits: Limits) -> list[Effect]:
-    """The log has the group of this generation, or failed to take it."""
-    if group.state is not State.COMPLETING or generation != group.generation or not group.storing:
+def stored(group: Group, now_ms: int, store: Store, error: int, limits: Limits) -> list[Effect]:
+    """The log has the group as it was then, or failed to take it."""
+    if store.answer is not None:
+        return _static_stored(group, store, store.answer, error)
+    if group.state is not State.COMPLETING or store.generation != group.generation or not group.storing:
         return []
     group.storing = False
     if error:
@@ -334,6 +345,16 @@ def stored(group: Group, now_ms: int, generation: int, error: int, limits: Limit
             effects.append(Synced(member.syncing, 0, member.assignment, group.protocol_type, group.protocol))
             member.syncing = None
     return effects
+
+
+def _static_stored(group: Group, store: Store, answer: Joined, error: int) -> list[Effect]:
+    """A static member that came back is told so, or that it is not back: the log would still know the old one."""
+    if not error:
+        return [answer]
+    member = group.members.get(answer.member_id)
+    if member is not None and store.old is not None:
+        _put_in_place(group, member, store.old)
+    return [Joined(answer.token, error)]
 
 
 def _fail_sync(group: Group, now_ms: int, error: int) -> list[Effect]:

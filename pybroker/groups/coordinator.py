@@ -322,7 +322,7 @@ class Coordinator:
             elif isinstance(effect, Store):
                 entry.since_ms = wall_ms()
                 error = shard.write([records.group_record(entry.group, entry.since_ms)])
-                todo += rebalance.stored(entry.group, self._now_ms(), effect.generation, error, self._limits)
+                todo += rebalance.stored(entry.group, self._now_ms(), effect, error, self._limits)
             elif isinstance(effect, Rebalancing):
                 self.rebalances[effect.kind] += 1
                 entry.rebalanced_ms = wall_ms()
