@@ -137,6 +137,7 @@ class Partition:
     last_stable_offset: int
     log_end_offset: int
     recovery_point: int
+    durable_offset: int  # every record below is on disk, its indexes perhaps not
     size: int  # bytes in all segments
     segment_count: int
     highest_producer_id: int  # -1 if none was ever seen
@@ -214,7 +215,8 @@ class Broker:
 
         config: Kafka topic config names to integers (segment.bytes, segment.ms, segment.jitter.ms, segment.index.bytes,
         index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
-        1 LogAppendTime), file.delete.delay.ms, producer.id.expiration.ms, cleanup.policy (1 delete | 2 compact)).
+        1 LogAppendTime), file.delete.delay.ms, producer.id.expiration.ms, flush.messages, cleanup.policy (1 delete | 2
+        compact)).
         Raises LogError 56 (a segment missing in the middle), 103 (partition.metadata has another id), OSError."""
     def get(self, topic: str, partition: int) -> Partition | None: ...
     def partitions(self) -> list[Partition]: ...

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
 from pybroker.core.atomic cimport peek_i64, store_i32
-from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_t
+from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close
@@ -53,6 +53,10 @@ cdef log_t* new_log(context_t* context, bytes directory) except NULL:
     l.context = context
     l.work.owner = l
     l.refs = 1
+    l.syncer = context_syncer(context, os.path.dirname(directory))
+    if l.syncer == NULL:
+        free(l)
+        raise MemoryError()
     strcpy(l.directory, directory)
     pthread_mutex_init(&l.append_mutex, NULL)
     pthread_mutex_init(&l.flush_mutex, NULL)

@@ -47,6 +47,7 @@ cdef struct conn_t:
     int32_t writable
     int32_t is_ready
     int32_t noted                # in the inbox already; under the inbox's mutex
+    int32_t syncing              # answers in its output that wait for the disk: nothing is sent or executed until then
     int32_t close_after          # close once the output is sent
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t parked_ns            # PARKED: since then; 0: it is not

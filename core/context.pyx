@@ -4,12 +4,13 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport strdup
+from libc.string cimport strcmp, strdup
 
 from pybroker.core.quiesce cimport (
     collect, pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     quiesce_destroy, quiesce_init,
 )
+from pybroker.core.syncer cimport syncer_free, syncer_new, syncer_stop, syncer_t
 from pybroker.core.vfs cimport P_SEGMENT_UNLINK, vfs_new, vfs_t, vfs_unlink
 
 cdef extern from "<time.h>" nogil:
@@ -87,7 +88,12 @@ cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms) noexcep
 cdef void context_free(context_t* c) noexcept nogil:
     """The flusher has stopped and nobody holds a log; what still waits to be removed is left to the next start."""
     cdef trash_t* t
+    cdef syncer_t* s
     quiesce_destroy(&c.quiesce)
+    while c.syncers != NULL:
+        s = c.syncers
+        c.syncers = s.next
+        syncer_free(s)
     while c.trash != NULL:
         t = c.trash
         c.trash = t.next
@@ -134,10 +140,31 @@ cdef work_t* context_next(context_t* c) noexcept nogil:
 
 
 cdef void context_stop(context_t* c) noexcept nogil:
+    cdef syncer_t* s
     pthread_mutex_lock(&c.lock)
     c.stopping = 1
+    s = c.syncers
     pthread_cond_signal(&c.wake)
     pthread_mutex_unlock(&c.lock)
+    while s != NULL:
+        syncer_stop(s)
+        s = s.next
+
+
+cdef syncer_t* context_syncer(context_t* c, const char* log_dir) noexcept nogil:
+    """The syncer of a log dir, made at the first asking; NULL without memory."""
+    cdef syncer_t* s
+    pthread_mutex_lock(&c.lock)
+    s = c.syncers
+    while s != NULL and strcmp(s.directory, log_dir) != 0:
+        s = s.next
+    if s == NULL:
+        s = syncer_new(log_dir)
+        if s != NULL:
+            s.next = c.syncers
+            c.syncers = s
+    pthread_mutex_unlock(&c.lock)
+    return s
 
 
 cdef int context_discard(context_t* c, const char* path, bint directory, int64_t delay_ms) noexcept nogil:

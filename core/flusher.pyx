@@ -18,7 +18,7 @@ from pybroker.core.context cimport context_empty_trash, context_next, context_t,
 from pybroker.core.epochs cimport epochs_encode
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
-    log_active, log_drop, log_lock_files, log_t, log_view, pending_t, segments_floor, segments_t, view_t,
+    log_active, log_drop, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_write
 from pybroker.core.quiesce cimport collect, pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -27,7 +27,7 @@ from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
-from pybroker.core.vfs cimport P_EPOCH_WRITE, vfs_replace, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
+from pybroker.core.vfs cimport P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
 
 cdef enum:
     INDEX_ENTRIES_BEHIND = 512   # of the active segment before its index file is brought up to date
@@ -75,10 +75,12 @@ cdef int sync_names(log_t* l) noexcept nogil:
 cdef int flush_segment(log_t* l, segment_t* s, int64_t size) noexcept nogil:
     """Flush one segment. Under the flush mutex, pinned.
 
-    A failed sync takes the log offline: the kernel tells once and forgets, so that no later sync can be trusted."""
+    A failed sync takes the log offline, and its log dir: the kernel tells once and forgets, so that no later sync can be
+    trusted."""
     cdef int status = segment_flush(s, size)
     if status == -EIO:
         store_i32(&l.offline, 1)
+        store_i32(&l.syncer.failed, 1)
     return status
 
 
@@ -156,7 +158,7 @@ cdef void flusher_work(log_t* l) noexcept nogil:
     pthread_mutex_lock(&l.flush_mutex)
     if not load_i32(&l.deleted):
         slot = pin(&l.context.quiesce)
-        if not load_i32(&l.offline):
+        if not log_offline(l):
             if write_snapshots(l) == 0:
                 seal_rolled(l)
             write_behind(l)
@@ -185,7 +187,7 @@ cdef int log_flush(log_t* l) noexcept nogil:
     log_lock_files(l)
     slot = pin(&l.context.quiesce)
     log_view(l, &v)
-    if load_i32(&l.offline):
+    if log_offline(l):
         status = KAFKA_STORAGE_ERROR
     elif load_i32(&l.deleted) or v.log_end <= load_i64(&l.recovery_point):
         status = 0
@@ -199,6 +201,47 @@ cdef int log_flush(log_t* l) noexcept nogil:
             status = log_write_epochs(l)
         if status == 0:
             store_i64(&l.recovery_point, v.log_end)
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.flush_mutex)
+    return status
+
+
+cdef int sync_active(log_t* l, segment_t* s) noexcept nogil:
+    """Make the active segment's data durable, and its name where that is new. Under the flush mutex, pinned."""
+    cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
+    if f == NULL or vfs_sync(l.context.fs, P_SEGMENT_SYNC, f.fd) < 0:
+        store_i32(&l.offline, 1)
+        store_i32(&l.syncer.failed, 1)
+        return -EIO
+    if l.synced_base != s.base_offset + 1:
+        l.synced_base = s.base_offset + 1
+        return sync_names(l)
+    return 0
+
+
+cdef int log_sync(log_t* l) noexcept nogil:
+    """Make every record durable that is in the log now, and no more than that: one fdatasync, as long as no roll came.
+
+    The recovery point stays: it stands for indexes and snapshots too."""
+    cdef segments_t* list
+    cdef segment_t* active
+    cdef view_t v
+    cdef int slot, status = 0
+    log_lock_files(l)
+    slot = pin(&l.context.quiesce)
+    log_view(l, &v)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    active = list.items[load_i64(&list.count) - 1].segment
+    if log_offline(l):
+        status = KAFKA_STORAGE_ERROR
+    elif not load_i32(&l.deleted):
+        status = write_snapshots(l)
+        if status == 0:
+            status = seal_rolled(l)
+        if status == 0 and not load_i32(&active.sealed):  # else a roll came, and it was flushed as it was sealed
+            status = sync_active(l, active)
+        if status == 0:
+            store_i64(&l.synced, v.log_end)
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
@@ -249,7 +292,7 @@ cdef int log_close(log_t* l) noexcept nogil:
     if status == 0:
         status = log_write_epochs(l)
     pthread_mutex_lock(&l.append_mutex)
-    if status == 0 and not load_i32(&l.deleted) and not load_i32(&l.offline):
+    if status == 0 and not load_i32(&l.deleted) and not log_offline(l):
         status = close_active(l)
     store_i32(&l.offline, 1)
     pthread_mutex_unlock(&l.append_mutex)

@@ -18,8 +18,8 @@ from pybroker.core.kafka cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.log cimport (
-    log_active, log_drop, log_hold, log_lend, log_lock_files, log_roll, log_t, log_take_back, log_view, segment_learn,
-    segments_t, view_t,
+    log_active, log_drop, log_durable, log_hold, log_lend, log_lock_files, log_offline, log_roll, log_t, log_take_back,
+    log_view, segment_learn, segments_t, view_t,
 )
 from pybroker.core.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, FROM_CLIENT, INTERNAL, LARGEST, appended_t, partition_append, partition_append_replica,
@@ -44,7 +44,7 @@ DEFAULTS = {
     "segment.bytes": 1 << 30, "segment.ms": 604800000, "segment.jitter.ms": 0, "segment.index.bytes": 10 << 20,
     "index.interval.bytes": 4096, "retention.ms": 604800000, "retention.bytes": -1, "max.message.bytes": 1048588,
     "message.timestamp.type": 0, "file.delete.delay.ms": 60000, "producer.id.expiration.ms": 86400000,
-    "cleanup.policy": 1,
+    "cleanup.policy": 1, "flush.messages": (1 << 63) - 1,
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ cdef int read_settings(log_t* l, object config) except -1:
     poke_i64(&l.settings.message_timestamp_type, setting(config, "message.timestamp.type"))
     poke_i64(&l.settings.file_delete_delay_ms, setting(config, "file.delete.delay.ms"))
     poke_i64(&l.settings.producer_id_expiration_ms, setting(config, "producer.id.expiration.ms"))
+    poke_i64(&l.settings.flush_messages, setting(config, "flush.messages"))
     poke_i64(&l.settings.cleanup_policy, setting(config, "cleanup.policy"))
     return 0
 
@@ -215,8 +216,12 @@ cdef class Partition:
         return load_i64(&self.state.log.recovery_point)
 
     @property
+    def durable_offset(self) -> int:
+        return log_durable(self.state.log)
+
+    @property
     def offline(self) -> bool:
-        return load_i32(&self.state.log.offline) != 0
+        return log_offline(self.state.log)
 
     @property
     def highest_producer_id(self) -> int:

@@ -136,7 +136,7 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
     """Execute the whole frames at the start of `data` while the connection may; the bytes used up, or why to close."""
     cdef int64_t at = 0, length
     cdef int verdict
-    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET:
+    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET and not c.syncing:
         length = load_be32(data + at)
         if length < 0 or length > r.plane.frame_bytes_max:
             return BROKEN
@@ -296,6 +296,10 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
     return got
 
 
+cdef bint may_read(const conn_t* c) noexcept nogil:
+    return c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and not c.close_after and not c.syncing
+
+
 cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     """One connection's share of a turn: execute what it kept, read a few times, execute that. As fault()."""
     cdef const char* why = NULL
@@ -305,7 +309,7 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
         used = execute_own(r, c)
         if used < 0:
             return fault(used)
-    while c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and reads < READS_MAX and not c.close_after:
+    while may_read(c) and reads < READS_MAX:
         reads += 1
         got = take_input(r, c)
         if got == 0:
@@ -319,6 +323,6 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
 
 cdef bint has_work(const conn_t* c) noexcept nogil:
     """Is there something to read or to execute, and may it be done now?"""
-    if c.state != OPEN or c.waits or c.queued_bytes >= OUTPUT_BUDGET:
+    if c.state != OPEN or c.waits or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
         return False
     return (c.readable and not c.close_after) or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))

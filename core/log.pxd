@@ -1,6 +1,7 @@
 # The ordered segments of a partition, with the watermarks that readers see.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from pybroker.core.atomic cimport load_i32, load_i64
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_t, work_t
 from pybroker.core.counters cimport traffic_t
@@ -8,6 +9,7 @@ from pybroker.core.epochs cimport epochs_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.segment cimport files_t, segment_t
 from pybroker.core.sequence cimport sequence_t
+from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport iovec
 
 # Topic configs, under Kafka's names with dots as underscores; times in ms, sizes in bytes, -1 no limit.
@@ -23,6 +25,7 @@ cdef struct settings_t:
     int64_t message_timestamp_type   # 0 CreateTime, 1 LogAppendTime
     int64_t file_delete_delay_ms
     int64_t producer_id_expiration_ms
+    int64_t flush_messages           # records that are not on disk before an acknowledgement waits for it
     int64_t cleanup_policy           # CLEANUP_DELETE | CLEANUP_COMPACT
 
 cdef enum:
@@ -58,6 +61,7 @@ cdef struct log_t:
     context_t* context
     work_t work              # in the flusher's queue
     int32_t refs
+    syncer_t* syncer         # of its log dir
     int32_t offline          # a write could not be undone: no more appends
     int32_t deleted          # unpublished: nothing may be opened by name any more
     uint32_t sequence_lock   # the seqlock over `view`
@@ -70,6 +74,8 @@ cdef struct log_t:
     int64_t generation       # grows as a truncation begins, to odd, and as it ends: slices of an older one are void
     int32_t lent             # uses of slices that run just now, which a truncation waits for
     int64_t recovery_point   # everything below is on disk
+    int64_t synced           # everything below is on disk, its indexes and snapshots perhaps not
+    int64_t synced_base      # of the segment whose name was made durable with it, + 1; under flush_mutex
     int64_t roll_jitter_ms   # of the active segment
     settings_t settings
     sequence_t producers
@@ -89,6 +95,16 @@ cdef struct found_t:         # what a read found: a held range of a file
     int64_t position
     int64_t length
 
+cdef inline bint log_offline(const log_t* l) noexcept nogil:
+    """A write or a sync failed, of the log or in its log dir: nothing is appended or flushed any more."""
+    return load_i32(&l.offline) != 0 or load_i32(&l.syncer.failed) != 0
+
+
+cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
+    """The offset below which every record is on disk."""
+    return max(load_i64(&l.recovery_point), load_i64(&l.synced))
+
+
 cdef void log_view(log_t* l, view_t* out) noexcept nogil
 cdef void log_publish(log_t* l, const view_t* v) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
@@ -97,6 +113,7 @@ cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil
 cdef void log_take_back(log_t* l) noexcept nogil
 cdef void log_lock_files(log_t* l) noexcept nogil
 cdef void log_wake_flusher(log_t* l) noexcept nogil
+cdef int64_t log_sync_due(log_t* l) noexcept nogil
 cdef segments_t* segments_new(int64_t capacity) noexcept nogil
 cdef void segments_free(void* list) noexcept nogil
 cdef segment_t* log_active(log_t* l) noexcept nogil

@@ -6,7 +6,7 @@ found. Writers publish: the list by pointer (or by its count, when a roll adds a
 """
 
 from libc.errno cimport EIO, ENOMEM
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, rand
 
 from pybroker.core.atomic cimport (
@@ -98,6 +98,16 @@ cdef void log_lock_files(log_t* l) noexcept nogil:
     add_i32(&l.waiting, 1)
     pthread_mutex_lock(&l.flush_mutex)
     add_i32(&l.waiting, -1)
+
+
+cdef int64_t log_sync_due(log_t* l) noexcept nogil:
+    """The offset up to which the log must be durable before what was appended is acknowledged; -1: it need not."""
+    cdef int64_t every = peek_i64(&l.settings.flush_messages)
+    cdef view_t v
+    if every == INT64_MAX:
+        return -1
+    log_view(l, &v)
+    return v.log_end if v.log_end - log_durable(l) >= every else -1
 
 
 cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil:

@@ -20,8 +20,8 @@ from pybroker.core.kafka cimport (
     RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.log cimport (
-    log_active, log_drop, log_find_largest, log_find_time, log_must_roll, log_publish, log_read, log_roll, log_t, log_view,
-    log_write, placed_t, segments_t, view_t,
+    log_active, log_drop, log_find_largest, log_find_time, log_must_roll, log_offline, log_publish, log_read, log_roll,
+    log_t, log_view, log_write, placed_t, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_see
 from pybroker.core.quiesce cimport (
@@ -238,7 +238,7 @@ cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
     r.out.log_start = l.view.log_start
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
-    if load_i32(&l.offline):
+    if log_offline(l):
         return KAFKA_STORAGE_ERROR
     status = check_epoch(p, r.leader_epoch)
     if status == 0 and r.source == FROM_CLIENT:
@@ -340,7 +340,7 @@ cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nog
     cdef int status
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
-    if load_i32(&l.offline):
+    if log_offline(l):
         return KAFKA_STORAGE_ERROR
     placed.bytes, placed.last_offset, placed.max_timestamp = b.size, batch_last_offset(b), b.max_timestamp
     if b.base_offset < l.view.log_end or placed.last_offset < b.base_offset:

@@ -15,9 +15,11 @@ from pybroker.core.cursor cimport (
     write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
 )
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
+from pybroker.core.log cimport log_sync_due
 from pybroker.core.partition cimport FROM_CLIENT, partition_append_ready, partition_check, partition_t, ready_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
+from pybroker.core.syncer cimport sync_new, sync_put, sync_t
 from pybroker.core.wire cimport (
     header_t, read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
@@ -201,6 +203,7 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
         o = &t.orders[i]
         o.conn = c
         o.version = version
+        o.sync_end = -1
         if q.acks == 0:
             o.answer = NULL
         d = find_dirty(t, o.partition)
@@ -231,16 +234,58 @@ cdef void tell(turn_t* t, order_t* o) noexcept nogil:
             store_be64(o.answer + 18, a.out.log_start)
 
 
+cdef void refuse(uint8_t* answer, int16_t version) noexcept nogil:
+    """An answer that said where a batch lies says that it cannot be told."""
+    store_be16(answer, KAFKA_STORAGE_ERROR)
+    store_be64(answer + 2, -1)
+    store_be64(answer + 10, -1)
+    if version >= VERSION_LOG_START:
+        store_be64(answer + 18, -1)
+
+
+cdef void produce_refuse(const sync_t* s) noexcept nogil:
+    """What an answer that still waits says was appended could not be made durable."""
+    refuse(s.answer, s.version)
+
+
+cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
+    """A partition's answers wait for the disk: those of what was appended, and of what was there already."""
+    cdef ready_t* r = &o.ready
+    while r != NULL:
+        (<order_t*>r).sync_end = end
+        r = r.next
+
+
+cdef void ask_for_sync(turn_t* t, order_t* o) noexcept nogil:
+    """Have an answer wait until its log is on disk; with acks=0 nobody waits, but to the disk it goes."""
+    cdef bint waits = o.answer != NULL
+    cdef sync_t* s = sync_new(o.partition.log, o.sync_end, t.synced if waits else NULL, o.conn, o.answer)
+    if s == NULL:
+        if waits:
+            refuse(o.answer, o.version)
+        return
+    s.version = o.version
+    if waits:
+        o.conn.syncing += 1
+    sync_put(s)
+
+
 cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
     """Append what the turn gathered, partition by partition, and complete the answers. False if there was nothing."""
     cdef int32_t i
+    cdef int64_t end
     if t.count == 0:
         return False
     for i in range(t.dirty_count):
         partition_append_ready(t.dirty[i].partition, t.dirty[i].first, now_ms)
+        end = log_sync_due(t.dirty[i].partition.log)
+        if end >= 0:
+            hold_back(<order_t*>t.dirty[i].first, end)
         t.dirty[i].partition = NULL
     for i in range(t.count):
         tell(t, &t.orders[i])
+        if t.orders[i].sync_end >= 0 and (t.orders[i].ready.status == 0 or t.orders[i].ready.status == DUPLICATE):
+            ask_for_sync(t, &t.orders[i])
     t.count = 0
     t.dirty_count = 0
     return True

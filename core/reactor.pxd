@@ -11,6 +11,7 @@ from pybroker.core.produce cimport turn_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.registry cimport registry_t
 from pybroker.core.session cimport sessions_t
+from pybroker.core.syncer cimport sync_t
 
 cdef enum:
     EVENTS_MAX = 256
@@ -50,6 +51,7 @@ cdef struct reactor_t:
     pthread_mutex_t lock         # guards the inbox: notes and woken
     note_t* notes
     note_t* notes_last
+    sync_t* synced               # acknowledgements that need wait for the disk no longer
     conn_t* woken                # parked connections that were told of an append
     int32_t rung                 # the bell was rung for what is in the inbox
     conn_t* oldest               # all connections, by last activity

@@ -12,7 +12,7 @@ is pinned for the length of its turn, and never while it waits.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
-from posix.unistd cimport close
+from posix.unistd cimport close, usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64, store_i32
 from pybroker.core.conn cimport (
@@ -25,9 +25,12 @@ from pybroker.core.intake cimport drain, has_work, leave_line, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
 from pybroker.core.partition cimport watch_t
 from pybroker.core.pool cimport pool_lead, pool_leave, pool_short, pool_take
+from pybroker.core.produce cimport produce_refuse
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
+from pybroker.core.roster cimport link_newest, make_ready, unlink_conn, unready
+from pybroker.core.syncer cimport sync_free, sync_t
 from pybroker.core.timer cimport heap_remove
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -48,6 +51,7 @@ cdef extern from "<sys/eventfd.h>" nogil:
 
 cdef enum:
     SWEEP_MS = 1000
+    SYNC_LOOK_US = 200           # between two looks whether a connection that ends still waits for the disk
     LINE_MS = 5                  # between two looks at whether those in line may go on
 
 
@@ -63,6 +67,7 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
     r.fetch.sessions = &plane.sessions
     r.fetch.bytes_max = plane.fetch_bytes_max
     r.fetch.notify = told
+    r.turn.synced = synced
     pthread_mutex_init(&r.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
     r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -78,6 +83,9 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     cdef note_t* n
     take_inbox(r)
     while r.oldest != NULL:
+        while r.oldest.syncing > 0:
+            usleep(SYNC_LOOK_US)
+            take_inbox(r)
         forget(r, r.oldest)
     while r.notes != NULL:
         n = r.notes
@@ -120,6 +128,16 @@ cdef void reactor_wake(reactor_t* r) noexcept nogil:
     pthread_mutex_unlock(&r.lock)
 
 
+cdef void synced(sync_t* s) noexcept nogil:
+    """An answer need wait for the disk no longer, or in vain. From the syncer's thread."""
+    cdef reactor_t* r = <reactor_t*>(<conn_t*>s.owner).reactor
+    pthread_mutex_lock(&r.lock)
+    s.next = r.synced
+    r.synced = s
+    wake(r)
+    pthread_mutex_unlock(&r.lock)
+
+
 cdef void told(watch_t* w) noexcept nogil:
     """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
     cdef conn_t* c = <conn_t*>w.owner
@@ -138,11 +156,15 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     cdef note_t* after
     cdef conn_t* c
     cdef conn_t* next_woken
+    cdef sync_t* s
+    cdef sync_t* next_synced
     pthread_mutex_lock(&r.lock)
     n = r.notes
     r.notes = r.notes_last = NULL
     c = r.woken
     r.woken = NULL
+    s = r.synced
+    r.synced = NULL
     r.rung = 0
     next_woken = c
     while next_woken != NULL:
@@ -154,11 +176,27 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
         if c.state == PARKED:
             make_ready(r, c)
         c = next_woken
+    while s != NULL:
+        next_synced = s.next
+        take_synced(r, s)
+        s = next_synced
     while n != NULL:
         after = n.next
         take_note(r, n)
         free(n)
         n = after
+
+
+cdef void take_synced(reactor_t* r, sync_t* s) noexcept nogil:
+    """An answer need wait for the disk no longer; once none of a connection's does, they are sent and it goes on."""
+    cdef conn_t* c = <conn_t*>s.owner
+    if s.status != 0:
+        produce_refuse(s)
+        r.turn.errors += 1
+    sync_free(s)
+    c.syncing -= 1
+    if c.syncing == 0:
+        make_ready(r, c)
 
 
 cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
@@ -190,41 +228,7 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
     make_ready(r, c)
 
 
-# -- lists -------------------------------------------------------------------------------------------------------------
-
-cdef void link_newest(reactor_t* r, conn_t* c) noexcept nogil:
-    c.next = NULL
-    c.previous = r.newest
-    if r.newest != NULL:
-        r.newest.next = c
-    else:
-        r.oldest = c
-    r.newest = c
-
-
-cdef void unlink_conn(reactor_t* r, conn_t* c) noexcept nogil:
-    if c.previous != NULL:
-        c.previous.next = c.next
-    else:
-        r.oldest = c.next
-    if c.next != NULL:
-        c.next.previous = c.previous
-    else:
-        r.newest = c.previous
-
-
-cdef void make_ready(reactor_t* r, conn_t* c) noexcept nogil:
-    """The connection has something to do in this turn."""
-    if c.is_ready:
-        return
-    c.is_ready = 1
-    c.next_ready = NULL
-    if r.ready_last != NULL:
-        r.ready_last.next_ready = c
-    else:
-        r.ready = c
-    r.ready_last = c
-
+# -- the end of a connection ------------------------------------------------------------------------------------------
 
 cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
     """End a connection, saying why unless it was its peer; freed at the turn's end, or when Python's answer came."""
@@ -336,13 +340,15 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         after = c.next_ready
         c.is_ready = 0
         sent -= c.bytes_out
-        if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
+        if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
             c.is_ready = 0
         sent += c.bytes_out
         if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
             close_conn(r, c, "")
-        if c.state == CLOSING:
+        if c.syncing:
+            pass                 # what is told when that ends makes it ready
+        elif c.state == CLOSING:
             c.is_ready = 1       # not again in the list of the next turn
             unready(r, c)
             forget(r, c)
@@ -376,19 +382,6 @@ cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
         c = c.next
     r.diverted = diverted
     r.cut = cut
-
-
-cdef void unready(reactor_t* r, conn_t* c) noexcept nogil:
-    """Take a connection out of the list for the next turn, if it got there."""
-    cdef conn_t** link = &r.ready
-    cdef conn_t* last = NULL
-    while link[0] != NULL:
-        if link[0] == c:
-            link[0] = c.next_ready
-            continue
-        last = link[0]
-        link = &link[0].next_ready
-    r.ready_last = last
 
 
 cdef void sweep(reactor_t* r) noexcept nogil:

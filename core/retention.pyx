@@ -261,6 +261,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
     if status == 0:
         epochs_cut_tail(&l.epochs, end)
         store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
+        store_i64(&l.synced, min(l.synced, l.view.log_end))
         settle_snapshots(l, end)
         producers_prune(l, end)
         status = producers_restore(l, end)

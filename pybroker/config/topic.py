@@ -27,6 +27,7 @@ CORE_NAMES = (
     "retention.bytes",
     "max.message.bytes",
     "file.delete.delay.ms",
+    "flush.messages",
 )
 """What core takes as it is."""
 COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")

@@ -103,7 +103,7 @@ class Replica:
         """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError."""
         log = self.partition()
         appended = log.append(records, now_ms=now_ms)
-        if self._flush_messages != NEVER and log.log_end_offset - log.recovery_point >= self._flush_messages:
+        if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
             log.flush()
         if self._waiters:
             self.tell()
@@ -124,8 +124,8 @@ class Replica:
 
     @property
     def opaque(self) -> bool:
-        """Batches may be appended unseen, whatever they hold, and acknowledged at once."""
-        if self._flush_messages != NEVER or self.key.topic in INTERNAL_TOPICS:
+        """Batches may be appended unseen, whatever they hold."""
+        if self.key.topic in INTERNAL_TOPICS:
             return False
         return not self.rules.looks_inside and self.rules.codec is None
 

@@ -287,4 +287,4 @@ async def test_flush_messages_makes_every_append_durable(live: Live, wire: Wire)
     await wire.produce("t", batch(b"a", b"b"))
     assert live.broker is not None and live.broker.replicas is not None
     replica = live.broker.replicas.leader("t", 0)
-    assert replica.partition().recovery_point == 2
+    assert replica.partition().durable_offset == 2

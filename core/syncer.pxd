@@ -1,0 +1,35 @@
+# Group commit: one thread a log dir that makes durable what its acknowledgements wait for.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uintptr_t
+
+from pybroker.core.quiesce cimport pthread_cond_t, pthread_mutex_t
+
+ctypedef void (*synced_fn)(sync_t* s) noexcept nogil
+
+cdef struct sync_t:          # somebody waits for a log to be durable up to an offset
+    sync_t* next
+    void* log                # held; its log_t
+    int64_t end
+    int32_t status           # 0, or why it is not
+    synced_fn done           # called by the syncer's thread, which then forgets it; NULL: nobody waits
+    void* owner
+    uint8_t* answer          # where a failure is told, to a client that speaks this version
+    int16_t version
+
+cdef struct syncer_t:        # of one log dir
+    syncer_t* next
+    pthread_mutex_t lock
+    pthread_cond_t wake
+    uintptr_t thread
+    int32_t started
+    int32_t stopping
+    int32_t failed           # a sync failed: nothing in the log dir is trusted any more
+    sync_t* first
+    sync_t* last
+    char directory[<int>2048]
+
+cdef syncer_t* syncer_new(const char* directory) noexcept nogil
+cdef void syncer_stop(syncer_t* s) noexcept nogil
+cdef void syncer_free(syncer_t* s) noexcept nogil
+cdef sync_t* sync_new(void* log, int64_t end, synced_fn done, void* owner, uint8_t* answer) noexcept nogil
+cdef void sync_free(sync_t* s) noexcept nogil
+cdef void sync_put(sync_t* s) noexcept nogil
