@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from pybroker.core.batch cimport LOG_APPEND_TIME
-from pybroker.core.block cimport block_free, block_init, block_room, block_t
+from pybroker.core.block cimport block_free, block_room, block_t
 from pybroker.core.cursor cimport OK, cursor_left, cursor_t
 from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.record cimport header_next, record_t, record_walk, span_t
@@ -64,33 +64,33 @@ cdef struct out_t:
 
 # -- room -------------------------------------------------------------------------------------------------------------
 
-cdef void _binary_init(binary_t* column) noexcept nogil:
-    block_init(&column.offsets, 0)
-    block_init(&column.data, 0)
-    block_init(&column.validity, 0)
-    column.nulls = 0
-
-
-cdef void _binary_free(binary_t* column) noexcept nogil:
-    block_free(&column.offsets)
-    block_free(&column.data)
-    block_free(&column.validity)
+cdef void columns_blocks(columns_t* c, block_t** out) noexcept nogil:
+    cdef binary_t* columns[4]
+    cdef int i
+    columns[0], columns[1], columns[2], columns[3] = &c.key, &c.value, &c.header_key, &c.header_value
+    out[0], out[1], out[2], out[3] = &c.offset, &c.timestamp, &c.timestamp_type, &c.header_offsets
+    for i in range(4):
+        out[4 + i] = &columns[i].offsets
+        out[8 + i] = &columns[i].data
+        out[12 + i] = &columns[i].validity
 
 
 cdef void columns_init(columns_t* c) noexcept nogil:
+    cdef block_t* blocks[<int>BLOCKS]
+    cdef int i
     memset(c, 0, sizeof(columns_t))
     c.timestamp_scale = 1
+    columns_blocks(c, blocks)
+    for i in range(BLOCKS):
+        blocks[i].slot = i
 
 
 cdef void columns_free(columns_t* c) noexcept nogil:
-    block_free(&c.offset)
-    block_free(&c.timestamp)
-    block_free(&c.timestamp_type)
-    _binary_free(&c.key)
-    _binary_free(&c.value)
-    block_free(&c.header_offsets)
-    _binary_free(&c.header_key)
-    _binary_free(&c.header_value)
+    cdef block_t* blocks[<int>BLOCKS]
+    cdef int i
+    columns_blocks(c, blocks)
+    for i in range(BLOCKS):
+        block_free(blocks[i])
 
 
 cdef int _list_room(block_t* offsets, int64_t rows, int64_t more) noexcept nogil:
