@@ -8,6 +8,7 @@ if __name__ != "pybroker.core":
 
 from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
 from pybroker.core.broker import Broker
+from pybroker.core.cleaner import Cleaned, clean
 from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
 from pybroker.core.handles import Appended, Partition, Read, Slice
@@ -38,6 +39,7 @@ __all__ = [
     "Block",
     "Broker",
     "ByteColumn",
+    "Cleaned",
     "ColumnBatch",
     "Columns",
     "Encoder",
@@ -55,6 +57,7 @@ __all__ = [
     "build_batch",
     "check_batch",
     "check_records",
+    "clean",
     "crc32c",
     "iter_batches",
     "partitions_of",

@@ -4,7 +4,7 @@ Names are imported from `pybroker.core`. Offsets are record offsets, positions a
 milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypedDict
 
 from pybroker.core.block import Block as Block
@@ -208,10 +208,12 @@ class Broker:
         high_watermark: int = -1,
         clean: bool = False,
         epoch_max: int = -1,
+        compacted: bool = False,
     ) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless `clean`.
 
         epoch_max: no batch can carry a larger leader epoch (-1: unknown); one that does is cut off with its tail.
+        compacted: gaps between offsets are no damage, as they are none where cleanup.policy has compact.
 
         config: Kafka topic config names to integers (segment.bytes, segment.ms, segment.jitter.ms, segment.index.bytes,
         index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
@@ -238,8 +240,39 @@ class Broker:
     def disarm(self) -> None: ...
     def sync_times(self) -> Histogram:
         """How long each flush of a file took."""
+    def stop_cleaning(self) -> None:
+        """Rounds of compaction end where they are (`clean` gives None), and no new one begins."""
     def close(self, *, clean: bool = True) -> None:
         """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
+
+class Cleaned:
+    """What a round of compaction did."""
+
+    first_dirty: int  # records below it were compacted: where the next round begins to learn keys
+    bytes_before: int  # of the segments that were read to be written anew
+    bytes_after: int  # of what came out of them
+    bytes_moved: int  # read and written
+    records_dropped: int
+
+def clean(
+    partition: Partition,
+    *,
+    first_dirty: int,
+    end: int,
+    now_ms: int,
+    delete_retention_ms: int,
+    map_bytes: int,
+    decompress: Callable[[int, bytes], bytes],
+    compress: Callable[[int, bytes], bytes],
+    bytes_per_s: int = 0,
+) -> Cleaned | None:
+    """One round of compaction on the caller's thread: of each key that has a record in [first_dirty, end) the last one
+    stays, tombstones until delete_retention_ms after the round that first kept them; offsets and order do not change.
+
+    It ends early where map_bytes hold no more keys (24 bytes a slot, three quarters of them used), never past what is
+    sealed, flushed and stable. decompress and compress take (codec, data). None
+    if it did not come to its end because segments went meanwhile or the broker stops; what is done by then is sound.
+    Raises LogError 2 where a batch is damaged, 56, OSError (EAGAIN: a round runs already)."""
 
 class Plane:
     """The native data plane: reactors on threads of their own execute Produce and Fetch; a mailbox goes to Python."""

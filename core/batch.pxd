@@ -127,6 +127,11 @@ cdef inline int batch_codec(const batch_t* b) noexcept nogil:
     return b.attributes & CODEC_MASK
 
 
+cdef inline int64_t batch_timestamp(const batch_t* b) noexcept nogil:
+    """The largest timestamp of its records: an emptied batch tells its producer's, and none of a record."""
+    return b.max_timestamp if b.count else -1
+
+
 cdef inline bint batch_has_producer(const batch_t* b) noexcept nogil:
     return b.producer_id >= 0
 

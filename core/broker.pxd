@@ -1,4 +1,6 @@
 # The broker's context as Python holds it.
+from libc.stdint cimport int64_t
+
 from pybroker.core.context cimport context_t
 from pybroker.core.handles cimport Partition
 from pybroker.core.log cimport log_t
@@ -13,4 +15,5 @@ cdef class Broker:
     cdef object lock
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL
     cdef _claim(self, str directory, bytes topic_id)
+    cdef _finish_swap(self, Partition p, int64_t base, list bases)
     cdef _recover(self, Partition p, recovery_t* r)

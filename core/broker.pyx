@@ -16,18 +16,21 @@ from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition, read_settings
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.log cimport log_drop, log_lock_files, log_t, log_wake_flusher
+from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
 from pybroker.core.sequence cimport sequence_init
 from pybroker.core.status cimport raise_status
+from pybroker.core.swap cimport swap_finish
 from pybroker.core.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
     P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
 )
 
+import array
 import base64
+import contextlib
 import os
 import threading
 import uuid
@@ -40,6 +43,7 @@ cdef enum:
 
 ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": ACT_SLEEP}
 LEFTOVERS = (".deleted", ".cleaned", ".tmp")
+SWAP = ".swap"
 
 
 cdef log_t* new_log(context_t* context, bytes directory) except NULL:
@@ -65,16 +69,30 @@ cdef log_t* new_log(context_t* context, bytes directory) except NULL:
     return l
 
 
-def list_segments(str directory) -> list:
-    """The base offsets of the segments in a partition's directory, ascending; what a crash left half done is removed."""
-    bases = []
+def list_segments(str directory) -> tuple:
+    """The base offsets of the segments in a partition's directory, and of those that are still to be put in place (.swap),
+    both ascending; what a crash left half done is removed. Where a .cleaned was being written, Kafka may not have
+    decided on a .swap after it (one segment that became several): it goes as well."""
+    bases, swaps, others, cleaned = [], [], [], None
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
+        base = stem.partition(".")[0]
+        if suffix == ".cleaned" and base.isdigit():
+            cleaned = int(base) if cleaned is None else min(cleaned, int(base))
         if suffix in LEFTOVERS:
             os.unlink(os.path.join(directory, name))
+        elif suffix == SWAP and base.isdigit():
+            (swaps if stem == f"{base}.log" else others).append(int(base))
         elif suffix == ".log" and len(stem) == 20 and stem.isdigit():
             bases.append(int(stem))
-    return sorted(bases)
+    if swaps or others:
+        undone = {base for base in swaps if cleaned is not None and base >= cleaned}
+        swaps = sorted({*swaps} - undone)
+        for base in undone.union(others).difference(swaps):
+            for kind in (".log", ".index", ".timeindex", ".txnindex"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, f"{base:020}{kind}{SWAP}"))
+    return sorted(bases), swaps
 
 
 def read_metadata(str directory) -> bytes:
@@ -156,6 +174,10 @@ cdef class Broker:
             raise ValueError(f"no failpoint {point!r} with action {action!r}: points are {', '.join(FAILPOINTS[1:])}")
         vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times)
 
+    def stop_cleaning(self) -> None:
+        """Rounds of compaction end where they are, and no new one begins."""
+        store_i32(&self.context.no_cleaning, 1)
+
     def disarm(self) -> None:
         """No failpoint fires any more."""
         vfs_disarm(self.context.fs)
@@ -165,7 +187,7 @@ cdef class Broker:
         return histogram_dict(&self.context.fs.syncs)
 
     def open(self, str log_dir, str topic, int partition, *, bytes topic_id, config, int64_t recovery_point=0,
-             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1) -> Partition:
+             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1, bint compacted=False) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless clean."""
         cdef Partition p = Partition()
         cdef recovery_t r
@@ -188,6 +210,7 @@ cdef class Broker:
             r.high_watermark = high_watermark
             r.epoch_max = epoch_max
             r.clean = clean
+            r.gaps = compacted or p.state.log.settings.cleanup_policy & CLEANUP_COMPACT
             self._recover(p, &r)
             self.table[topic, partition] = p
         except BaseException:
@@ -241,6 +264,15 @@ cdef class Broker:
             raise_status(status, directory)
         return known or topic_id
 
+    cdef _finish_swap(self, Partition p, int64_t base, list bases):
+        """Do what a crash left of the replacement of segments by a cleaned one."""
+        cdef int64_t[::1] listed = array.array("q", [*bases, base])
+        cdef int64_t n = len(bases)
+        cdef int status
+        with nogil:
+            status = swap_finish(p.state.log, base, &listed[0], n)
+        p.check(status, "open")
+
     cdef _recover(self, Partition p, recovery_t* r):
         cdef log_t* l = p.state.log
         cdef int64_t* c_bases
@@ -248,7 +280,10 @@ cdef class Broker:
         cdef int status
         cdef bytes epochs = os.fsencode(os.path.join(p.directory, "leader-epoch-checkpoint"))
         cdef const char* c_epochs = epochs
-        bases = list_segments(p.directory)
+        bases, swaps = list_segments(p.directory)
+        for base in swaps:
+            self._finish_swap(p, base, bases)
+            bases = list_segments(p.directory)[0]
         n = len(bases)
         r.scanned_bytes = r.cut_bytes = 0
         r.rebuilt = r.fault = 0

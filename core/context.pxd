@@ -26,6 +26,7 @@ cdef struct context_t:
     trash_t* trash
     int32_t stopping
     syncer_t* syncers            # of the log dirs; added to under the lock
+    int32_t no_cleaning          # compaction ends where it is
     int64_t write_behind_bytes   # of one log, before the kernel is asked to begin writing
     int64_t idle_ms              # between two looks at the trash
 

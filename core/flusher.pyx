@@ -126,7 +126,7 @@ cdef void write_behind(log_t* l) noexcept nogil:
         vfs_write_behind(f.fd, behind, size - behind)
         store_i64(&s.behind, size)
     if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
-        segment_write_indexes(s, f, False)
+        segment_write_indexes(s, f, "", False)
 
 
 cdef void repair_indexes(log_t* l) noexcept nogil:
@@ -272,7 +272,7 @@ cdef int close_active(log_t* l) noexcept nogil:
     """Write the final index entries and a snapshot at the log's end. Under both mutexes."""
     cdef pending_t p
     cdef segment_t* s = log_active(l)
-    cdef int status = segment_write_indexes(s, s.files, True)
+    cdef int status = segment_write_indexes(s, s.files, "", True)
     if status == 0 and l.producers.highest_id >= 0:  # there was one, ever: also that it expired is worth a snapshot
         p.offset = l.view.log_end
         status = sequence_save(&l.producers, &p.data, &p.length)

@@ -13,7 +13,7 @@ from pybroker.core.atomic cimport (
     add_i32, load_i32, load_i64, load_ptr, peek_i64, poke_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set, store_i32,
     store_i64, store_ptr,
 )
-from pybroker.core.batch cimport batch_t
+from pybroker.core.batch cimport batch_t, batch_timestamp
 from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_t
@@ -228,7 +228,7 @@ cdef int log_roll(log_t* l) noexcept nogil:
     s = segment_new(l.context.fs, l.directory, l.view.log_end)
     if s == NULL:
         return -ENOMEM
-    status = segment_create(s)
+    status = segment_create(s, "")
     if status == 0:
         status = vfs_pass(l.context.fs, P_ROLL_AFTER)
     if status == 0:
@@ -380,7 +380,7 @@ cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offse
     position = 0
     status = walk_header(w, position, &b)
     while status == 0:
-        if b.max_timestamp > largest[0]:
+        if batch_timestamp(&b) > largest[0]:
             largest[0] = b.max_timestamp
             at_offset[0] = b.base_offset + b.last_offset_delta
         position += b.size
@@ -443,7 +443,8 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
 
 
 cdef int find_largest(segment_t* s, const view_t* v, batch_t* out) noexcept nogil:
-    """The first batch with the largest timestamp among those of a segment that a view shows; NOT_FOUND if none has one."""
+    """The first batch with the largest timestamp among those of a segment that a view shows and that hold records;
+    NOT_FOUND if none has one."""
     cdef files_t* f
     cdef walk_t w
     cdef batch_t b
@@ -458,7 +459,7 @@ cdef int find_largest(segment_t* s, const view_t* v, batch_t* out) noexcept nogi
     # What the segment knows is of a batch that was deleted, or that is not shown yet: look at each of the others.
     status = walk_to_offset(&w, v.log_start, &position, &b)
     while status == 0:
-        if b.max_timestamp > (out.max_timestamp if found else -1):
+        if batch_timestamp(&b) > (out.max_timestamp if found else -1):
             out[0] = b
             found = True
         position += b.size

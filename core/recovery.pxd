@@ -13,6 +13,7 @@ cdef struct recovery_t:      # how to open, and what came out
     int64_t log_start
     int64_t high_watermark   # -1: the log's end
     int32_t epoch_max        # no batch can carry a larger leader epoch; -1 unknown
+    bint gaps                # offsets may have gaps: the log was compacted once
     bint clean               # the last stop was clean: nothing is scanned
     int64_t scanned_bytes
     int64_t cut_bytes

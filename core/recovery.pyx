@@ -10,7 +10,7 @@ from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset, batch_parse, batch_t
+from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset, batch_parse, batch_t, batch_timestamp
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport (
@@ -18,7 +18,7 @@ from pybroker.core.index cimport (
     index_t,
 )
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport CLEANUP_COMPACT, log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
+from pybroker.core.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
 from pybroker.core.producers cimport producers_load, producers_replay, producers_see
 from pybroker.core.segment cimport (
     PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
@@ -68,7 +68,7 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
         s.largest_timestamp = entry.key
         s.largest_offset = s.base_offset + entry.value
     while status == 0:
-        if b.max_timestamp > s.largest_timestamp:
+        if batch_timestamp(&b) > s.largest_timestamp:
             s.largest_timestamp = b.max_timestamp
             s.largest_offset = batch_last_offset(&b)
         s.since_entry += b.size
@@ -100,7 +100,7 @@ cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
     walk_init(&w, s, s.files, s.size)
     status = walk_header(&w, 0, &b)
     while status == 0:
-        status = segment_note(s, s.files, position, b.size, batch_last_offset(&b), b.max_timestamp, interval)
+        status = segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
         if status < 0:
             return status
         position += b.size
@@ -133,7 +133,7 @@ cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept
     cdef int status
     if s == NULL:
         return -ENOMEM
-    status = segment_open(s, True)
+    status = segment_open(s, "", True)
     if status == 0:
         status = load_indexes(s, l.settings.index_interval_bytes, &rebuilt)
     if status != 0:
@@ -150,7 +150,7 @@ cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil:
     cdef int status
     if copy == NULL:
         return -ENOMEM
-    status = segment_open(copy, True)
+    status = segment_open(copy, "", True)
     if status == 0:
         status = build_indexes(copy, interval)
     if status == 0:
@@ -240,7 +240,7 @@ cdef int scan_segment(scan_t* c, int64_t* end) noexcept nogil:
         if status != 0:
             break
         status = segment_note(
-            c.segment, c.segment.files, position, b.size, batch_last_offset(&b), b.max_timestamp,
+            c.segment, c.segment.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b),
             c.log.settings.index_interval_bytes)
         if status == 0 and b.leader_epoch >= 0:
             status = epochs_assign(&c.log.epochs, b.leader_epoch, b.base_offset)
@@ -281,10 +281,10 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     if s == NULL:
         return -ENOMEM
     s.sealed = 1
-    status = segment_open(s, False)
+    status = segment_open(s, "", False)
     if status == 0:
         status = end_of(s, &end)
-    if status == 0 and (end > next_base or (end < next_base and not l.settings.cleanup_policy & CLEANUP_COMPACT)):
+    if status == 0 and (end > next_base or (end < next_base and not r.gaps)):
         r.fault = FAULT_GAP if end < next_base else FAULT_ORDER
         r.fault_base = next_base
         r.fault_end = end
@@ -311,7 +311,7 @@ cdef int open_last(log_t* l, int64_t base, recovery_t* r, int64_t* end) noexcept
     cdef int status
     if s == NULL:
         return -ENOMEM
-    status = segment_open(s, True)
+    status = segment_open(s, "", True)
     if status == 0:
         status = load_indexes(s, l.settings.index_interval_bytes, &r.rebuilt)
     if status == 0:
@@ -344,7 +344,7 @@ cdef int open_scanned(scan_t* c, const int64_t* bases, int64_t i, int64_t n, bin
     cdef int status
     if s == NULL:
         return -ENOMEM
-    status = segment_open(s, True)
+    status = segment_open(s, "", True)
     if status == 0:
         c.segment = s
         status = scan_segment(c, &end)
@@ -371,7 +371,7 @@ cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexce
     cdef bint empty = True
     while empty and i < n:
         s = segment_new(l.context.fs, l.directory, bases[i])
-        empty = s != NULL and segment_open(s, False) == 0 and s.size == 0
+        empty = s != NULL and segment_open(s, "", False) == 0 and s.size == 0
         if s != NULL:
             segment_free(s)
         i += 1
@@ -394,7 +394,7 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     c.recovery = r
     c.expected = bases[i]
     c.epoch = -1
-    c.strict = not l.settings.cleanup_policy & CLEANUP_COMPACT
+    c.strict = not r.gaps
     c.buffer = <uint8_t*>malloc(SCAN_BYTES)
     if c.buffer == NULL:
         return -ENOMEM

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from posix.unistd cimport usleep
 
-from pybroker.core.atomic cimport add_i64, load_i32, load_i64, store_i32, store_i64, store_ptr
+from pybroker.core.atomic cimport add_i64, load_i32, load_i64, peek_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_discard
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
@@ -40,34 +40,40 @@ cdef void log_note_stable(log_t* l) noexcept nogil:
     log_publish(l, &v)
 
 
-cdef void discard(log_t* l, segment_t* s, int64_t delay_ms) noexcept nogil:
-    """Remove the files of an unlisted segment later, and free it once no reader holds it."""
+cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil:
+    """Take the files of a segment out of the way, and remove them after file.delete.delay.ms."""
     cdef char path[PATH_BYTES]
+    cdef int64_t delay_ms = peek_i64(&l.settings.file_delete_delay_ms)
     if delay_ms <= 0 or segment_rename(s, "", ".deleted") < 0:
-        segment_unlink(s, "")
-    else:
-        segment_path(s, ".timeindex.deleted", path)
-        context_discard(l.context, path, False, delay_ms)
-        segment_path(s, ".index.deleted", path)
-        context_discard(l.context, path, False, delay_ms)
-        segment_path(s, ".log.deleted", path)
-        context_discard(l.context, path, False, delay_ms)
-    retire(&l.context.quiesce, s, segment_free)
+        return segment_unlink(s, "")
+    segment_path(s, ".timeindex.deleted", path)
+    context_discard(l.context, path, False, delay_ms)
+    segment_path(s, ".index.deleted", path)
+    context_discard(l.context, path, False, delay_ms)
+    segment_path(s, ".log.deleted", path)
+    context_discard(l.context, path, False, delay_ms)
+    return 0
 
 
-cdef int unlist(log_t* l, int64_t first, int64_t count, segments_t** old) noexcept nogil:
-    """Publish a list without `count` segments from number `first`; `old` still names them. Under the append mutex."""
+cdef int log_replace(log_t* l, int64_t first, int64_t count, segment_t* fresh, segments_t** old) noexcept nogil:
+    """Publish a list with `fresh` (NULL: nothing) in place of `count` segments from number `first`; `old` still names
+    them. Under both mutexes."""
     cdef segments_t* list = l.segments
     cdef segments_t* kept = segments_new(list.count - count + 4)
     cdef int64_t i
     if kept == NULL:
         return -ENOMEM
     for i in range(list.count):
+        if i == first and fresh != NULL:
+            kept.items[kept.count].base_offset = fresh.base_offset
+            kept.items[kept.count].segment = fresh
+            kept.count += 1
         if i < first or i >= first + count:
             kept.items[kept.count] = list.items[i]
             kept.count += 1
     old[0] = list
     store_ptr(<void**>&l.segments, kept)
+    add_i64(&l.edition, 1)
     return 0
 
 
@@ -78,11 +84,12 @@ cdef int drop_head(log_t* l, int64_t count) noexcept nogil:
     cdef int status
     if count <= 0:
         return 0
-    status = unlist(l, 0, count, &old)
+    status = log_replace(l, 0, count, NULL, &old)
     if status < 0:
         return status
     for i in range(count):
-        discard(l, old.items[i].segment, l.settings.file_delete_delay_ms)
+        log_discard_files(l, old.items[i].segment)  # what cannot be removed now goes at the next start
+        retire(&l.context.quiesce, old.items[i].segment, segment_free)
     retire(&l.context.quiesce, old, segments_free)
     return 0
 
@@ -201,7 +208,7 @@ cdef int drop_tail(log_t* l, int64_t keep) noexcept nogil:
         status = segment_unlink(l.segments.items[i].segment, "")
         i -= 1
     if status == 0:
-        status = unlist(l, keep, l.segments.count - keep, &old)
+        status = log_replace(l, keep, l.segments.count - keep, NULL, &old)
     if status == 0:
         status = log_add_segment(l, again)
     if status != 0:

@@ -44,8 +44,8 @@ cdef enum:
 cdef void segment_path(const segment_t* s, const char* suffix, char* out) noexcept nogil
 cdef segment_t* segment_new(vfs_t* fs, const char* directory, int64_t base_offset) noexcept nogil
 cdef void segment_free(void* segment) noexcept nogil
-cdef int segment_create(segment_t* s) noexcept nogil
-cdef int segment_open(segment_t* s, bint active) noexcept nogil
+cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil
+cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept nogil
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil
 cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
@@ -53,7 +53,8 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
 cdef int segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil
-cdef int segment_write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil
+cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil
+cdef int segment_write_indexes(segment_t* s, files_t* f, const char* suffix, bint durable) noexcept nogil
 cdef bint segment_is_behind(const segment_t* s, int64_t size, int64_t least) noexcept nogil
 cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil

@@ -89,11 +89,17 @@ cdef void files_drop(void* files) noexcept nogil:
     free(f)
 
 
-cdef int segment_create(segment_t* s) noexcept nogil:
-    """Make the file of a new active segment; a leftover of the same name is emptied."""
+cdef void suffixed_path(const segment_t* s, const char* kind, const char* suffix, char* out) noexcept nogil:
+    cdef char name[32]
+    snprintf(name, sizeof(name), "%s%s", kind, suffix)
+    segment_path(s, name, out)
+
+
+cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil:
+    """Make the data file of a new segment, which `suffix` sets apart; a leftover of the same name is emptied."""
     cdef char path[PATH_BYTES]
     cdef int fd, status
-    segment_path(s, ".log", path)
+    suffixed_path(s, ".log", suffix, path)
     fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT)
     if fd < 0:
         return fd
@@ -107,12 +113,12 @@ cdef int segment_create(segment_t* s) noexcept nogil:
     return 0
 
 
-cdef int segment_open(segment_t* s, bint active) noexcept nogil:
+cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept nogil:
     """Open an existing data file. Its size is the file's; the indexes are left to the caller where it is active."""
     cdef char path[PATH_BYTES]
     cdef int64_t size
     cdef int fd
-    segment_path(s, ".log", path)
+    suffixed_path(s, ".log", suffix, path)
     fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
     if fd < 0:
         return fd
@@ -243,14 +249,14 @@ cdef int segment_note(
     if s.since_entry > interval:
         status = index_add(&f.offsets, last_offset - s.base_offset, position)
         if status == 0:
-            status = note_time(s, f)
+            status = segment_note_last(s, f)
         s.since_entry = 0
     s.since_entry += bytes
     return status
 
 
-cdef int note_time(segment_t* s, files_t* f) noexcept nogil:
-    """Add (largest timestamp, its offset) to the time index, where that is new."""
+cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil:
+    """Add (largest timestamp, its offset) to the time index, where that is new: with each entry, and with the last batch."""
     cdef entry_t last
     if s.largest_timestamp < 0:
         return 0
@@ -261,14 +267,14 @@ cdef int note_time(segment_t* s, files_t* f) noexcept nogil:
     return index_add(&f.times, s.largest_timestamp, s.largest_offset - s.base_offset)
 
 
-cdef int segment_write_indexes(segment_t* s, files_t* f, bint durable) noexcept nogil:
+cdef int segment_write_indexes(segment_t* s, files_t* f, const char* suffix, bint durable) noexcept nogil:
     """Bring the index files up to date. Under the flush mutex, which guards what they hold."""
     cdef char path[PATH_BYTES]
     cdef int status
-    segment_path(s, ".index", path)
+    suffixed_path(s, ".index", suffix, path)
     status = index_write(&f.offsets, s.fs, path, durable)
     if status == 0:
-        segment_path(s, ".timeindex", path)
+        suffixed_path(s, ".timeindex", suffix, path)
         status = index_write(&f.times, s.fs, path, durable)
     return status
 
@@ -279,9 +285,9 @@ cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
     cdef int status
     if s.sealed:
         return 0
-    status = note_time(s, f)
+    status = segment_note_last(s, f)
     if status == 0:
-        status = segment_write_indexes(s, f, False)
+        status = segment_write_indexes(s, f, "", False)
     if status == 0 and s.reserved > s.size:
         status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, s.size)
         s.reserved = s.size
@@ -324,7 +330,7 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
     if not load_i32(&s.sealed):
         if vfs_sync(s.fs, P_SEGMENT_SYNC, s.files.fd) < 0:
             return -EIO
-        status = segment_write_indexes(s, s.files, True)
+        status = segment_write_indexes(s, s.files, "", True)
     else:
         status = sync_file(s, P_SEGMENT_SYNC, ".log")
         if status == 0 and not load_i32(&s.index_bad):  # a bad one is written anew, elsewhere
@@ -351,34 +357,27 @@ cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil:
 
 
 cdef int segment_rename(segment_t* s, const char* suffix_from, const char* suffix_to) noexcept nogil:
-    """Give the data file and its indexes another suffix; the indexes may be missing."""
+    """Give the data file and its indexes another suffix; the indexes may be missing. The data file goes last."""
     cdef char path[PATH_BYTES]
     cdef char to[PATH_BYTES]
-    cdef char suffix[32]
     cdef const char* kinds[3]
-    cdef int k, status
-    kinds[0], kinds[1], kinds[2] = ".log", ".index", ".timeindex"
+    cdef int k, status = 0
+    kinds[0], kinds[1], kinds[2] = ".timeindex", ".index", ".log"
     for k in range(3):
-        snprintf(suffix, sizeof(suffix), "%s%s", kinds[k], suffix_from)
-        segment_path(s, suffix, path)
-        snprintf(suffix, sizeof(suffix), "%s%s", kinds[k], suffix_to)
-        segment_path(s, suffix, to)
+        suffixed_path(s, kinds[k], suffix_from, path)
+        suffixed_path(s, kinds[k], suffix_to, to)
         status = vfs_rename(s.fs, P_SEGMENT_RENAME, path, to)
-        if status < 0 and k == 0:
-            return status
-    return 0
+    return status
 
 
 cdef int segment_unlink(segment_t* s, const char* suffix) noexcept nogil:
     """Remove the data file and its indexes; the data file goes last, so that a crash leaves a whole segment or none."""
     cdef char path[PATH_BYTES]
-    cdef char name[32]
     cdef const char* kinds[3]
     cdef int k, status
     kinds[0], kinds[1], kinds[2] = ".timeindex", ".index", ".log"
     for k in range(3):
-        snprintf(name, sizeof(name), "%s%s", kinds[k], suffix)
-        segment_path(s, name, path)
+        suffixed_path(s, kinds[k], suffix, path)
         status = vfs_unlink(s.fs, P_SEGMENT_UNLINK, path)
         if status < 0:
             return status

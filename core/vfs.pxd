@@ -22,6 +22,8 @@ cdef enum point_t:
     P_SEGMENT_TRUNCATE
     P_SEGMENT_RENAME
     P_SEGMENT_UNLINK
+    P_CLEAN_WRITE         # compaction writes what stays
+    P_CLEAN_SYNC
     P_ROLL_BEFORE         # the old segment is full, the new one does not exist
     P_ROLL_AFTER          # the new segment exists, the log does not list it
     P_INDEX_WRITE
@@ -70,6 +72,7 @@ cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) 
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
+cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil
 cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil

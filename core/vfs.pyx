@@ -34,18 +34,26 @@ cdef extern from "<signal.h>" nogil:
     int kill(int pid, int signal)
     int SIGKILL
 
-cdef extern from "<sys/stat.h>" nogil:
-    int mkdir(const char* path, mode_t mode)
+cdef extern from *:
+    """
+    #include <sys/stat.h>
+    static int set_modified(int fd, int64_t ms) {
+      struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
+      return futimens(fd, t);
+    }
+    """
+    int mkdir(const char* path, mode_t mode) nogil
+    int set_modified(int fd, int64_t ms) nogil
 
 cdef enum:
     WRITE_VECTORS_MAX = 64
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
-    "segment.read", "segment.truncate", "segment.rename", "segment.unlink", "roll.before", "roll.after", "index.write",
-    "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename", "epoch.write", "epoch.sync",
-    "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename", "checkpoint.write", "checkpoint.sync",
-    "checkpoint.rename", "partition.create", "partition.rename",
+    "segment.read", "segment.truncate", "segment.rename", "segment.unlink", "clean.write", "clean.sync", "roll.before",
+    "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename",
+    "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
+    "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
 )  # fmt: skip
 assert len(FAILPOINTS) == POINTS
 
@@ -240,6 +248,11 @@ cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
     """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
     return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+
+
+cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:
+    """Say when a file was written last, in ms since the epoch."""
+    return 0 if set_modified(fd, ms) == 0 else -errno
 
 
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil:

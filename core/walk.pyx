@@ -117,12 +117,12 @@ cdef int walk_to_entry(
 
 cdef int walk_to_time(
     walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
-    """The first batch whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
+    """The first batch that holds records, whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
     cdef int64_t at = 0
     cdef int status = walk_to_entry(w, times, timestamp - 1, start, &at, out)
     if status == NOT_FOUND:
         status = walk_to_offset(w, start, &at, out)
-    while status == 0 and out.max_timestamp < timestamp:
+    while status == 0 and (out.max_timestamp < timestamp or out.count == 0):
         at += out.size
         status = walk_header(w, at, out)
     position[0] = at

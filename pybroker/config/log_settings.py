@@ -211,6 +211,22 @@ RETENTION = table(
         dynamic=True,
     ),
     Setting(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        "134217728",
+        "The most memory that compaction's table of keys may take: 24 bytes a key, and a third more.",
+        Range(1 << 20),
+        dynamic=True,
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        "1.7976931348623157E308",
+        "The most bytes that compaction reads and writes in a second.",
+        Range(1),
+        dynamic=True,
+    ),
+    Setting(
         "log.cleaner.delete.retention.ms",
         LONG,
         "86400000",

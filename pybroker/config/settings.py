@@ -175,6 +175,8 @@ def as_text(value: Value) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return str(value).upper().replace("E+", "E")  # as Java writes it
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

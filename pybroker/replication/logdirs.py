@@ -59,6 +59,7 @@ class LogDir:
         self.recovery_points: Offsets = {}
         self.log_starts: Offsets = {}
         self.high_watermarks: Offsets = {}
+        self.cleaned: Offsets = {}  # up to where each log that ever was is compacted
         self.placed = 0  # partitions that lie here
         self.write: Callable[[str, bytes], None] = core.write_atomic
         self._written: dict[str, str] = {}
@@ -99,6 +100,7 @@ class LogDir:
         self.recovery_points = points or {}
         self.log_starts = self._told(checkpoints.LOG_STARTS, checkpoints.read_offsets) or {}
         self.high_watermarks = self._told(checkpoints.HIGH_WATERMARKS, checkpoints.read_offsets) or {}
+        self.cleaned = self._told(checkpoints.CLEANED, checkpoints.read_offsets) or {}
         mark = Path(self.path, checkpoints.CLEAN_SHUTDOWN)
         if mark.exists():
             self.clean = trusted  # who tore that checkpoint may have torn more
@@ -128,14 +130,13 @@ class LogDir:
 
     def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:
         """The directories that are partitions. Raises OSError."""
-        cleaned = self._told(checkpoints.CLEANED, checkpoints.read_offsets) or {}
         for name in sorted(os.listdir(self.path)):
             match = _PARTITION.fullmatch(name)
             if match and match["topic"] != KRAFT_LOG and os.path.isdir(os.path.join(self.path, name)):
                 key = TopicPartition(match["topic"], int(match["partition"]))
                 topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
                 epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
-                yield key, Found(self, topic_id, -1 if epoch is None else epoch, key in cleaned)
+                yield key, Found(self, topic_id, -1 if epoch is None else epoch, key in self.cleaned)
 
     def _told(self, name: str, read: Callable[[str], T]) -> T | None:
         """What a file says; None if it is not there or, with a warning, if it is no use."""
@@ -176,6 +177,14 @@ class LogDir:
         marks = {_key(p): p.high_watermark for p in partitions}
         self.high_watermarks = _of(self.high_watermarks, offline) | marks
         self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(self.high_watermarks))
+
+    def record_cleaned(self, key: TopicPartition, first_dirty: int | None) -> None:
+        """Write up to where a log is compacted; None: it is gone. Raises OSError."""
+        if first_dirty is not None:
+            self.cleaned[key] = first_dirty
+        elif self.cleaned.pop(key, None) is None:
+            return
+        self._write(checkpoints.CLEANED, checkpoints.write_offsets(self.cleaned))
 
     def record_clean_stop(self, broker_epoch: int) -> None:
         """The last thing written in a life: everything is flushed and recorded."""

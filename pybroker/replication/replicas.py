@@ -163,6 +163,7 @@ class Replicas:
         failpoints.arm(self._core)
         self._held: dict[TopicPartition, Replica] = {}
         self._found: dict[TopicPartition, Found] = {}  # directories, at start
+        self.ending = False
         self._plane: core.Plane | None = None
         self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
@@ -319,6 +320,7 @@ class Replicas:
         key, new = opening.replica.key, opening.new
         if new:
             self._set_aside(key, "stray")  # nobody knows it, and it has the new partition's name
+            log_dir.record_cleaned(key, None)
         partition = self._core.open(
             log_dir.path,
             key.topic,
@@ -330,6 +332,7 @@ class Replicas:
             high_watermark=-1 if new else log_dir.high_watermarks.get(key, -1),
             clean=log_dir.clean and not new,
             epoch_max=opening.state.leader_epoch,
+            compacted=key in log_dir.cleaned,
         )
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
@@ -358,6 +361,8 @@ class Replicas:
                     self._core.delete(replica.log)
                 else:
                     self._set_aside(key, "delete")
+                if replica is not None and replica.directory is not None:
+                    replica.directory.record_cleaned(key, None)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
 
@@ -411,6 +416,11 @@ class Replicas:
     def highest_producer_id(self) -> int:
         """The highest producer id that any log has seen; -1 if none has."""
         return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
+
+    def stop_cleaning(self) -> None:
+        """The broker is about to end: a round of compaction ends where it is."""
+        self.ending = True
+        self._core.stop_cleaning()
 
     def close(self) -> list[LogDir]:
         """Flush and close every log, and record it; the log dirs where all of that went well. Waits for the disk."""

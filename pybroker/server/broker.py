@@ -231,7 +231,7 @@ class Broker:
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         admin.on_deleted.append(locator.topic_deleted)
         self._fetch = fetch_of(asked)
-        self._cleaner = Cleaner(chores(replicas, self.config))
+        self._cleaner = Cleaner(chores(replicas, self.config), replicas.stop_cleaning)
         self._cleaner.start()
         self._workers.submit(finish_deletions, self._dirs)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes

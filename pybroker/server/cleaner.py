@@ -1,4 +1,4 @@
-"""The broker's chores: retention, forgotten producers, checkpoints, flushes; each with a thread and an interval.
+"""The broker's chores: retention, compaction, forgotten producers, checkpoints, flushes; each has a thread.
 
 A chore that fails is logged and done again at its next turn. Threads, not tasks: every chore waits for the disk.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
+from pybroker.replication.compaction import Compactor, wall_ms
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.replicas import Replica, Replicas
 
@@ -20,10 +21,6 @@ log = logging.getLogger(__name__)
 
 NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Chore(NamedTuple):
@@ -35,8 +32,10 @@ class Chore(NamedTuple):
 class Cleaner:
     """The threads of the chores, from start() to stop()."""
 
-    def __init__(self, chores: Iterable[Chore]) -> None:
+    def __init__(self, chores: Iterable[Chore], interrupt: Callable[[], object] = lambda: None) -> None:
+        """`interrupt` ends at once what may take long."""
         self._chores = list(chores)
+        self._interrupt = interrupt
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -50,6 +49,7 @@ class Cleaner:
     def stop(self) -> None:
         """Begin no more chores and wait for those under way."""
         self._stopping.set()
+        self._interrupt()
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
 
@@ -63,7 +63,9 @@ class Cleaner:
 
 def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
     """What a broker does at intervals, by Kafka's settings."""
+    compaction = Chore("log-cleaner", config["log.cleaner.backoff.ms"], Compactor(replicas, config).turn)
     return [
+        *([compaction] if config["log.cleaner.enable"] else []),
         Chore("retention", config["log.retention.check.interval.ms"], lambda: retain(replicas)),
         Chore(
             "producer-expiry",

@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.core import Broker
+from pybroker.core import Broker, build_batch
 from tests.core.logs import NOW, Home, batch_of
+from tests.core.slow_clean import one_round
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCER = 11
@@ -34,6 +35,7 @@ class Teller:
         self.home = Home(path, config)
         self.broker = Broker(flush_idle_ms=1)
         self.count = 0
+        self.first_dirty = 0
 
     def open(self, recovery_point: int = 0, log_start: int = 0, clean: bool = False) -> int:
         self.home.recovery_point, self.home.log_start, self.home.clean = recovery_point, log_start, clean
@@ -69,6 +71,19 @@ class Teller:
 
     def delete_records(self, offset: int) -> int:
         return self.home.partition.set_log_start(offset)
+
+    def put(self, key: int, value: int) -> tuple[int, int, int]:
+        """One record of the idempotent producer under `key`; a value below 0 deletes it."""
+        record = (NOW + self.count, b"key-%d" % key, None if value < 0 else b"%d" % value, [])
+        data = build_batch([record], producer_id=PRODUCER, producer_epoch=0, base_sequence=self.count)
+        self.count += 1
+        return key, value, self.home.partition.append(data, now_ms=NOW).base_offset
+
+    def clean(self) -> int:
+        done = one_round(self.home.partition, self.first_dirty, now_ms=NOW)
+        assert done is not None
+        self.first_dirty = done.first_dirty
+        return done.first_dirty
 
     def retain(self, retention_bytes: int = -1) -> int:
         self.home.partition.configure({**self.home.config, "retention.bytes": retention_bytes, "retention.ms": -1})

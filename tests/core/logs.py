@@ -58,16 +58,17 @@ class Home:
         self.clean = False
         self.broker: Broker | None = None
 
-    def open(self, *, epoch_max: int = -1, **broker: int) -> Partition:
+    def open(self, *, epoch_max: int = -1, compacted: bool = False, **broker: int) -> Partition:
         """Open as a broker would after what happened last."""
         self.broker = Broker(**broker)
-        return self.open_in(self.broker, epoch_max=epoch_max)
+        return self.open_in(self.broker, epoch_max=epoch_max, compacted=compacted)
 
-    def open_in(self, broker: Broker, *, epoch_max: int = -1) -> Partition:
+    def open_in(self, broker: Broker, *, epoch_max: int = -1, compacted: bool = False) -> Partition:
         self.broker = broker
         return broker.open(
             str(self.path), self.topic, self.number, topic_id=TOPIC_ID, config=self.config, clean=self.clean,
             recovery_point=self.recovery_point, log_start_offset=self.log_start, epoch_max=epoch_max,
+            compacted=compacted,
         )  # fmt: skip
 
     @property

@@ -12,6 +12,7 @@ import pytest
 
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.neutral import CODECS, Record
+from tests.core.test_clean import Story
 from tests.harness import BrokerProcess
 from tests.java import peers
 from tests.java.dump import Dump, dump, everything, files
@@ -189,3 +190,21 @@ def test_the_tool_complains_when_it_should(filled: tuple[BrokerProcess, str, int
     assert any("invalid bytes" in c or "Exception" in c for c in damaged(".log", tear))
     assert everything(source).complaints == []
     assert files(source)
+
+
+def test_a_compacted_directory(tmp_path: Path) -> None:
+    """Batches with gaps, emptied ones, delete horizons, in every codec, in segments made of several."""
+    story = Story(tmp_path, 7, [0, 1, 2, 3, 4])
+    for _ in range(12):
+        for _ in range(30):
+            story.append()
+        story.clean()
+    story.home.partition.flush()
+    dumped = everything(story.home.directory)
+    gaps = "Non-consecutive offsets"  # which the tool tells of every compacted log
+    assert [c for c in dumped.complaints if gaps not in c] == []
+    assert [(r.offset, r.timestamp_ms) for r in dumped.records] == [r[:2] for r in story.model.records]
+    assert [b.count for b in dumped.batches].count(0) > 0
+    assert "deleteHorizonMs: OptionalLong[" in dumped.text
+    story.home.stop()
+    assert [c for c in everything(story.home.directory).complaints if gaps not in c] == []

@@ -1,0 +1,22 @@
+# Which offset holds the last record of each key: a hash table of bounded size.
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+cdef enum:
+    MAP_FULL = -100004       # a status: no room for one more key
+
+cdef struct slot_t:
+    uint64_t low             # the key's hash, 128 bits of it
+    uint64_t high
+    int64_t next             # the offset after its last record; 0: a free slot
+
+cdef struct keymap_t:
+    uint64_t secret[2]
+    slot_t* slots
+    int64_t capacity
+    int64_t capacity_max
+    int64_t count
+
+cdef int keymap_init(keymap_t* m, int64_t bytes_max) noexcept nogil
+cdef void keymap_free(keymap_t* m) noexcept nogil
+cdef int keymap_put(keymap_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil
+cdef int64_t keymap_last(const keymap_t* m, const uint8_t* key, int64_t n) noexcept nogil

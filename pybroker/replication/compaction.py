@@ -1,0 +1,126 @@
+"""Compaction of this broker's logs, one round after the other, on the caller's thread.
+
+A log in which a round met damage is left alone until the next start: what is damaged is not to be replaced by what was
+made of it.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pybroker import core
+from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
+from pybroker.config import BrokerConfig
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress
+from pybroker.replication.replicas import Replica, Replicas
+
+log = logging.getLogger(__name__)
+
+NO_LIMIT = 1 << 62
+FIRST_BATCH_BYTES = 1
+
+
+class Found(NamedTuple):
+    """A log that is due, and what there is to do."""
+
+    replica: Replica
+    log: core.Partition
+    dirt: Dirt
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Compactor:
+    """`turn()` compacts the dirtiest log, and so on until none is dirty enough."""
+
+    def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
+        self._replicas = replicas
+        self._config = config
+        self._damaged: set[TopicPartition] = set()
+
+    def turn(self) -> None:
+        """Every log that is due, each at most once. Ends early where the broker is about to."""
+        done: set[TopicPartition] = set()
+        while found := max(self._due(done), key=lambda found: found.dirt.ratio, default=None):
+            done.add(found.replica.key)
+            try:
+                if not self._clean(found):
+                    return
+            except core.LogError as problem:
+                self._damaged.add(found.replica.key)
+                event(log, logging.ERROR, "log not compacted", partition=found.replica.key, reason=problem)
+
+    def _due(self, done: set[TopicPartition]) -> Iterator[Found]:
+        for replica in self._replicas:
+            partition = replica.log
+            if partition is None or replica.gone or partition.offline or replica.key in done | self._damaged:
+                continue
+            if "compact" in replica.config["cleanup.policy"]:
+                there_is = self._dirt(replica, partition)
+                overdue = self._is_overdue(replica, partition, there_is)
+                if is_due(there_is, min_ratio=replica.config["min.cleanable.dirty.ratio"], overdue=overdue):
+                    yield Found(replica, partition, there_is)
+
+    def _dirt(self, replica: Replica, partition: core.Partition) -> Dirt:
+        assert replica.directory is not None
+        recorded = replica.directory.cleaned.get(replica.key)
+        return dirt(
+            partition.segments(),
+            first_dirty(recorded, partition.log_start_offset, partition.log_end_offset),
+            min(partition.recovery_point, partition.last_stable_offset),
+            now_ms=wall_ms(),
+            min_lag_ms=replica.config["min.compaction.lag.ms"],
+        )
+
+    def _is_overdue(self, replica: Replica, partition: core.Partition, there_is: Dirt) -> bool:
+        """Has the first record that a round would see waited for max.compaction.lag.ms?"""
+        lag_ms: int = replica.config["max.compaction.lag.ms"]
+        if lag_ms >= NO_LIMIT or not there_is.dirty_bytes:
+            return False
+        piece = partition.read(there_is.first_dirty, FIRST_BATCH_BYTES).slice
+        if piece is None:
+            return False
+        try:
+            return core.check_batch(piece.tobytes()).max_timestamp < wall_ms() - lag_ms
+        finally:
+            piece.close()
+
+    def _clean(self, found: Found) -> bool:
+        """One round; False if the broker is about to end. Raises core.LogError."""
+        started = time.monotonic()
+        try:
+            done = core.clean(
+                found.log,
+                first_dirty=found.dirt.first_dirty,
+                end=found.dirt.end,
+                now_ms=wall_ms(),
+                delete_retention_ms=found.replica.config["delete.retention.ms"],
+                map_bytes=self._config["log.cleaner.dedupe.buffer.size"],
+                decompress=lambda codec, data: decompress(codec, data, PLAIN_BYTES_MAX),
+                compress=compress,
+                bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"], NO_LIMIT)),
+            )
+        except OSError as problem:  # a full disk: the next turn may find it otherwise
+            event(log, logging.ERROR, "log not compacted", partition=found.replica.key, reason=problem)
+            return True
+        if done is None:
+            return not self._replicas.ending
+        if found.replica.directory is not None and not found.replica.gone:
+            found.replica.directory.record_cleaned(found.replica.key, done.first_dirty)
+        event(
+            log,
+            logging.INFO,
+            "log compacted",
+            partition=found.replica.key,
+            up_to=done.first_dirty,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_dropped=done.records_dropped,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        return True

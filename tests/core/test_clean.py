@@ -1,0 +1,325 @@
+"""Compaction of a log: which records stay, where, and what readers, producers and restarts see of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import Partition, build_batch, check_batch, iter_batches, rebuild_batch
+from pybroker.protocol.compression import compress
+from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, read, read_all
+from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
+
+COMPACT = 2
+CONFIG = {"cleanup.policy": COMPACT, "segment.bytes": 600, "index.interval.bytes": 100}
+Pair = tuple[bytes | None, bytes | None]
+
+
+def pairs(*records: Pair, codec: int = 0, at: int = NOW, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    """A batch of keys and values."""
+    pid, epoch, sequence = producer
+    return build_batch(
+        [(at, key, value, []) for key, value in records],
+        attributes=codec,
+        compress=(lambda data: compress(codec, data)) if codec else None,
+        producer_id=pid,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def put(partition: Partition, *records: Pair, **how: int) -> int:
+    return partition.append(pairs(*records, **how), now_ms=NOW).base_offset  # type: ignore[arg-type]
+
+
+def opened(path: Path, **config: int) -> tuple[Home, Partition]:
+    home = Home(path, {**CONFIG, **{name.replace("_", "."): value for name, value in config.items()}})
+    partition = home.open(flush_idle_ms=1)
+    partition.become_leader(0, 0)
+    return home, partition
+
+
+def seal(partition: Partition) -> None:
+    """Leave nothing but an empty active segment uncleanable."""
+    partition.roll()
+    partition.flush()
+
+
+# -- against the model -------------------------------------------------------------------------------------------------
+
+
+class Story:
+    """A log and its model, through appends, rounds and restarts."""
+
+    def __init__(self, path: Path, seed: int, codecs: list[int]) -> None:
+        self.random = random.Random(seed)
+        self.codecs = codecs
+        self.model = SlowClean()
+        self.home, _ = opened(path, segment_bytes=self.random.choice([300, 600, 2000]))
+        self.now = NOW
+        self.sequences = [0, 0, 0]
+
+    def append(self) -> None:
+        chance, partition = self.random, self.home.partition
+        records: list[Pair] = []
+        for _ in range(chance.randint(1, 6)):
+            key = None if chance.random() < 0.03 else b"key-%d" % chance.randrange(12)
+            records.append((key, None if chance.random() < 0.25 else b"v" * chance.randrange(30)))
+        pid = chance.randrange(3)
+        at = NOW + chance.randrange(100)
+        data = pairs(*records, codec=chance.choice(self.codecs), at=at, producer=(pid, 0, self.sequences[pid]))
+        base = partition.append(data, now_ms=NOW).base_offset
+        self.sequences[pid] += len(records)
+        self.model.records += [Kept(base + i, at, key, value, base) for i, (key, value) in enumerate(records)]
+
+    def clean(self) -> None:
+        partition = self.home.partition
+        partition.flush()
+        self.now += self.random.choice([0, 1, DELETE_RETENTION_MS])
+        done = one_round(
+            partition, self.model.first_dirty, now_ms=self.now, map_bytes=self.random.choice([1, 1000, 1 << 20])
+        )
+        assert done is not None
+        assert self.model.first_dirty <= done.first_dirty <= partition.segments()[-1][0]
+        self.model.round(done.first_dirty, self.now)
+
+    def reopen(self) -> None:
+        self.home.checkpoint()
+        self.home.reopen(clean=self.random.random() < 0.5, flush_idle_ms=1).become_leader(0, 0)
+        assert self.home.partition.recovery == ""
+
+    def check(self) -> None:
+        assert assert_whole(self.home.partition) == self.model.records
+        known = {p[0]: p[2] for p in self.home.partition.producers()}
+        assert known == {pid: n - 1 for pid, n in enumerate(self.sequences) if n}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("codecs", [[0], [0, 1, 2, 3, 4]], ids=["plain", "compressed"])
+def test_a_compacted_log_is_the_models(tmp_path: Path, codecs: list[int], seed: int) -> None:
+    """Whatever is appended, whenever rounds run, however small the table: the same records, at the same offsets."""
+    story = Story(tmp_path, seed, codecs)
+    for _ in range(60):
+        for _ in range(story.random.randrange(8)):
+            story.append()
+        story.random.choice([story.clean, story.clean, story.reopen])()
+        story.check()
+    story.home.crash()
+
+
+# -- which records stay ------------------------------------------------------------------------------------------------
+
+
+def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
+    """Nor what it supersedes: only a round that has seen the later record drops the earlier one."""
+    home, partition = opened(tmp_path)
+    put(partition, (b"a", b"1"))
+    seal(partition)
+    put(partition, (b"a", b"2"))
+    partition.flush()
+    before = read_all(partition)
+    done = one_round(partition)
+    assert done is not None
+    assert (done.first_dirty, done.records_dropped, read_all(partition)) == (1, 0, before)
+    home.crash()
+
+
+def test_a_tombstone_stays_for_its_time(tmp_path: Path) -> None:
+    """The round that first keeps it begins its time, which its batch tells (KIP-534); the round after it drops it."""
+    home, partition = opened(tmp_path)
+    put(partition, (b"a", b"1"), (b"b", b"1"))
+    put(partition, (b"a", None), (b"c", b"1"), at=NOW + 5)
+    seal(partition)
+    at_first = one_round(partition)
+    assert at_first is not None
+    assert latest(assert_whole(partition)) == {b"b": b"1", b"c": b"1"}
+    horizons = [h.base_timestamp for _, h in iter_batches(read_all(partition)) if h.attributes & HORIZON]
+    assert horizons == [NOW + DELETE_RETENTION_MS]
+    assert (2, NOW + 5, b"a", None, 2) in assert_whole(partition)
+    for later, kept in ((DELETE_RETENTION_MS - 1, True), (DELETE_RETENTION_MS, False)):
+        done = one_round(partition, at_first.first_dirty, now_ms=NOW + later)
+        assert done is not None
+        assert (b"a" in {r.key for r in assert_whole(partition)}) is kept
+    assert latest(assert_whole(partition)) == {b"b": b"1", b"c": b"1"}
+    home.crash()
+
+
+def test_a_producers_last_batch_stays_as_a_header(tmp_path: Path) -> None:
+    """So that its sequence goes on after a restart that finds no snapshot; others that are emptied go."""
+    home, partition = opened(tmp_path, segment_bytes=1 << 20)
+    for sequence in range(3):
+        put(partition, (b"a", b"1"), producer=(7, 2, sequence))  # type: ignore[arg-type]
+    put(partition, (b"a", b"2"))
+    seal(partition)
+    assert one_round(partition) is not None
+    headers = [h for _, h in iter_batches(read_all(partition))]
+    assert [(h.base_offset, h.count, h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [
+        (2, 0, 7, 2, 2),
+        (3, 1, -1, -1, -1),
+    ]
+    home.checkpoint()
+    home.crash()
+    for snapshot in home.files(".snapshot"):
+        snapshot.unlink()
+    home.recovery_point = 0
+    partition = home.open(flush_idle_ms=1)
+    partition.become_leader(0, 0)
+    assert [p[:3] for p in partition.producers()] == [(7, 2, 2)]
+    assert partition.append(pairs((b"a", b"1"), producer=(7, 2, 2)), now_ms=NOW).duplicate
+    assert put(partition, (b"a", b"3"), producer=(7, 2, 3)) == 4  # type: ignore[arg-type]
+    home.crash()
+
+
+def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
+    """Whether they were committed is not known here: what they would replace stays, and so do their tombstones."""
+    home, partition = opened(tmp_path)
+    put(partition, (b"a", b"1"), (b"b", b"1"))
+    transactional = bytearray(pairs((b"a", None), (b"b", b"2"), producer=(7, 0, 0)))
+    transactional[:8] = (2).to_bytes(8, "big")
+    transactional[12:16] = bytes(4)
+    header = check_batch(transactional)
+    partition.append_replica(rebuild_batch(transactional, transactional[61:], header.attributes | 0x10))
+    put(partition, (b"b", b"3"))
+    marker = rebuild_batch(transactional, transactional[61:], header.attributes | 0x30)
+    partition.append_replica((5).to_bytes(8, "big") + marker[8:])
+    seal(partition)
+    done = one_round(partition, now_ms=NOW)
+    assert done is not None
+    done = one_round(partition, now_ms=NOW + 2 * DELETE_RETENTION_MS)
+    kept = [(r.offset, r.key, r.value) for r in assert_whole(partition)]
+    assert kept == [(0, b"a", b"1"), (2, b"a", None), (4, b"b", b"3"), (5, b"a", None), (6, b"b", b"2")]
+    home.crash()
+
+
+# -- how they lie ------------------------------------------------------------------------------------------------------
+
+
+def test_small_segments_become_larger_ones(tmp_path: Path) -> None:
+    """Neighbours that fit segment.bytes together are one file afterwards; none is larger, and indexes are right."""
+    home, partition = opened(tmp_path, segment_bytes=400)
+    for i in range(120):
+        put(partition, (b"key-%d" % (i % 40), b"%03d" % i))
+    seal(partition)
+    sizes, dirty = [len(partition.segments())], 0
+    for _ in range(3):
+        done = one_round(partition, dirty)
+        assert done is not None
+        dirty = done.first_dirty
+        sizes.append(len(partition.segments()))
+        assert max(size for _, size, _ in partition.segments()) <= 400
+    assert sizes[0] > 2 * sizes[-1]
+    assert [int(p.stem) for p in home.files(".log")] == [base for base, _, _ in partition.segments()]
+    assert not [p for p in home.directory.iterdir() if p.suffix in (".cleaned", ".swap", ".deleted")]
+    assert latest(assert_whole(partition)) == {b"key-%d" % k: b"%03d" % (80 + k) for k in range(40)}
+    assert home.reopen(clean=True).recovery == ""
+    home.crash()
+
+
+def test_time_lookups_find_what_is_left(tmp_path: Path) -> None:
+    """By time, and the largest time: as a log would answer that never held the rest."""
+    home, partition = opened(tmp_path)
+    for i in range(60):
+        put(partition, (b"key-%d" % (i * 7 % 13), b"v"), at=NOW + i)
+    seal(partition)
+    assert one_round(partition) is not None
+    left = assert_whole(partition)
+    for at in range(NOW - 1, NOW + 61):
+        found = partition.offset_for_timestamp(at, bound=1 << 60)
+        expected = next((r.offset for r in left if r.timestamp_ms >= at), None)
+        assert (found and found[0]) == expected
+    assert partition.max_timestamp() == (59, NOW + 59, 0)
+    home.crash()
+
+
+def test_a_small_table_takes_several_rounds(tmp_path: Path) -> None:
+    """Each goes as far as its keys fit, and further than the one before."""
+    home, partition = opened(tmp_path)
+    for i in range(200):
+        put(partition, (b"key-%d" % (i % 50), b"%d" % i))
+    seal(partition)
+    ends = [0]
+    while ends[-1] < 200:
+        done = one_round(partition, ends[-1], map_bytes=1)
+        assert done is not None
+        ends.append(done.first_dirty)
+    assert len(ends) > 10
+    assert ends == sorted(set(ends))
+    assert latest(assert_whole(partition)) == {b"key-%d" % k: b"%d" % (150 + k) for k in range(50)}
+    home.crash()
+
+
+# -- what goes on meanwhile --------------------------------------------------------------------------------------------
+
+
+def test_a_slice_outlives_the_round(tmp_path: Path) -> None:
+    """Who holds bytes of the old segment goes on reading them."""
+    home, partition = opened(tmp_path)
+    for i in range(20):
+        put(partition, (b"a", b"%d" % i))
+    seal(partition)
+    whole = read(partition, 0)
+    piece = partition.read(0, 1 << 20).slice
+    assert piece is not None
+    assert one_round(partition) is not None
+    assert read(partition, 0) != whole
+    assert piece.tobytes() == whole
+    piece.close()
+    home.crash()
+
+
+def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> None:
+    """It says that it did not come to its end; the log is as sound as ever, and the next round does the work."""
+    home, partition = opened(tmp_path, retention_bytes=0, cleanup_policy=3)
+    assert home.broker is not None
+    stop_cleaning = home.broker.stop_cleaning
+    results: list[object] = []
+
+    def in_the_background() -> None:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                results.append(one_round(partition, bytes_per_s=200))  # it would take minutes
+                return
+
+    def more_comes_and_retention_goes_on() -> None:
+        for i in range(10):
+            put(partition, (b"key-%d" % (i % 5), b"%d" % i))
+        seal(partition)
+        partition.enforce_retention(NOW)
+
+    for end in (more_comes_and_retention_goes_on, stop_cleaning):
+        for i in range(100):
+            put(partition, (b"key-%d" % (i % 5), b"%d" % i))
+        seal(partition)
+        worker = threading.Thread(target=in_the_background)
+        worker.start()
+        with pytest.raises(BlockingIOError):  # once the other runs, no second one may begin
+            while True:
+                one_round(partition, end=0)
+        while worker.is_alive():
+            end()
+            worker.join(0.01)
+    assert results == [None, None]
+    assert_whole(partition)
+    home.crash()
+
+
+@pytest.mark.parametrize("at", [0, 7, 10, 16, 20, 30, 60, 66, 70, 73])
+def test_damage_is_told_and_nothing_is_replaced(tmp_path: Path, at: int) -> None:
+    """A batch with a wrong CRC, or offsets that cannot be, ends the round before anything is dropped."""
+    home, partition = opened(tmp_path)
+    for i in range(20):
+        put(partition, (b"a", b"%d" % i))
+    seal(partition)
+    path = home.files(".log")[1]
+    damaged = bytearray(path.read_bytes())
+    damaged[at] ^= 1
+    path.write_bytes(damaged)
+    before = {p.name: p.read_bytes() for p in home.files(".log")}
+    assert code_of(one_round, partition) == CORRUPT_MESSAGE
+    assert {p.name: p.read_bytes() for p in home.files(".log")} == before
+    assert not home.files(".cleaned")
+    home.crash()
