@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
+    "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
     "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }

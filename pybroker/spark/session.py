@@ -1,11 +1,13 @@
 """A Spark session with the settings that are worth while for this source; docs/spark.md tells what each brings."""
 
+import importlib.util
 import os
 import pkgutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.java import use_java
 
 if TYPE_CHECKING:
@@ -29,9 +31,12 @@ LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driv
 
 
 def session(app: str, master: str | None = "local[*]", settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """A session that knows format "pybroker"; `settings` win over SETTINGS. KafkaError where there is no Java for it.
+    """A session that knows format "pybroker"; `settings` win over SETTINGS. KafkaError where Java or
+    PySpark is missing.
 
     `master` None leaves it to spark-submit and spark-defaults.conf."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise KafkaError(INVALID_CONFIG, "PySpark is not installed: pip install 'pybroker[spark]'")
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
     from pyspark.sql import SparkSession

@@ -1,0 +1,129 @@
+"""`pybroker pipeline`: topics into a table of Parquet files, on Spark."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.main import Failure, Misuse
+from pybroker.cli.options import name_value
+from pybroker.errors import INVALID_CONFIG, KafkaError
+
+F = TypeVar("F", bound=Callable[..., Any])
+BOOTSTRAP_DEFAULT: Final = "localhost:9092"
+
+
+def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """The options as one decorator, in their order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+source_options = _all(
+    click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,..."),
+    click.option("--topics", "-t", metavar="NAME,...", help="The topics to read."),
+    click.option("--pattern", metavar="REGEX", help="Every topic whose whole name matches, instead."),
+    click.option("--from", "starting_offsets", default="earliest", show_default=True, metavar="earliest|latest|JSON"),
+    click.option("--max-records", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="A batch."),
+    click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="One more option of the source."),
+)
+format_options = _all(
+    click.option("--format", "format_", type=click.Choice(["json", "avro", "raw"]), default="json", show_default=True),
+    click.option("--schema", metavar="TEXT|@FILE", help="Of JSON: 'id bigint, kind string'. Of Avro: its JSON."),
+    click.option("--dead-letters", metavar="TOPIC", help="Where records go that do not parse; else they are counted."),
+)
+table_options = _all(
+    click.option("--table", required=True, metavar="DIR|URI", help="Where the Parquet files go."),
+    click.option("--partition-by", default="date", show_default=True, metavar="COLUMN,...", help="May be empty."),
+    click.option("--checkpoint", metavar="DIR|URI", help="Where Spark keeps the offsets; in the table if not given."),
+    click.option("--compact-files", type=click.IntRange(min=0), default=16, show_default=True, help="0: never."),
+)
+run_options = _all(
+    click.option(
+        "--every", "trigger_s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds."
+    ),
+    click.option("--once", is_flag=True, help="Read what is there now, and end."),
+    click.option("--name", default="pybroker-pipeline", show_default=True, help="Of the query, and of its group."),
+    click.option(
+        "--master", default="local[*]", show_default=True, help="A Spark cluster; 'submit' leaves it to Spark."
+    ),
+    click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+    click.option("--metrics-port", type=click.IntRange(0, 65535), help="Show metrics to Prometheus at this port."),
+    click.option("--json", "as_json", is_flag=True, help="End with what was done as one JSON document."),
+)
+
+
+@click.command(name="pipeline")
+@source_options
+@format_options
+@table_options
+@run_options
+def command(
+    bootstrap_server: str,
+    topics: str | None,
+    pattern: str | None,
+    starting_offsets: str,
+    max_records: int,
+    options: Sequence[str],
+    format_: str,
+    schema: str | None,
+    dead_letters: str | None,
+    table: str,
+    partition_by: str,
+    checkpoint: str | None,
+    compact_files: int,
+    trigger_s: float,
+    once: bool,
+    name: str,
+    master: str,
+    conf: Sequence[str],
+    metrics_port: int | None,
+    as_json: bool,
+) -> None:
+    """Write topics into a table of Parquet files until SIGTERM or Ctrl-C, each record once.
+
+    It goes on where it ended, by its checkpoint. Progress is told on standard error.
+
+    Exit codes: 0 it ended by --once, SIGTERM or Ctrl-C; 1 the query failed; 2 an option is wrong, or Spark or Java is
+    not there.
+    """
+    from pybroker.spark.pipeline import Job, run
+    from pybroker.spark.pipeline.progress import Progress
+
+    try:
+        job = Job(
+            bootstrap=bootstrap_server,
+            topics=topics,
+            pattern=pattern,
+            starting_offsets=starting_offsets,
+            max_offsets=max_records,
+            options=dict(name_value(text, "--option") for text in options),
+            format=format_,  # type: ignore[arg-type]  # click has checked it
+            schema=_text(schema),
+            dead_letters=dead_letters,
+            table=table,
+            partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
+            checkpoint=checkpoint,
+            compact_files=compact_files,
+            trigger_s=None if once else trigger_s,
+            name=name,
+            master=None if master == "submit" else master,
+            conf=dict(name_value(text, "--conf") for text in conf),
+        )
+        done = run(job, Progress(metrics_port))
+    except KafkaError as error:
+        raise (Misuse if error.code == INVALID_CONFIG else Failure)(error.message) from error
+    if as_json:
+        output.as_json(done)
+
+
+def _text(given: str | None) -> str | None:
+    """An option's text, or with @ before it that of a file."""
+    return Path(given[1:]).read_text() if given is not None and given.startswith("@") else given

@@ -1,0 +1,63 @@
+"""Files of a table, on whatever file system Spark's Hadoop knows: a local disk, HDFS, an object store."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files:
+    """The few operations that a table needs; names are strings. Failures are Hadoop's, through Py4J."""
+
+    def __init__(self, spark: "SparkSession", root: str) -> None:
+        self._jvm: Any = spark._jvm
+        configuration = spark._jsc.hadoopConfiguration()
+        self._fs: Any = self._path(root).getFileSystem(configuration)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(name)
+
+    def qualified(self, name: str) -> str:
+        """The name with its file system, as `walk` gives names."""
+        return str(self._fs.makeQualified(self._path(name)).toString())
+
+    def exists(self, name: str) -> bool:
+        return bool(self._fs.exists(self._path(name)))
+
+    def walk(self, name: str) -> list[tuple[str, int]]:
+        """(qualified name, bytes) of every file under a directory, sorted; none where there is none."""
+        if not self.exists(name):
+            return []
+        found = self._fs.listFiles(self._path(name), True)
+        files = []
+        while found.hasNext():
+            status = found.next()
+            files.append((str(status.getPath().toString()), int(status.getLen())))
+        return sorted(files)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file, making the directory that it goes to. OSError if the file system says no."""
+        self._fs.mkdirs(self._path(target).getParent())
+        if not self._fs.rename(self._path(source), self._path(target)):
+            raise OSError(f"{source} could not be renamed to {target}")
+
+    def delete(self, name: str) -> None:
+        """Remove a file or a directory with all that is in it; nothing if it is not there."""
+        self._fs.delete(self._path(name), True)
+
+    def read(self, name: str) -> str:
+        stream = self._fs.open(self._path(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """A file that is there whole or not at all: written beside its name, and renamed."""
+        beside = f"{name}.tmp"
+        stream = self._fs.create(self._path(beside), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self.move(beside, name)

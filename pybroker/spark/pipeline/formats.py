@@ -1,0 +1,191 @@
+"""Records into rows: the columns of the format, those that say which record it was, and why it did not parse.
+
+    <columns of the schema> | kafka_topic kafka_partition kafka_offset kafka_timestamp kafka_key kafka_value | error
+
+The error is null for a record that parsed; for one that did not, the columns of the schema are null.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.pipeline.job import Job
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+KAFKA: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+ERROR: Final = "pybroker_error"
+_CORRUPT: Final = "pybroker_corrupt"
+_ROW: Final = "pybroker_row"
+_CONFLUENT_MAGIC: Final = 0
+_CONFLUENT_BYTES: Final = 5  # the magic byte and a schema's id, before the record itself
+
+
+def parsed(job: Job, records: "DataFrame") -> "DataFrame":
+    """The rows of a batch of records; KafkaError where the schema is none."""
+    from pyspark.sql import functions as F
+
+    renamed = records.select(*(F.col(name).alias(f"kafka_{name}") for name in KAFKA))
+    if job.format == "raw":
+        return renamed.withColumn(ERROR, F.lit(None).cast("string"))
+    if job.format == "avro":
+        return _avro(job, renamed)
+    return _json(job, renamed)
+
+
+def columns(job: Job) -> list[str]:
+    """The columns that a table of this job has, without those it is partitioned by."""
+    raw = ["kafka_key", "kafka_value"] if job.format == "raw" else []
+    fields = [] if job.format == "raw" else [field.name for field in schema_of(job).fields]
+    return [*fields, "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", *raw]
+
+
+def schema_of(job: Job) -> "StructType":
+    """What Spark calls the schema of the job. KafkaError if it is none."""
+    from pyspark.sql.types import StructType
+
+    if job.format == "avro":
+        return cast(
+            "StructType",
+            StructType.fromDDL(", ".join(f"`{f['name']}` {_ddl(f['type'])}" for f in _avro_record(job)["fields"])),
+        )
+    try:
+        return cast("StructType", StructType.fromDDL(job.schema or ""))
+    except Exception as error:  # Spark's parser raises several kinds, and some of the JVM
+        raise KafkaError(INVALID_CONFIG, f"the schema is no list of columns: {str(error).splitlines()[0]}") from error
+
+
+def _json(job: Job, renamed: "DataFrame") -> "DataFrame":
+    """Spark parses by itself. What is no object of this schema is in the corrupt column."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    schema = schema_of(job)
+    names = [field.name for field in schema.fields]
+    with_corrupt = schema.add(_CORRUPT, StringType())
+    text = F.col("kafka_value").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    rows = renamed.withColumn(_ROW, F.from_json(text, with_corrupt, options))
+    row = F.col(_ROW)
+    why = F.when(F.col("kafka_value").isNull(), F.lit("the record has no value")).when(
+        row.isNull() | row[_CORRUPT].isNotNull(), F.lit("the value is no JSON object of the schema")
+    )
+    fields = [row[name].alias(name) for name in names]
+    return rows.select(*fields, *(f"kafka_{name}" for name in KAFKA), why.alias(ERROR))
+
+
+# -- Avro: fastavro in Spark's Python workers --------------------------------------------------------------------------
+
+_PRIMITIVES: Final = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+}
+_LOGICAL: Final = {"date": "date", "timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "uuid": "string"}
+
+
+def _avro_record(job: Job) -> dict[str, Any]:
+    try:
+        schema = json.loads(job.schema or "")
+    except ValueError as error:
+        raise KafkaError(INVALID_CONFIG, f"the Avro schema is no JSON: {error}") from error
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
+        raise KafkaError(INVALID_CONFIG, "the Avro schema is no record with fields")
+    return schema
+
+
+def _ddl(kind: Any) -> str:
+    """The type of Spark for a type of Avro. KafkaError for unions of several, fixed decimals and recursive types."""
+    if isinstance(kind, list):
+        real = [each for each in kind if each != "null"]
+        if len(real) == 1:
+            return _ddl(real[0])
+    elif isinstance(kind, str) and kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    elif isinstance(kind, dict):
+        inner = kind.get("type")
+        if kind.get("logicalType") in _LOGICAL:
+            return _LOGICAL[kind["logicalType"]]
+        if inner == "array":
+            return f"array<{_ddl(kind['items'])}>"
+        if inner == "map":
+            return f"map<string,{_ddl(kind['values'])}>"
+        if inner == "record":
+            return "struct<" + ",".join(f"`{f['name']}`:{_ddl(f['type'])}" for f in kind["fields"]) + ">"
+        if inner == "enum":
+            return "string"
+        if inner != "fixed" and "logicalType" not in kind:
+            return _ddl(inner)
+    raise KafkaError(INVALID_CONFIG, f"the Avro type {json.dumps(kind)} has no column of Spark")
+
+
+def _avro(job: Job, renamed: "DataFrame") -> "DataFrame":
+    from pyspark.sql.types import StringType, StructType
+
+    if not _has_fastavro():
+        raise KafkaError(INVALID_CONFIG, "format avro needs the package fastavro: pip install 'pybroker[avro]'")
+    schema = StructType([*schema_of(job).fields, *renamed.schema.fields]).add(ERROR, StringType())
+    return renamed.mapInArrow(_avro_reader(_avro_record(job), schema), schema)
+
+
+def _has_fastavro() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("fastavro") is not None
+
+
+def _avro_reader(
+    record: dict[str, Any], schema: "StructType"
+) -> "Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]":
+    """What runs in the workers: each value decoded, and those that cannot be, with the reason."""
+    fields = [field["name"] for field in record["fields"]]
+
+    def read(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        import fastavro
+        import pyarrow
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        known = fastavro.parse_schema(record)
+        target = to_arrow_schema(schema, timezone="UTC")
+        for batch in batches:
+            rows, errors = [], []
+            for value in batch.column("kafka_value"):
+                row, error = decode_avro(known, value.as_py())
+                rows.append(row)
+                errors.append(error)
+            made = [
+                pyarrow.array([row.get(name) if row else None for row in rows], target.field(name).type)
+                for name in fields
+            ]
+            given = [batch.column(name).cast(target.field(name).type) for name in batch.schema.names]
+            yield pyarrow.RecordBatch.from_arrays([*made, *given, pyarrow.array(errors, "string")], schema=target)
+
+    return read
+
+
+def decode_avro(schema: Any, value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
+    """(row, None) or (None, why not). A value may begin with the five bytes of Confluent's schema registry."""
+    import io
+
+    import fastavro
+
+    if value is None:
+        return None, "the record has no value"
+    framed = len(value) >= _CONFLUENT_BYTES and value[0] == _CONFLUENT_MAGIC
+    for start in (_CONFLUENT_BYTES, 0) if framed else (0,):
+        source = io.BytesIO(value[start:])
+        try:
+            row = fastavro.schemaless_reader(source, schema, None)
+        except Exception:  # bytes that are not of the schema fail in as many ways as there are types
+            continue
+        if isinstance(row, dict) and source.tell() == len(value) - start:
+            return row, None
+    return None, "the value is no Avro record of the schema"

@@ -1,0 +1,78 @@
+"""What a pipeline is told, checked before Spark is started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, cast, get_args
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+
+Format = Literal["json", "avro", "raw"]
+FORMATS: Final = cast(tuple[str, ...], get_args(Format))
+STATE: Final = "_pybroker"
+"""The directory in a table that is the pipeline's own; readers of Parquet skip names that begin so."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One pipeline. Raises KafkaError(INVALID_CONFIG) with one sentence where it makes no sense.
+
+    topics: names with commas between; pattern: a regular expression instead. table: a directory, as a path or as a URI
+    that Spark's Hadoop knows. schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
+    partition_by: columns of the table, `date` and `hour` of the record's time among them. trigger_s: seconds between
+    batches; None reads what is there and ends. dead_letters: the topic for records that do not parse; None keeps only
+    their count. compact_files: so many small files in a directory are made one; 0 leaves them.
+    """
+
+    bootstrap: str
+    table: str
+    topics: str | None = None
+    pattern: str | None = None
+    format: Format = "json"
+    schema: str | None = None
+    partition_by: tuple[str, ...] = ("date",)
+    dead_letters: str | None = None
+    checkpoint: str | None = None
+    starting_offsets: str = "earliest"
+    max_offsets: int | None = 5_000_000
+    trigger_s: float | None = 10.0
+    compact_files: int = 16
+    file_bytes: int = 128 << 20
+    name: str = "pybroker-pipeline"
+    master: str | None = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """More options of the source, such as kafka.isolation.level."""
+
+    def __post_init__(self) -> None:
+        if (self.topics is None) == (self.pattern is None):
+            raise _wrong("topics or a pattern of topics are needed, one of them")
+        if self.format not in FORMATS:
+            raise _wrong(f"format is {self.format!r}; it can be {', '.join(FORMATS)}")
+        if self.format == "raw" and self.schema is not None:
+            raise _wrong("format raw takes no schema: keys and values are stored as they are")
+        if self.format != "raw" and not self.schema:
+            raise _wrong(f"format {self.format} needs a schema")
+        if self.trigger_s is not None and self.trigger_s < 0:
+            raise _wrong(f"the trigger is {self.trigger_s:g} s; it can be 0 or more")
+        if self.compact_files < 0 or self.file_bytes <= 0:
+            raise _wrong("compaction needs numbers above 0, or 0 files for none")
+
+    @property
+    def checkpoint_dir(self) -> str:
+        return self.checkpoint or f"{self.table.rstrip('/')}/{STATE}/checkpoint"
+
+    def source_options(self) -> dict[str, str]:
+        """The options of the stream that is read."""
+        given = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "startingOffsets": self.starting_offsets,
+            "queryName": self.name,
+        }
+        given |= {"subscribe": self.topics} if self.topics is not None else {"subscribePattern": self.pattern or ""}
+        if self.max_offsets is not None:
+            given["maxOffsetsPerTrigger"] = str(self.max_offsets)
+        return given | dict(self.options)
+
+
+def _wrong(why: str) -> KafkaError:
+    return KafkaError(INVALID_CONFIG, why)

@@ -1,0 +1,81 @@
+"""What a running pipeline tells: lines for a person, numbers for Prometheus."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+EVERY_S: Final = 5.0
+
+
+class Progress:
+    """Counts batches as they are done, and says so from time to time; `metrics_port` shows the same to Prometheus."""
+
+    def __init__(self, metrics_port: int | None = None, every_s: float = EVERY_S) -> None:
+        self.rows = 0
+        self.dead_letters = 0
+        self.batches = 0
+        self.lag = 0
+        self._every_s = every_s
+        self._started = self._said = time.monotonic()
+        self._rows_said = 0
+        registry = CollectorRegistry()
+        self._rows = Counter("pybroker_pipeline_rows", "Records added to the table.", registry=registry)
+        self._dead = Counter("pybroker_pipeline_dead_letters", "Records that did not parse.", registry=registry)
+        self._lag = Gauge("pybroker_pipeline_lag_records", "Records that wait to be read.", registry=registry)
+        self._seconds = Gauge("pybroker_pipeline_batch_seconds", "How long the last batch took.", registry=registry)
+        if metrics_port is not None:
+            start_http_server(metrics_port, registry=registry)
+
+    def batch(self, rows: int, dead_letters: int, seconds: float) -> None:
+        """A batch is in the table."""
+        self.batches += 1
+        self.rows += rows
+        self.dead_letters += dead_letters
+        self._rows.inc(rows)
+        self._dead.inc(dead_letters)
+        self._seconds.set(seconds)
+
+    def see(self, spark_progress: Mapping[str, Any] | None) -> None:
+        """Look at what Spark says of the query, and say a line if it is time."""
+        if spark_progress is not None:
+            self.lag = sum(lag_of(source) for source in spark_progress["sources"])
+            self._lag.set(self.lag)
+        if time.monotonic() - self._said >= self._every_s:
+            self.say()
+
+    def say(self) -> None:
+        now = time.monotonic()
+        rate = (self.rows - self._rows_said) / max(now - self._said, 1e-9)
+        self._said, self._rows_said = now, self.rows
+        dead = f", {self.dead_letters:,} did not parse" if self.dead_letters else ""
+        print(
+            f"{self.rows:,} records in {self.batches:,} batches{dead}; {rate:,.0f} records/s, {self.lag:,} behind",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The whole run, for who asked."""
+        return {
+            "records": self.rows,
+            "dead_letters": self.dead_letters,
+            "batches": self.batches,
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
+
+
+def lag_of(source: Mapping[str, Any]) -> int:
+    """Records between where a batch ended and the latest offsets, as Spark reports both."""
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    return sum(max(0, offset - end.get(tp, offset)) for tp, offset in latest.items())
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
+    document = json.loads(told) if isinstance(told, str) else told
+    if not isinstance(document, Mapping):
+        return {}
+    return {(topic, partition): offset for topic, each in document.items() for partition, offset in each.items()}

@@ -1,0 +1,182 @@
+"""A pipeline at work: one streaming query, each batch of which is parsed, staged, and added to the table once.
+
+    records -> parse -> rows that parsed -> staged ----------------> table
+                     -> records that did not -> dead-letter topic --^ (acknowledged before the batch is committed)
+
+SIGTERM and Ctrl-C stop the query. A batch that is under way is given up; the next start runs it again.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.spark.pipeline import formats
+from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.table import Table
+from pybroker.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S: Final = 0.2
+TIME_COLUMNS: Final = ("date", "hour")
+ID_SHOWN: Final = 8
+
+
+class Pipeline:
+    """The work of one job, batch by batch."""
+
+    def __init__(self, spark: "SparkSession", job: Job, progress: Progress) -> None:
+        self.spark = spark
+        self.job = job
+        self.progress = progress
+        self.table = Table(spark, job.table)
+        self._columns = formats.columns(job)
+        self._run = ""
+        unknown = [name for name in job.partition_by if name not in (*self._columns, *TIME_COLUMNS)]
+        if unknown:
+            raise KafkaError(
+                INVALID_CONFIG, f"the table cannot be partitioned by {unknown[0]}: there is no such column"
+            )
+
+    def start(self) -> "StreamingQuery":
+        """Recover the table and start the query. KafkaError where the job does not fit."""
+        self.table.recover()
+        stream = self.spark.readStream.format("pybroker").options(**self.job.source_options()).load()
+        writer = stream.writeStream.foreachBatch(self.batch).queryName(self.job.name)
+        writer = writer.option("checkpointLocation", self.job.checkpoint_dir)
+        if self.job.trigger_s is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(self.job.trigger_s * 1000)} milliseconds")
+        return writer.start()
+
+    def batch(self, records: "DataFrame", number: int) -> None:
+        """Add one batch, unless a run before this one has."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        name = f"{self._query_id()}-{number:09}"
+        if self.table.is_done(name):
+            return
+        started = time.monotonic()
+        seen = Observation(f"batch {name}")
+        error = F.col(formats.ERROR)
+        rows = formats.parsed(self.job, records)
+        watched = rows.observe(seen, F.count(F.lit(1)).alias("all"), F.count(error).alias("bad"))
+        good = self._partitioned(watched.where(error.isNull()))
+        bad = 0
+
+        def write_dead_letters() -> None:
+            nonlocal bad
+            bad = seen.get["bad"]
+            if bad and self.job.dead_letters is not None:
+                self._write_dead_letters(rows.where(error.isNotNull()))
+
+        self.table.add(name, good, self.job.partition_by, write_dead_letters)
+        self.progress.batch(seen.get["all"] - bad, bad, time.monotonic() - started)
+        every = self.job.compact_files
+        if every and number % every == every - 1:
+            self.table.compact(f"{name}-compact", every, self.job.file_bytes)
+
+    def _query_id(self) -> str:
+        """Of the checkpoint, the beginning: with a new one batches count from 0 again, and are others all the same."""
+        if not self._run:
+            self._run = json.loads(self.table.files.read(f"{self.job.checkpoint_dir}/metadata"))["id"][:ID_SHOWN]
+        return self._run
+
+    def _partitioned(self, rows: "DataFrame") -> "DataFrame":
+        """The columns of the table, with date and hour of the record's time where it is partitioned by them."""
+        from pyspark.sql import functions as F
+
+        made = {
+            "date": F.to_date("kafka_timestamp").alias("date"),
+            "hour": F.hour("kafka_timestamp").alias("hour"),
+        }
+        added = [made[name] for name in self.job.partition_by if name in made and name not in self._columns]
+        return rows.select(*self._columns, *added)
+
+    def _write_dead_letters(self, rows: "DataFrame") -> None:
+        """The records as they were, with where they come from and what was wrong in headers: a reader that meets one
+        twice, for a batch that was run again, knows it by its topic, partition and offset."""
+        from pyspark.sql import functions as F
+
+        def header(name: str, column: str) -> Any:
+            return F.struct(
+                F.lit(f"pybroker.{name}").alias("key"), F.encode(F.col(column).cast("string"), "UTF-8").alias("value")
+            )
+
+        headers = F.array(
+            header("topic", "kafka_topic"),
+            header("partition", "kafka_partition"),
+            header("offset", "kafka_offset"),
+            header("error", formats.ERROR),
+        )
+        letters = rows.select(
+            F.col("kafka_key").alias("key"), F.col("kafka_value").alias("value"), headers.alias("headers")
+        )
+        options = {
+            "kafka.bootstrap.servers": self.job.bootstrap,
+            "topic": self.job.dead_letters,
+            "includeHeaders": "true",
+        }
+        letters.write.format("pybroker").options(**options).mode("append").save()
+
+
+def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None" = None) -> dict[str, Any]:
+    """Run a pipeline to its end: of what is there, or until SIGTERM or Ctrl-C. What it did, in numbers.
+
+    Raises KafkaError with one sentence, for a job that does not fit and for a query that fails."""
+    progress = progress or Progress()
+    own = spark is None
+    held = session(job.name, job.master, job.conf) if spark is None else spark
+    from pyspark.errors import PySparkException
+
+    try:
+        if own:
+            held.sparkContext.setLogLevel("ERROR")
+        query = Pipeline(held, job, progress).start()
+        with _stopping(query) as stopped:
+            while query.isActive and not stopped.is_set():
+                progress.see(query.lastProgress)
+                stopped.wait(POLL_S)
+            if not stopped.is_set():
+                query.awaitTermination()
+        progress.say()
+        return progress.summary()
+    except PySparkException as error:
+        raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(str(error))) from error
+    finally:
+        if own:
+            held.stop()
+
+
+@contextmanager
+def _stopping(query: "StreamingQuery") -> Iterator[threading.Event]:
+    """SIGTERM and Ctrl-C set the event, and stop the query before the with ends."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        query.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sentence(said: str) -> str:
+    """What went wrong, out of Spark's account of it: our own sentence if it is in there, else the first line."""
+    for line in said.splitlines():
+        if "KafkaError: " in line:
+            return line.partition("KafkaError: ")[2].partition(": ")[2] or line
+    return said.splitlines()[0] if said else "the query failed, and Spark does not say why"

@@ -1,0 +1,229 @@
+"""The pipeline from topics to a table: what is in the table, what is beside it, and what a crash leaves of both."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.progress import Progress, lag_of
+from pybroker.spark.pipeline.runner import Pipeline
+from pybroker.spark.pipeline.table import Table
+from pybroker.testing import Record
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
+PATIENCE_S = 60.0
+DAY_MS = 86_400_000
+START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+SCHEMA = "id bigint, kind string"
+
+
+def event(number: int, **fields: Any) -> Record:
+    return Record(json.dumps({"id": number, "kind": "k"}), timestamp_ms=START_MS, **fields)
+
+
+class Ingest:
+    """A pipeline over one topic, run to the end of what is there, again and again."""
+
+    def __init__(self, topics: Topics, topic: str, table: Path) -> None:
+        self.topics = topics
+        self.topic = topics.create(topic)
+        self.table = table
+        self.progress = Progress()
+
+    def job(self, **how: Any) -> Job:
+        how.setdefault("schema", SCHEMA)
+        return Job(self.topics.broker.bootstrap, str(self.table), self.topic, trigger_s=None, **how)
+
+    def run(self, break_: Callable[[Pipeline], object] = lambda _: None, **how: Any) -> None:
+        pipeline = Pipeline(self.topics.spark, self.job(**how), self.progress)
+        break_(pipeline)
+        query = pipeline.start()
+        try:
+            assert query.awaitTermination(PATIENCE_S)
+        finally:
+            query.stop()
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.table.rglob("*.parquet") if "_pybroker" not in path.parts)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as a reader without Spark finds them."""
+        found = [row for path in self.files() for row in pq.ParquetFile(path).read().to_pylist()]
+        return sorted(found, key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows()]
+
+
+@pytest.fixture
+def ingest(topics: Topics, topic: str, tmp_path: Path) -> Ingest:
+    return Ingest(topics, topic, tmp_path / "table")
+
+
+def test_json_becomes_a_table_by_date(ingest: Ingest) -> None:
+    """Columns of the schema and where each record came from, in a directory a day; a second run adds what is new."""
+    ingest.topics.produce(ingest.topic, [event(0), event(1)._replace(timestamp_ms=START_MS + DAY_MS)])
+    ingest.run()
+    ingest.topics.produce(ingest.topic, [event(2)])
+    ingest.run()
+    assert ingest.ids() == [0, 1, 2]
+    row = ingest.rows()[0]
+    assert (row["kind"], row["kafka_topic"], row["kafka_offset"]) == ("k", ingest.topic, 0)
+    assert {path.parent.name for path in ingest.files()} == {"date=2023-11-14", "date=2023-11-15"}
+    assert ingest.topics.spark.read.parquet(str(ingest.table)).count() == 3
+    assert (ingest.progress.rows, ingest.progress.dead_letters) == (3, 0)
+
+
+def test_what_does_not_parse_goes_to_the_dead_letters(ingest: Ingest) -> None:
+    """With its key and value as they were, and headers that say where it was and why it is here."""
+    dead = ingest.topics.create(f"{ingest.topic}-dead")
+    broken = [Record("{", b"key", timestamp_ms=START_MS), Record(None), Record('{"id": "x"}'), Record("[]")]
+    ingest.topics.produce(ingest.topic, [event(0), *broken, event(5)])
+    ingest.run(dead_letters=dead)
+    assert ingest.ids() == [0, 5]
+    letters = sorted(ingest.topics.held(dead), key=lambda r: dict(r.headers)["pybroker.offset"] or b"")
+    assert [(r.key, r.value) for r in letters] == [(b"key", b"{"), (None, None), (None, b'{"id": "x"}'), (None, b"[]")]
+    told = dict(letters[0].headers)
+    assert told["pybroker.topic"] == ingest.topic.encode() and told["pybroker.offset"] == b"1"
+    assert told["pybroker.error"] == b"the value is no JSON object of the schema"
+    assert ingest.progress.dead_letters == 4
+
+
+def test_raw_keeps_keys_and_values(ingest: Ingest) -> None:
+    """Bytes as they are, without a schema, in one directory."""
+    ingest.topics.produce(ingest.topic, [Record(b"\xff", b"k"), Record(None)])
+    ingest.run(format="raw", schema=None, partition_by=())
+    assert [(r["kafka_key"], r["kafka_value"]) for r in ingest.rows()] == [(b"k", b"\xff"), (None, None)]
+
+
+def test_avro_is_read_with_fastavro(ingest: Ingest) -> None:
+    """Plain, and with the five bytes of a schema registry before it; what is neither is counted."""
+    schema = {
+        "type": "record",
+        "name": "event",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "tags", "type": ["null", {"type": "array", "items": "string"}]},
+        ],
+    }
+    plain = io.BytesIO()
+    fastavro.schemaless_writer(plain, schema, {"id": 7, "at": START_MS, "tags": ["a", "b"]})
+    values = [plain.getvalue(), b"\x00\x00\x00\x00\x05" + plain.getvalue(), b"\x01\x02", plain.getvalue() + b"!"]
+    ingest.topics.produce(ingest.topic, [Record(value) for value in values])
+    ingest.run(format="avro", schema=json.dumps(schema))
+    rows = ingest.rows()
+    assert [(r["id"], r["tags"]) for r in rows] == [(7, ["a", "b"]), (7, ["a", "b"])]
+    assert rows[0]["at"].timestamp() == START_MS / 1000 and ingest.progress.dead_letters == 2
+
+
+@pytest.mark.parametrize(
+    "moment", ["before it is written down", "before the files move", "between two files", "before it is done"]
+)
+def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
+    """The run that dies leaves what it leaves; after the next one each record is in the table once."""
+    ingest.topics.produce(ingest.topic, [event(n)._replace(timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
+
+    def break_(pipeline: Pipeline) -> None:
+        files, moves = pipeline.table.files, 0
+        write, move = files.write, files.move
+
+        def dying_write(name: str, text: str) -> None:
+            if moment == "before it is written down":
+                raise OSError("crash")
+            write(name, text)
+
+        def dying_move(source: str, target: str) -> None:
+            nonlocal moves
+            if target.endswith(".parquet"):
+                moves += 1
+                if (moment, moves) in (("before the files move", 1), ("between two files", 2)):
+                    raise OSError("crash")
+            if "/done/" in target and moment == "before it is done":
+                raise OSError("crash")
+            move(source, target)
+
+        files.write, files.move = dying_write, dying_move  # type: ignore[method-assign]
+
+    with pytest.raises(Exception, match="crash"):
+        ingest.run(break_)
+    ingest.topics.produce(ingest.topic, [event(3)])
+    ingest.run()
+    assert ingest.ids() == [0, 1, 2, 3]
+    assert not list((ingest.table / "_pybroker").glob("staging/*")) + list(
+        (ingest.table / "_pybroker/changes").glob("*")
+    )
+
+
+def test_a_new_checkpoint_is_another_run(ingest: Ingest, tmp_path: Path) -> None:
+    """Its batches count from 0 again; they are not taken for those that are done."""
+    ingest.topics.produce(ingest.topic, [event(0)])
+    ingest.run(checkpoint=str(tmp_path / "one"))
+    ingest.run(checkpoint=str(tmp_path / "two"))
+    assert ingest.ids() == [0, 0]
+
+
+def test_small_files_become_one(ingest: Ingest) -> None:
+    """After so many batches the small files of a directory are one, with the same records."""
+    for number in range(3):
+        ingest.topics.produce(ingest.topic, [event(number)])
+        ingest.run(compact_files=0)
+    assert len(ingest.files()) == 3
+    ingest.topics.produce(ingest.topic, [event(3)])
+    ingest.run(compact_files=4)
+    assert len(ingest.files()) == 1 and ingest.ids() == [0, 1, 2, 3]
+    assert Table(ingest.topics.spark, str(ingest.table)).compact("again", 2, 1 << 20) == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"topics": None}, "one of them"),
+        ({"format": "xml"}, "it can be json, avro, raw"),
+        ({"schema": None}, "format json needs a schema"),
+        ({"format": "raw"}, "takes no schema"),
+        ({"trigger_s": -1}, "0 or more"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -> None:
+    """Before Spark is started."""
+    given = {"bootstrap": "h:1", "table": "/t", "topics": "t", "schema": SCHEMA, **how}
+    with pytest.raises(KafkaError, match=sentence):
+        Job(**given)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"schema": "id bigintt"}, "the schema is no list of columns"),
+        ({"partition_by": ("colour",)}, "cannot be partitioned by colour"),
+        ({"format": "avro", "schema": "{"}, "is no JSON"),
+        ({"format": "avro", "schema": '{"type": "long"}'}, "no record with fields"),
+        (
+            {"format": "avro", "schema": '{"type":"record","fields":[{"name":"a","type":["int","string"]}]}'},
+            "has no column of Spark",
+        ),
+    ],
+)
+def test_a_job_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], sentence: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(KafkaError, match=sentence):
+        ingest.run(**how)
+
+
+def test_lag_is_what_waits() -> None:
+    """Between where a batch ended and the latest offsets; nothing where Spark says neither."""
+    source = {"endOffset": '{"t":{"0":5,"1":7}}', "latestOffset": '{"t":{"0":9,"1":7,"2":3}}'}
+    assert lag_of(source) == 4
+    assert lag_of({"endOffset": None}) == 0

@@ -1,0 +1,119 @@
+"""`pybroker pipeline` as a person runs it: a process with a Spark of its own, stopped, killed, and started again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pybroker.errors import KafkaError
+from pybroker.spark.java import find_java
+from pybroker.testing import Record
+from tests.cli.conftest import run
+from tests.harness import BrokerProcess, Process, until
+from tests.spark.conftest import SMALL_JVM
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
+SLOW_S = 90.0
+SMALL = (
+    "--master",
+    "local[1]",
+    "--conf",
+    "spark.driver.memory=512m",
+    "--conf",
+    f"spark.driver.extraJavaOptions={SMALL_JVM}",
+)
+
+
+@pytest.fixture
+def topics(shared_broker: BrokerProcess) -> Topics:
+    try:
+        find_java()
+    except KafkaError as error:
+        pytest.skip(error.message)
+    return Topics(shared_broker)
+
+
+def start(topics: Topics, topic: str, table: Path, *options: str) -> Process:
+    named = ("-b", topics.broker.bootstrap, "-t", topic, "--table", str(table), "--schema", "id bigint")
+    return Process([sys.executable, "-m", "pybroker", "pipeline", *named, "--json", *SMALL, *options])
+
+
+def ids(table: Path) -> list[int]:
+    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    return sorted(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+
+
+def numbers(topics: Topics, topic: str, *span: int) -> None:
+    topics.produce(topic, [Record(json.dumps({"id": number})) for number in range(*span)])
+
+
+def told(process: Process) -> dict[str, Any]:
+    """The JSON document at the end of what a process has said."""
+    text = "\n".join(process.lines)
+    found: dict[str, Any] = json.loads(text[text.rindex("{") :])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """kill -9 between two batches, or in one; the next run goes on, and ends cleanly on SIGTERM with all of it in the
+    table once and nothing half done."""
+    table = tmp_path / "table"
+    topics.create(topic)
+    numbers(topics, topic, 0, 100)
+    first = start(topics, topic, table, "--max-records", "10", "--every", "0")
+    until("some batches are in the table", lambda: len(ids(table)) >= 20 or not first.running, SLOW_S)
+    assert first.running, first.output()
+    first.kill()
+    numbers(topics, topic, 100, 120)
+    second = start(topics, topic, table, "--every", "0", "--compact-files", "2")
+    until("all of it is in the table", lambda: len(ids(table)) >= 120 or not second.running, SLOW_S)
+    assert second.running, second.output()
+    second.signal(signal.SIGTERM)
+    assert second.wait(SLOW_S) == 0, second.output()
+    assert ids(table) == list(range(120))
+    assert told(second)["dead_letters"] == 0 and told(second)["records"] <= 120
+    assert any("records/s, " in line for line in second.lines), second.output()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--schema", "id bigint"], "topics or a pattern of topics are needed, one of them"),
+        (
+            ["-t", "a", "--pattern", "b", "--schema", "id bigint"],
+            "topics or a pattern of topics are needed, one of them",
+        ),
+        (["-t", "a"], "format json needs a schema"),
+        (["-t", "a", "--format", "raw", "--schema", "x int"], "format raw takes no schema"),
+    ],
+)
+def test_what_makes_no_sense_is_told(arguments: list[str], sentence: str) -> None:
+    """In one sentence, with exit code 2, before Spark is started."""
+    done = run("pipeline", "--table", "/nowhere", *arguments)
+    assert done.code == 2 and sentence in done.sentence
+
+
+def test_java_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One sentence that says what to do, and exit code 2."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = run("pipeline", "--table", str(tmp_path / "t"), "-t", "a", "--schema", "id bigint")
+    assert done.code == 2 and "install a JDK 17 or newer" in done.sentence
+
+
+def test_spark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is Spark: the extra that brings it is named."""
+    from pybroker.spark import session
+
+    monkeypatch.setattr(session.importlib.util, "find_spec", lambda _: None)
+    done = run("pipeline", "--table", "/nowhere", "-t", "a", "--schema", "id bigint")
+    assert done.code == 2 and "pip install 'pybroker[spark]'" in done.sentence
