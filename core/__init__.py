@@ -20,19 +20,25 @@ from pybroker.core.sequence import read_snapshot
 from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 
+from pybroker.core.appender import NO_CHOICE, NO_MEMORY, NO_TOPIC, Appender, OpenQueue
 from pybroker.core.block import Block
 from pybroker.core.builder import BatchBuilder, SealedBatch, build_batch
 from pybroker.core.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.encode import Encoder, partitions_of
 from pybroker.core.feed import Feed
 from pybroker.core.objects import Record, read_records
+from pybroker.core.pending import Delivery, PendingBatch, RecordMetadata
 from pybroker.core.source import ByteColumn, HeaderColumn
 
 __all__ = [
     "BOUNDS_US",
     "COLUMNS",
     "FAILPOINTS",
+    "NO_CHOICE",
+    "NO_MEMORY",
+    "NO_TOPIC",
     "Appended",
+    "Appender",
     "BatchBuilder",
     "BatchHeader",
     "Binary",
@@ -42,16 +48,20 @@ __all__ = [
     "Cleaned",
     "ColumnBatch",
     "Columns",
+    "Delivery",
     "Encoder",
     "Feed",
     "HeaderColumn",
     "Headers",
     "Load",
     "LogError",
+    "OpenQueue",
     "Partition",
+    "PendingBatch",
     "Plane",
     "Read",
     "Record",
+    "RecordMetadata",
     "SealedBatch",
     "Slice",
     "build_batch",

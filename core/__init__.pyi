@@ -7,6 +7,11 @@ milliseconds since the epoch unless the name says otherwise. Codes in `LogError.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypedDict
 
+from pybroker.core.appender import NO_CHOICE as NO_CHOICE
+from pybroker.core.appender import NO_MEMORY as NO_MEMORY
+from pybroker.core.appender import NO_TOPIC as NO_TOPIC
+from pybroker.core.appender import Appender as Appender
+from pybroker.core.appender import OpenQueue as OpenQueue
 from pybroker.core.block import Block as Block
 from pybroker.core.builder import BatchBuilder as BatchBuilder
 from pybroker.core.builder import SealedBatch as SealedBatch
@@ -21,6 +26,9 @@ from pybroker.core.encode import partitions_of as partitions_of
 from pybroker.core.feed import Feed as Feed
 from pybroker.core.objects import Record as Record
 from pybroker.core.objects import read_records as read_records
+from pybroker.core.pending import Delivery as Delivery
+from pybroker.core.pending import PendingBatch as PendingBatch
+from pybroker.core.pending import RecordMetadata as RecordMetadata
 from pybroker.core.source import ByteColumn as ByteColumn
 from pybroker.core.source import HeaderColumn as HeaderColumn
 

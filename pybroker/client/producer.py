@@ -1,21 +1,22 @@
 """A producer: records in, acknowledgements out, and in between batches of many records a request."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pybroker import errors
+from pybroker import core, errors
 from pybroker.client.accumulator import Accumulator
-from pybroker.client.delivery import Delivery, Headers, RecordMetadata
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.network import Network
-from pybroker.client.partitioner import Sticky, partition_for_key
 from pybroker.client.sender import Sender
 from pybroker.client.settings import PRODUCER, Settings
 from pybroker.config.settings import ConfigError
+from pybroker.core import Delivery, RecordMetadata
 from pybroker.errors import KafkaError
 
 __all__ = ["Delivery", "Producer", "RecordMetadata"]
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 IN_FLIGHT_MAX: Final = 5
 """Of an idempotent producer: so many batches of a producer the brokers remember (KIP-98)."""
@@ -44,7 +45,7 @@ class Producer:
             record_size_max=s.max_request_size,
             wake=self._sender.wake,
         )
-        self._sticky: dict[str, Sticky] = {}
+        self._append = self._accumulator.appender.append
         self._closed = False
 
     def _idempotence(self, acks: int) -> bool:
@@ -86,39 +87,91 @@ class Producer:
         key the partition changes from batch to batch. Waits up to max_block_ms for metadata and memory. Raises
         KafkaError: 3 if there is no such topic or partition, 7 if the wait was in vain, 10 if the record is too large;
         TypeError for what are no bytes."""
-        data, name = _bytes("value", value), _bytes("key", key)
-        deadline_s = time.monotonic() + self._block_s
-        info = self._network.view.topics.get(topic)
-        if info is None or info.error or not info.partitions:
-            info = self._wait_for(topic, deadline_s)
-        if partition is None:
-            partition = self._partition(info, name)
-        elif not 0 <= partition < len(info.partitions):
-            info = self._wait_for(topic, deadline_s, partition)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
-        delivery = self._accumulator.append(topic, partition, timestamp_ms, name, data, headers, self._block_s)
+        made = self._append(topic, value, key, headers, partition, timestamp_ms)
+        if isinstance(made, int):
+            made = self._see_to(made, topic, value, key, headers, partition, timestamp_ms)
         if on_delivery is not None:
-            delivery.add_done_callback(on_delivery)
-        return delivery
+            made.add_done_callback(on_delivery)
+        return made
+
+    def _see_to(self, made: Delivery | int, topic: str, *record: Any) -> Delivery:
+        """Do what stood in the way of a record, and append it again."""
+        deadline_s = time.monotonic() + self._block_s
+        partition: int | None = record[3]
+        while isinstance(made, int):
+            if made > 0:
+                raise self._accumulator.too_large(made)
+            if made == core.NO_TOPIC:
+                info = self._wait_for(topic, deadline_s, -1 if partition is None else partition)
+                self._accumulator.know(topic, len(info.partitions))
+                if partition is not None and not self._accumulator.knows(topic, partition):
+                    raise ValueError(f"a partition is 0 or more, not {partition}")
+            elif made == core.NO_CHOICE:
+                known = self._network.view.topics.get(topic)
+                led = [p.partition for p in known.partitions if p.leader >= 0] if known else []
+                self._accumulator.choose(topic, led)
+            else:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or not self._accumulator.wait_for_memory(left_s):
+                    raise self._accumulator.no_memory(self._block_s)
+            made = self._append(topic, *record)
+        return made
+
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        headers: Any = None,
+        partition: Any = None,
+        timestamps_ms: Any = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> list[Delivery]:
+        """Add many records at once, without an object a record; the deliveries of the batches that were made of them.
+
+        values and keys: Arrow arrays of binary or string, NumPy arrays of dtype S or V, (data, offsets), or lists.
+        headers: an Arrow list of struct<key, value>, or a list of lists of pairs. partition: one for all rows, or one a
+        row, else the keys decide as in Java, and rows without a key go to a partition a batch. timestamps_ms: None is
+        now, else one or one a row. A delivery tells where the first record of its batch lies. Raises as `send` does,
+        and TypeError or ValueError for columns that cannot be; the batches made before that are sent."""
+        from pybroker.client import bulk  # with NumPy, which those who send single records need not load
+
+        deadline_s = time.monotonic() + self._block_s
+        one = partition if isinstance(partition, int) else None
+        info = self._wait_for(topic, deadline_s, -1 if one is None else one)
+        accumulator, settings = self._accumulator, self._settings
+        accumulator.know(topic, len(info.partitions))
+        sent = []
+        for batch in bulk.batches(
+            values,
+            keys,
+            headers=headers,
+            partitions=None if one is not None else partition,
+            timestamps_ms=timestamps_ms,
+            now_ms=time.time_ns() // 1_000_000,
+            count=len(info.partitions),
+            single=one is not None,
+            batch_size=settings.batch_size,
+            codec=self._sender.codec,
+            compress=self._sender.compress,
+        ):
+            if batch.count == 1 and len(batch) > settings.max_request_size:
+                raise accumulator.too_large(len(batch))
+            place = batch.tag
+            if place == bulk.NO_PARTITION:
+                led = [p.partition for p in info.partitions if p.leader >= 0]
+                place = accumulator.choose(topic, led) if one is None else one
+            delivery = accumulator.add(topic, place, batch, self._block_s)
+            if on_delivery is not None:
+                delivery.add_done_callback(on_delivery)
+            sent.append(delivery)
+        return sent
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic. Raises KafkaError as `send` does."""
         info = self._wait_for(topic, time.monotonic() + self._block_s)
         return [p.partition for p in info.partitions]
-
-    def _partition(self, info: TopicInfo, key: bytes | None) -> int:
-        if key is not None:
-            return partition_for_key(key, len(info.partitions))
-        sticky = self._sticky.get(info.name)
-        if sticky is None:
-            sticky = self._sticky.setdefault(info.name, Sticky())
-        queues = self._accumulator.queues
-        current = queues.get((info.name, sticky.current))
-        if current is not None and current.open is not None:
-            return sticky.current
-        led = [p.partition for p in info.partitions if p.leader >= 0] or [p.partition for p in info.partitions]
-        return sticky.choose(led, [len(queues.get((info.name, p), ())) for p in led])
 
     def _wait_for(self, topic: str, deadline_s: float, partition: int = -1) -> TopicInfo:
         """The topic once metadata has it, with the partition."""
@@ -178,13 +231,3 @@ class Producer:
         finally:
             self._network.close()
             self._sender.fail_all(KafkaError(errors.NETWORK_EXCEPTION, "the producer was closed before it was sent"))
-
-
-def _bytes(what: str, content: bytes | str | None) -> bytes | None:
-    if content is None or type(content) is bytes:
-        return content
-    if isinstance(content, str):
-        return content.encode()
-    if isinstance(content, bytes | bytearray | memoryview):
-        return bytes(content)
-    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}")

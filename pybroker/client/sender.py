@@ -10,18 +10,19 @@ then the epoch is raised and sequences begin at 0 (as KIP-360 has it, but for on
 
 import logging
 import time
+from functools import partial
 from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.accumulator import Accumulator, Queue
 from pybroker.client.channel import How, Parcel
-from pybroker.client.delivery import Batch
 from pybroker.client.loop import Timer
 from pybroker.client.network import ANY, STALE, Network
 from pybroker.client.settings import Settings
+from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.protocol.compression import CODECS
+from pybroker.protocol.compression import CODECS, compress
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 EPOCH_MAX: Final = 0x7FFF
@@ -39,8 +40,8 @@ class Sender:
         self._network = network
         self._acks = acks
         self._idempotent = idempotent
-        self._codec = CODECS.index(settings.compression_type)
-        self._level: int | None = settings.compression_level
+        self.codec = CODECS.index(settings.compression_type)
+        self.compress = partial(_compress, self.codec, settings.compression_level) if self.codec else None
         self._retries: int = settings.retries
         self._in_flight_max: int = settings.max_in_flight_requests_per_connection
         self._request_size: int = settings.max_request_size
@@ -66,7 +67,7 @@ class Sender:
     def _pump(self) -> None:
         self._pumping = False
         now_s = time.monotonic()
-        requests: dict[int, list[tuple[Queue, Batch]]] = {}
+        requests: dict[int, list[tuple[Queue, PendingBatch]]] = {}
         due_s = now_s + 3600.0
         for queue in list(self.accumulator.busy):
             self.accumulator.seal(queue, now_s)
@@ -115,7 +116,7 @@ class Sender:
             queue.producer_id, queue.epoch, queue.next_sequence = self._producer_id, self._epoch, 0
         return True
 
-    def _send_to(self, leader: int, candidates: list[tuple[Queue, Batch]]) -> None:
+    def _send_to(self, leader: int, candidates: list[tuple[Queue, PendingBatch]]) -> None:
         """One request or several to a broker, as many as may be under way."""
         try:
             channel = self._network.channel(leader)
@@ -123,7 +124,7 @@ class Sender:
             self._network.refresh()
             return
         while candidates and channel.load < self._in_flight_max:
-            taken: list[tuple[Queue, Batch]] = []
+            taken: list[tuple[Queue, PendingBatch]] = []
             size = 0
             while candidates and (not taken or size + candidates[0][1].size <= self._request_size):
                 queue, batch = candidates.pop(0)
@@ -132,17 +133,14 @@ class Sender:
             self._request(leader, taken)
             candidates += [(q, q.ready[0]) for q, _ in taken if q.ready and self._may_send(q)]
 
-    def _request(self, leader: int, taken: list[tuple[Queue, Batch]]) -> None:
+    def _request(self, leader: int, taken: list[tuple[Queue, PendingBatch]]) -> None:
         kind = m.ProduceRequest.TopicData
         topics: dict[str, Any] = {}
         view = self._network.view
         for queue, batch in taken:
             queue.ready.popleft()
             queue.in_flight.append(batch)
-            if self._idempotent and batch.sequence < 0:
-                batch.sequence, batch.epoch = queue.next_sequence, queue.epoch
-                queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
-            data = batch.payload(self._codec, self._level, queue.producer_id)
+            data = self._stamped(queue, batch)
             batch.attempts += 1
             if queue.topic not in topics:
                 topics[queue.topic] = kind(name=queue.topic, topic_id=view.topics[queue.topic].id)
@@ -161,10 +159,19 @@ class Sender:
             How(answered=self._acks != 0),
         )
 
+    def _stamped(self, queue: Queue, batch: PendingBatch) -> SealedBatch:
+        """The bytes of a batch, with its sequence: the same whenever it is sent again under the same epoch."""
+        sealed = batch.seal(self.codec, self.compress)
+        if self._idempotent and batch.sequence < 0:
+            batch.producer_id, batch.epoch, batch.sequence = queue.producer_id, queue.epoch, queue.next_sequence
+            queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
+            sealed.stamp(batch.producer_id, batch.epoch, batch.sequence)
+        return sealed
+
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, taken: list[tuple[Queue, Batch]], names: dict[bytes, str], answer: Any, error: KafkaError | None
+        self, taken: list[tuple[Queue, PendingBatch]], names: dict[bytes, str], answer: Any, error: KafkaError | None
     ) -> None:
         told: dict[tuple[str, int], Any] = {}
         for topic in answer.responses if answer is not None else ():
@@ -176,16 +183,16 @@ class Sender:
             if error is not None:
                 self._refused(queue, batch, error)
             elif found is None and answer is None:  # acks=0
-                self.accumulator.end(queue, batch, -1, -1, None)
+                self.accumulator.end(batch, -1, -1, None)
             elif found is None:
                 self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
             elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
-                self.accumulator.end(queue, batch, found.base_offset, found.log_append_time_ms, None)
+                self.accumulator.end(batch, found.base_offset, found.log_append_time_ms, None)
             else:
                 self._refused(queue, batch, _refusal(queue, found))
         self._pump()
 
-    def _refused(self, queue: Queue, batch: Batch, error: KafkaError) -> None:
+    def _refused(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         """Send it again where that may help, else give it up."""
         if error.code in STALE:
             self._network.refresh()
@@ -200,7 +207,7 @@ class Sender:
         else:
             self._give_up(queue, batch, error)
 
-    def _again(self, queue: Queue, batch: Batch) -> None:
+    def _again(self, queue: Queue, batch: PendingBatch) -> None:
         queue.not_before_s = time.monotonic() + self._network.pauses.after(batch.attempts)
         at = 0
         for other in queue.ready:  # those that were sent before keep their order
@@ -209,7 +216,7 @@ class Sender:
             at += 1
         queue.ready.insert(at, batch)
 
-    def _out_of_sequence(self, queue: Queue, batch: Batch) -> None:
+    def _out_of_sequence(self, queue: Queue, batch: PendingBatch) -> None:
         """It was not stored: one before it was not either, or the broker lost what it knew of this producer."""
         before = [b for b in (*queue.in_flight, *queue.ready) if b.sequence >= 0 and b.created_s < batch.created_s]
         if queue.renewing or not before:
@@ -217,10 +224,10 @@ class Sender:
             batch.sequence = -1
         self._again(queue, batch)
 
-    def _give_up(self, queue: Queue, batch: Batch, error: KafkaError) -> None:
+    def _give_up(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         if batch.sequence >= 0:
             queue.renewing = True
-        self.accumulator.end(queue, batch, -1, -1, error)
+        self.accumulator.end(batch, -1, -1, error)
 
     def _expire(self, queue: Queue, now_s: float) -> float:
         """Give up what is older than delivery_timeout_ms; when the next would be."""
@@ -237,7 +244,7 @@ class Sender:
             self._give_up(queue, batch, self._too_old(queue, batch))
         return now_s + self._delivery_timeout_s
 
-    def _too_old(self, queue: Queue, batch: Batch) -> KafkaError:
+    def _too_old(self, queue: Queue, batch: PendingBatch) -> KafkaError:
         why = f"{batch.count} records for {queue.topic}-{queue.partition} were not acknowledged"
         failure = self._network.failure
         return KafkaError(
@@ -286,7 +293,7 @@ class Sender:
         """The producer ends: what is not acknowledged never will be."""
         for queue in list(self.accumulator.busy):
             for batch in list(queue.batches()):
-                self.accumulator.end(queue, batch, -1, -1, error)
+                self.accumulator.end(batch, -1, -1, error)
 
 
 def _refusal(queue: Queue, answer: Any) -> KafkaError:
@@ -296,3 +303,7 @@ def _refusal(queue: Queue, answer: Any) -> KafkaError:
         if record.batch_index_error_message:
             words = f"{words}; record {record.batch_index} of the batch: {record.batch_index_error_message}"
     return KafkaError(answer.error_code, f"{queue.topic}-{queue.partition}: {words}")
+
+
+def _compress(codec: int, level: int | None, plain: memoryview) -> bytes:
+    return compress(codec, plain, level)

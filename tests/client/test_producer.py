@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import pybroker
 from pybroker import errors
-from pybroker.client.partitioner import murmur2, partition_for_key
 from pybroker.client.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
+from pybroker.core import ByteColumn, partitions_of
 from pybroker.errors import KafkaError
 from tests.client.kit import create, read_all
-from tests.harness import Server
+from tests.harness import BrokerProcess, Server
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -57,24 +61,9 @@ def test_records_of_one_key_share_a_partition(target: Server, topic: str) -> Non
     with Producer(bootstrap_servers=target.bootstrap, linger_ms=0) as producer:
         by_key = [producer.send(topic, b"", key=f"key-{n}").result(10).partition for n in range(8)]
         spread = {producer.send(topic, b"").result(10).partition for _ in range(60)}
-    assert by_key == [partition_for_key(b"key-%d" % n, 4) for n in range(8)]
+    keys = ByteColumn.of_list([b"key-%d" % n for n in range(8)])
+    assert by_key == memoryview(partitions_of(keys, 4)).cast("i").tolist()
     assert spread == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize(
-    ("key", "hash_"),
-    [
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
-def test_the_hash_of_keys_is_javas(key: bytes, hash_: int) -> None:
-    """What Kafka's own tests expect of its murmur2."""
-    assert murmur2(key) == hash_ & 0xFFFFFFFF
 
 
 def test_a_callback_hears_the_outcome(target: Server, topic: str) -> None:
@@ -121,7 +110,7 @@ def test_records_that_are_too_large(shared_broker: Server, topic: str) -> None:
     """One byte above max_request_size is refused before it is sent, with both numbers."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, max_request_size=1000) as producer:
-        largest = 1000 - 21
+        largest = 1000 - 9  # its length, five fields, and the length of the value
         assert producer.send(topic, b"x" * largest).result(10).offset == 0
         with pytest.raises(KafkaError, match="1001 bytes, where max_request_size allows 1000") as caught:
             producer.send(topic, b"x" * (largest + 1))
@@ -157,3 +146,123 @@ def test_nobody_is_there() -> None:
         pytest.raises(KafkaError, match=r"no metadata of topic 't' .* could not reach 127\.0\.0\.1:1: .*refused"),
     ):
         producer.send("t", b"")
+
+
+def test_columns_instead_of_records(target: Server, topic: str) -> None:
+    """Arrow, NumPy and lists: what is sent by column is what a record at a time would have sent."""
+    create(target, topic, partitions=3)
+    keys = [b"k%d" % (n % 7) for n in range(40)]
+    with Producer(bootstrap_servers=target.bootstrap, batch_size=500, compression_type="lz4") as producer:
+        one_by_one = [producer.send(topic, b"v%d" % n, key=keys[n], timestamp_ms=n) for n in range(40)]
+        producer.flush()
+        sent = producer.send_columns(
+            topic,
+            pa.array([b"v%d" % n for n in range(40)]),
+            np.array(keys),
+            headers=[[("n", b"%d" % n)] if n % 2 else [] for n in range(40)],
+            timestamps_ms=np.arange(40),
+        )
+        producer.flush()
+        assert {delivery.result(0).partition for delivery in sent} == {d.result(0).partition for d in one_by_one}
+    found = read_all(target, topic, 80, partitions=3)
+    for partition in range(3):
+        rows = [(r.key, r.value, r.timestamp_ms) for r in found if r.partition == partition]
+        half = len(rows) // 2
+        assert rows[:half] == rows[half:]
+    assert [r.headers for r in found if r.headers and r.value == b"v3"] == [[("n", b"3")]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["a", None, "ccc"]),
+        pa.chunked_array([["a"], [None, "ccc"]], pa.large_string()),
+        pa.array(["x", "a", None, "ccc"]).dictionary_encode()[1:],
+        ["a", None, b"ccc"],
+    ],
+    ids=["string", "large, chunked", "dictionary, sliced", "list"],
+)
+def test_what_is_a_column(shared_broker: Server, topic: str, values: object) -> None:
+    """Nulls and slices count; rows without a key go to one partition a batch, or to the one that is named."""
+    create(shared_broker, topic, partitions=2)
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        [delivery] = producer.send_columns(topic, values, partition=1)
+        assert delivery.result(10) == RecordMetadata(topic, 1, 0, delivery.result(0).timestamp_ms)
+        producer.send_columns(topic, values)
+    assert [r.value for r in read_all(shared_broker, topic, 6, partitions=2)] == [b"a", None, b"ccc"] * 2
+
+
+def test_columns_of_one_width(shared_broker: Server, topic: str) -> None:
+    """NumPy's S loses the zeros at its end, as in NumPy; V keeps every byte; (data, offsets) is what Arrow has."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        producer.send_columns(topic, np.array([b"a\0", b"bbb"]))
+        producer.send_columns(topic, np.arange(2, dtype="<i4").view("V4"))
+        producer.send_columns(topic, (b"abc", np.array([0, 1, 3], np.int64)))
+    values = [r.value for r in read_all(shared_broker, topic, 6)]
+    assert values == [b"a", b"bbb", b"\0\0\0\0", b"\1\0\0\0", b"a", b"bc"]
+
+
+def test_columns_that_cannot_be(shared_broker: Server, topic: str) -> None:
+    """A wrong type, length or partition is told before anything of it is sent."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap, max_request_size=1000) as producer:
+        for values, how, error, sentence in (
+            (b"bytes", {}, TypeError, "not bytes"),
+            (pa.array([1]), {}, TypeError, "binary or string, not int64"),
+            (np.arange(2), {}, TypeError, "dtype S or V"),
+            ([b"a"], {"keys": [b"k", b"l"]}, ValueError, "2 keys beside 1"),
+            ([b"a"], {"partition": [0, 0]}, ValueError, "2 partitions beside 1 values"),
+            ([b"a"], {"partition": [1]}, ValueError, "there is no such partition"),
+            ([b"a"], {"timestamps_ms": [1, 2]}, ValueError, "2 timestamps beside 1 values"),
+            ([b"x" * 1000], {}, KafkaError, "where max_request_size allows 1000"),
+        ):
+            with pytest.raises(error, match=sentence):
+                producer.send_columns(topic, values, **how)  # type: ignore[arg-type]
+        assert producer.send_columns(topic, []) == []
+
+
+def test_memory_is_bounded(shared_broker: Server, topic: str) -> None:
+    """More than buffer_memory waits for acknowledgements, a record at a time and by column; all of it arrives."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap, buffer_memory=20_000, linger_ms=60_000) as producer:
+        for _ in range(300):
+            producer.send(topic, b"x" * 1000)
+            assert producer._accumulator.appender.used <= 20_000
+        producer.send_columns(topic, [b"y" * 1000] * 300)
+    assert [r.value[:1] for r in read_all(shared_broker, topic, 600) if r.value] == [b"x"] * 300 + [b"y"] * 300
+
+
+def test_memory_that_nobody_frees(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """Without a broker send() gives up after max_block_ms, with a retriable error; what waited fails in its time."""
+    broker = start_broker()
+    create(broker, topic)
+    settings = {"buffer_memory": 3000, "max_block_ms": 300, "delivery_timeout_ms": 3000}
+    with Producer(bootstrap_servers=broker.bootstrap, **settings) as producer:
+        assert producer.send(topic, b"").result(10).offset == 0
+        broker.kill()
+        waiting = [producer.send(topic, b"x" * 1400) for _ in range(2)]
+        with pytest.raises(KafkaError, match=r"buffer_memory of 3000 bytes was full for 0\.3 s") as caught:
+            producer.send(topic, b"x" * 1400)
+        assert caught.value.retriable
+        for delivery in waiting:
+            error = delivery.exception(20)
+            assert isinstance(error, KafkaError) and error.code == errors.REQUEST_TIMED_OUT
+            assert "were not acknowledged within 3 s" in error.message
+
+
+def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """Records sent while the broker is killed and started again are stored once each, and in their order."""
+    broker = start_broker()
+    create(broker, topic)
+    with Producer(bootstrap_servers=broker.bootstrap, linger_ms=1, batch_size=2000) as producer:
+        sent = []
+        for n in range(3000):
+            sent.append(producer.send(topic, b"%d" % n))
+            if n in (1000, 2000):
+                sent[500].result(30)
+                broker.kill()
+                broker.start()
+        producer.flush(60)
+        assert [delivery.result(0).offset for delivery in sent] == list(range(3000))
+    assert [r.value for r in read_all(broker, topic, 3000)] == [b"%d" % n for n in range(3000)]

@@ -1,0 +1,64 @@
+"""Columns on their way into batches: rows are encoded piece by piece, so that sending begins with the first batch."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from pybroker import core
+from pybroker.client import sources
+from pybroker.core import Encoder, SealedBatch
+
+NO_PARTITION: Final = -1
+"""The tag of batches for which a partition is still to be chosen."""
+
+_ROWS_FIRST: Final = 256
+_ROWS_MAX: Final = 1 << 14
+_BATCHES_MAX: Final = 4  # of one piece: what is made before it waits for memory
+
+
+def batches(
+    values: Any,
+    keys: Any,
+    *,
+    headers: Any,
+    partitions: Any,
+    timestamps_ms: Any,
+    now_ms: int,
+    count: int,
+    single: bool,
+    batch_size: int,
+    codec: int,
+    compress: Callable[[memoryview], bytes] | None,
+) -> Iterator[SealedBatch]:
+    """The batches of columns, their partition as tag; `count` is the topic's number of partitions;
+    `single`: they all go to one, whatever their keys.
+
+    Raises TypeError and ValueError for columns that cannot be, LogError 10 for a record of 2 GiB."""
+    column = sources.byte_column(values)
+    key_column = None if keys is None else sources.byte_column(keys)
+    rows = len(column)
+    places: Any = None
+    if partitions is not None:
+        places = sources.integers("partitions", partitions, "int32", rows)
+    elif key_column is not None and not single:
+        places = core.partitions_of(key_column, count)
+    encoder = Encoder(partitions=count, batch_size=batch_size, attributes=codec, compress=compress)
+    more = {
+        "keys": key_column,
+        "timestamps": _timestamps(timestamps_ms, now_ms, rows),
+        "headers": None if headers is None else sources.header_column(headers),
+        "partitions": places,
+    }
+    start, step = 0, _ROWS_FIRST
+    while start < rows:
+        stop = min(rows, start + step)
+        made = encoder.add(column, start=start, stop=stop, **more)
+        yield from made
+        start = stop
+        step = min(step * 2, _ROWS_MAX) if len(made) < _BATCHES_MAX else max(1, step // 2)
+    yield from encoder.finish()
+
+
+def _timestamps(given: Any, now_ms: int, rows: int) -> Any:
+    if given is None:
+        return now_ms
+    return given if isinstance(given, int) else sources.timestamps(given, rows)

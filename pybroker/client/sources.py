@@ -1,0 +1,104 @@
+"""What `send_columns` takes, as core reads it: Arrow and NumPy arrays in place, lists by their elements."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pybroker.client.arrays import ByteArray
+from pybroker.core import ByteColumn, HeaderColumn
+
+
+def byte_column(values: Any) -> ByteColumn:
+    """A column of bytes: an Arrow array of (large) binary or string or of binary with a fixed size, a NumPy array of
+    dtype S or V, a ByteArray, (data, offsets) buffers with int32 or int64 offsets, or bytes, str and None in a list.
+
+    TypeError for anything else."""
+    if isinstance(values, ByteColumn):
+        return values
+    if _is_arrow(values):
+        return _of_arrow(values)
+    if isinstance(values, np.ndarray):
+        return _of_numpy(values)
+    if isinstance(values, ByteArray):
+        valid = None if values.valid is None else np.packbits(values.valid, bitorder="little").data
+        return ByteColumn.of_offsets(values.data.data, values.offsets.data, validity=valid)
+    if isinstance(values, tuple) and len(values) == 2 and isinstance(values[1], np.ndarray):
+        data, offsets = values
+        if offsets.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise TypeError(f"offsets are int32 or int64, not {offsets.dtype}")
+        return ByteColumn.of_offsets(data, np.ascontiguousarray(offsets).data, large=offsets.dtype == np.int64)
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
+        return ByteColumn.of_list([value.encode() if isinstance(value, str) else value for value in values])
+    raise TypeError(f"a column is an Arrow or NumPy array, (data, offsets) or a list, not {type(values).__name__}")
+
+
+def _is_arrow(values: Any) -> bool:
+    return type(values).__module__.split(".")[0] == "pyarrow"
+
+
+def _of_numpy(values: np.ndarray[Any, Any]) -> ByteColumn:
+    if values.dtype.kind not in "SV" or values.ndim != 1:
+        raise TypeError(f"a NumPy column is one-dimensional and of dtype S or V, not {values.ndim}-d {values.dtype}")
+    return ByteColumn.of_fixed(
+        np.ascontiguousarray(values).view(np.uint8).data, values.dtype.itemsize, strip=values.dtype.kind == "S"
+    )
+
+
+def _of_arrow(values: Any) -> ByteColumn:
+    import pyarrow as pa
+
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+        kind = values.type
+    if pa.types.is_fixed_size_binary(kind):
+        values = values.cast(pa.binary())
+        kind = values.type
+    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    if not (large or pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        raise TypeError(f"an Arrow column is binary or string, not {kind}")
+    validity, offsets, data = values.buffers()
+    return ByteColumn.of_offsets(
+        b"" if data is None else data,
+        bytes(8) if offsets is None else offsets,
+        validity=validity,
+        start=values.offset,
+        length=len(values),
+        large=large,
+    )
+
+
+def header_column(headers: Any) -> HeaderColumn:
+    """Headers a row: an Arrow list of struct<key: string, value: binary>, or a list of lists of (key, value)."""
+    if isinstance(headers, HeaderColumn):
+        return headers
+    if _is_arrow(headers):
+        if hasattr(headers, "combine_chunks"):
+            headers = headers.combine_chunks()
+        validity, offsets = headers.buffers()[:2]
+        pairs = headers.values
+        keys, values = byte_column(pairs.field(0)), byte_column(pairs.field(1))
+        return HeaderColumn(offsets, keys, values, validity=validity, start=headers.offset, length=len(headers))
+    rows = [list(row or ()) for row in headers]
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    flat = [pair for row in rows for pair in row]
+    return HeaderColumn(ends.data, byte_column([key for key, _ in flat]), byte_column([value for _, value in flat]))
+
+
+def integers(what: str, values: Any, dtype: Any, rows: int) -> np.ndarray[Any, Any]:
+    """Numbers a row as one array; ValueError where it has another length."""
+    array = np.ascontiguousarray(np.asarray(values).astype(dtype, copy=False))
+    if len(array) != rows:
+        raise ValueError(f"{len(array)} {what} beside {rows} values")
+    return array
+
+
+def timestamps(values: Any, rows: int) -> np.ndarray[Any, Any]:
+    """Milliseconds a row, given as numbers or as datetime64 or Arrow timestamps."""
+    array = np.asarray(values)
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[ms]").view(np.int64)
+    return integers("timestamps", array, np.int64, rows)
