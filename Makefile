@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 BASE := $(VENV)/.base
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+BENCH := $(VENV)/.bench
 BUILT := $(VENV)/.built
 GENERATED := core/kafka.pxd
 SOURCES := $(filter-out $(GENERATED),$(wildcard core/*.pyx core/*.pxd core/*.h)) setup.py pybroker/errors.py
@@ -54,7 +55,7 @@ docs: $(BUILT) ## what code knows, written down: the APIs in README.md, docs/con
 	@$(PY) -m pybroker.config > docs/config.md
 
 .PHONY: bench
-bench: $(BUILT) $(DEV) ## the benchmarks, printed beside the limit of this machine
+bench: $(BUILT) $(BENCH) ## the benchmarks, printed beside the limit of this machine
 	@$(PY) -m pytest bench --benchmark-enable -p no:xdist -p no:cacheprovider -s $(PYTEST_ARGS)
 
 .PHONY: wheel
@@ -88,7 +89,7 @@ $(BASE): pyproject.toml | $(PY)
 	@$(editable) .
 	@touch $@
 
-$(DEMO) $(DEV): $(VENV)/.%: pyproject.toml $(BASE)
+$(DEMO) $(DEV) $(BENCH): $(VENV)/.%: pyproject.toml $(BASE)
 	@echo "Installing what make $* needs"
 	@$(editable) '.[$*]'
 	@touch $@

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import figures
+from bench import chart, figures
 
 
 def disk() -> Path:
@@ -55,3 +55,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(figures.machine(disk()))
         for line in figures.table():
             terminalreporter.write_line(line)
+    for path in chart.write(figures.machine(disk())):
+        terminalreporter.write_line(f"written: {path}")

@@ -55,6 +55,8 @@ def command(
     W4  one record a request, 16 connections            F1  read 1 MiB a request, 1 connection
     W5  the same, 5 requests deep                       F2  the same, 4 connections
                                                         F3  read 64 KiB a request, 4 connections
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
     outcomes = []
     with Bench(bootstrap_server, timeout_s=timeout_s, read_bytes=read_mib << 20) as bench:

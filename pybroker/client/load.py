@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
@@ -34,9 +34,6 @@ FETCH_WAIT_MS: Final = 0
 """The end of the log is answered at once: reading begins again at its start."""
 TIMEOUT_S: Final = 30.0
 CONFIGS: Final = {"segment.bytes": str(1 << 30)}
-
-Progress = Callable[[int], None]
-"""Told the requests that were answered so far, ten times a second."""
 
 
 class Workload(NamedTuple):
@@ -165,20 +162,32 @@ class Bench:
             self._prepare(workload, topic, stack).run(self.timeout_s, bytes_max=bytes_max)
 
     def _prepare(self, workload: Workload, topic: TopicInfo, stack: contextlib.ExitStack) -> "Prepared":
-        by_leader: dict[int, list[int]] = {}
+        leaders: dict[tuple[str, int], list[int]] = {}
         for partition in topic.partitions:
-            by_leader.setdefault(partition.leader, []).append(partition.partition)
-        leaders = sorted(by_leader)
-        sockets, turns = [], []
-        for i in range(workload.connections):
-            node = self.admin.cluster.nodes[leaders[i % len(leaders)]]
-            own = by_leader[node.id]
-            at = (i // len(leaders)) % len(own)
-            turns.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
-            sockets.append(stack.enter_context(_connect(node.host, node.port, self.timeout_s)))
-        frame, layout = _fetch(topic.name, workload) if workload.fetch_bytes else _produce(topic.name, workload)
-        fds = [s.fileno() for s in sockets]
-        return Prepared(workload, Load(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
+            node = self.admin.cluster.nodes[partition.leader]
+            leaders.setdefault((node.host, node.port), []).append(partition.partition)
+        return prepare(workload, topic.name, leaders, stack, timeout_s=self.timeout_s)
+
+
+def prepare(
+    workload: Workload,
+    topic: str,
+    leaders: Mapping[tuple[str, int], list[int]],
+    stack: contextlib.ExitStack,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> "Prepared":
+    """Connect to the leaders (address to the partitions it leads) in turn; `stack` closes the connections."""
+    addresses = sorted(leaders)
+    fds, turns = [], []
+    for i in range(workload.connections):
+        address = addresses[i % len(addresses)]
+        own = leaders[address]
+        at = (i // len(addresses)) % len(own)
+        turns.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
+        fds.append(stack.enter_context(_connect(*address, timeout_s)).fileno())
+    frame, layout = _fetch(topic, workload) if workload.fetch_bytes else _produce(topic, workload)
+    return Prepared(workload, Load(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
 
 
 class Prepared:
