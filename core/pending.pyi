@@ -23,7 +23,7 @@ class Delivery:
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record lies. Raises the KafkaError that refused it, TimeoutError if neither is known in time."""
     def exception(self, timeout_s: float | None = None) -> Any:
-        """Why the record was refused, as a KafkaError, None if it is acknowledged. TimeoutError if that is not known in time."""
+        """Why the record was refused, a KafkaError; None if acknowledged. TimeoutError if nobody knows in time."""
     def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
         """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
 
