@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
 from pybroker.core.pool cimport pool_t
+from pybroker.core.reader cimport warm_t
 from pybroker.core.session cimport session_t
 
 cdef enum:
@@ -35,7 +36,8 @@ cdef struct conn_t:
     conn_t* next                 # in its reactor's list of all, oldest activity first
     conn_t* previous
     conn_t* next_ready           # in the list of those that have something to do this turn
-    conn_t* next_note            # in the reactor's inbox
+    conn_t* next_note            # in the reactor's inbox, told of an append
+    conn_t* next_warmed          # in the reactor's inbox, read for
     void* reactor
     int64_t id                   # that Python knows it by; never used again
     int64_t active_ms
@@ -66,6 +68,9 @@ cdef struct conn_t:
     chunk_t* last
     parked_t* parked
     int32_t parked_count
+    int32_t reading              # tasks of a reader that will tell it
+    int32_t warmed               # the fetch that waits was read for: it looks no more whether it is cold
+    warm_t warm
     session_t* session           # PARKED in an incremental fetch: its session, held
 
 cdef chunk_t* chunk_new(int64_t room) noexcept nogil

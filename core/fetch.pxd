@@ -5,6 +5,7 @@ from pybroker.core.conn cimport conn_t
 from pybroker.core.cursor cimport cursor_t
 from pybroker.core.fetch_wire cimport fetch_t
 from pybroker.core.partition cimport notify_fn
+from pybroker.core.reader cimport warmed_fn
 from pybroker.core.registry cimport registry_t
 from pybroker.core.session cimport sessions_t
 
@@ -14,6 +15,7 @@ cdef struct fetcher_t:           # what a reactor fetches with
     sessions_t* sessions
     int64_t bytes_max            # of an answer
     notify_fn notify             # what a parked connection's watches call
+    warmed_fn warmed             # and who read for it
     int64_t errors               # partitions whose answer told one, since ever
     uint8_t* instead             # DECLINED: the frame that Python gets, to be freed; NULL: the one that came
     int64_t instead_bytes

@@ -26,6 +26,7 @@ from pybroker.core.log cimport log_t
 from pybroker.core.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.reader cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport (
     session_drop, session_new, session_next_epoch, session_t, session_to_end, session_track, sessions_add,
@@ -35,6 +36,7 @@ from pybroker.core.session cimport (
 cdef enum:
     EPOCH_FULL = 0               # a full fetch that asks for a session
     EPOCH_NONE = -1              # a full fetch that asks for none
+    READ_MS_MAX = 30000          # for a reader, before the reactor waits for the disk itself
 
 
 cdef void fetcher_free(fetcher_t* f) noexcept nogil:
@@ -128,9 +130,42 @@ cdef int park(fetcher_t* f, conn_t* c) noexcept nogil:
     return WAITS
 
 
+cdef bint is_read_first(fetcher_t* f, conn_t* c) noexcept nogil:
+    """Is something that the answer may have not in the page cache? Then a reader reads it, and tells the connection."""
+    cdef fetch_t* q = &f.request
+    cdef int64_t left = min(<int64_t>q.max_bytes, f.bytes_max), most
+    cdef cold_t* cold = NULL
+    cdef wanted_t* w
+    cdef int32_t i
+    if c.warmed:
+        c.warmed = 0
+        return False
+    if c.reading:
+        return True
+    for i in range(q.count):
+        w = &q.wanted[i]
+        most = min(<int64_t>w.most, left)
+        if reader_is_cold(w.partition.log, w.offset, most, &c.warm):
+            if cold == NULL:
+                cold = cold_new(f.warmed, c)
+            if cold != NULL:
+                cold_wish(cold, w.partition.log, w.offset, most)
+            left -= most
+        if left <= 0:
+            break
+    if cold == NULL or not cold_put(cold):
+        return False
+    c.reading += 1
+    return True
+
+
 cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     """Find enough for an answer: DONE; WAITS once it is parked, holding nothing; DECLINED or REFUSED."""
     cdef bint again = c.state == PARKED, settled = False
+    if not (again and now_ms >= c.deadline_ms) and is_read_first(f, c):
+        if not again:
+            c.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
+        return WAITS
     if not find(f, &settled):
         return DECLINED
     if settled or (again and now_ms >= c.deadline_ms):
@@ -139,7 +174,7 @@ cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     conn_unwatch(c)
     if park(f, c) != WAITS:
         return REFUSED
-    if not again:
+    if not again or c.deadline_ms > now_ms + f.request.max_wait_ms:
         c.deadline_ms = now_ms + f.request.max_wait_ms
     if not find(f, &settled):
         return DECLINED

@@ -119,7 +119,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     if verdict == WAITS:
         if c.ended:
             c.deadline_ms = r.now_ms
-        if c.state != PARKED and heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
+        heap_remove(r.heap, &r.heap_count, c)  # with another deadline, perhaps
+        if heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
             return REFUSED
         c.state = PARKED
     elif verdict == DECLINED:

@@ -52,6 +52,7 @@ cdef struct reactor_t:
     note_t* notes
     note_t* notes_last
     sync_t* synced               # acknowledgements that need wait for the disk no longer
+    conn_t* warmed               # connections that a reader read for
     conn_t* woken                # parked connections that were told of an append
     int32_t rung                 # the bell was rung for what is in the inbox
     conn_t* oldest               # all connections, by last activity

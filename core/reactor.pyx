@@ -67,6 +67,7 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
     r.fetch.sessions = &plane.sessions
     r.fetch.bytes_max = plane.fetch_bytes_max
     r.fetch.notify = told
+    r.fetch.warmed = warmed
     r.turn.synced = synced
     pthread_mutex_init(&r.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
@@ -83,7 +84,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     cdef note_t* n
     take_inbox(r)
     while r.oldest != NULL:
-        while r.oldest.syncing > 0:
+        while r.oldest.syncing > 0 or r.oldest.reading > 0:
             usleep(SYNC_LOOK_US)
             take_inbox(r)
         forget(r, r.oldest)
@@ -138,6 +139,17 @@ cdef void synced(sync_t* s) noexcept nogil:
     pthread_mutex_unlock(&r.lock)
 
 
+cdef void warmed(void* owner) noexcept nogil:
+    """What a parked fetch asked for is in the page cache. From a reader's thread."""
+    cdef conn_t* c = <conn_t*>owner
+    cdef reactor_t* r = <reactor_t*>c.reactor
+    pthread_mutex_lock(&r.lock)
+    c.next_warmed = r.warmed
+    r.warmed = c
+    wake(r)
+    pthread_mutex_unlock(&r.lock)
+
+
 cdef void told(watch_t* w) noexcept nogil:
     """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
     cdef conn_t* c = <conn_t*>w.owner
@@ -158,6 +170,7 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     cdef conn_t* next_woken
     cdef sync_t* s
     cdef sync_t* next_synced
+    cdef conn_t* w
     pthread_mutex_lock(&r.lock)
     n = r.notes
     r.notes = r.notes_last = NULL
@@ -165,6 +178,8 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     r.woken = NULL
     s = r.synced
     r.synced = NULL
+    w = r.warmed
+    r.warmed = NULL
     r.rung = 0
     next_woken = c
     while next_woken != NULL:
@@ -176,6 +191,11 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
         if c.state == PARKED:
             make_ready(r, c)
         c = next_woken
+    while w != NULL:
+        w.reading -= 1
+        w.warmed = w.state == PARKED
+        make_ready(r, w)
+        w = w.next_warmed
     while s != NULL:
         next_synced = s.next
         take_synced(r, s)
@@ -346,7 +366,7 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         sent += c.bytes_out
         if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
             close_conn(r, c, "")
-        if c.syncing:
+        if c.syncing or (c.state == CLOSING and c.reading):
             pass                 # what is told when that ends makes it ready
         elif c.state == CLOSING:
             c.is_ready = 1       # not again in the list of the next turn

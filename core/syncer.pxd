@@ -1,12 +1,13 @@
-# Group commit: one thread a log dir that makes durable what its acknowledgements wait for.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uintptr_t
+# Group commit: a thread of a log dir makes durable what its acknowledgements wait for; another one reads what is cold.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from pybroker.core.quiesce cimport pthread_cond_t, pthread_mutex_t
+from pybroker.core.worker cimport task_t, worker_t
 
 ctypedef void (*synced_fn)(sync_t* s) noexcept nogil
 
 cdef struct sync_t:          # somebody waits for a log to be durable up to an offset
-    sync_t* next
+    task_t task
+    sync_t* next             # for who was told
     void* log                # held; its log_t
     int64_t end
     int32_t status           # 0, or why it is not
@@ -17,14 +18,9 @@ cdef struct sync_t:          # somebody waits for a log to be durable up to an o
 
 cdef struct syncer_t:        # of one log dir
     syncer_t* next
-    pthread_mutex_t lock
-    pthread_cond_t wake
-    uintptr_t thread
-    int32_t started
-    int32_t stopping
+    worker_t worker
+    worker_t reader
     int32_t failed           # a sync failed: nothing in the log dir is trusted any more
-    sync_t* first
-    sync_t* last
     char directory[<int>2048]
 
 cdef syncer_t* syncer_new(const char* directory) noexcept nogil

@@ -6,54 +6,36 @@ logs were done. A sync that fails takes the whole log dir offline: the kernel te
 """
 
 from libc.errno cimport EAGAIN
-from libc.stdint cimport int64_t, uint8_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
 
-from pybroker.core.atomic cimport load_i32
 from pybroker.core.flusher cimport log_sync
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_drop, log_durable, log_hold, log_t
-from pybroker.core.quiesce cimport (
-    pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
-)
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_create(uintptr_t* thread, void* how, void* (*run)(void*) noexcept nogil, void* what)
-    int pthread_join(uintptr_t thread, void** result)
-    int pthread_cond_init(pthread_cond_t* c, void* how)
-    int pthread_cond_destroy(pthread_cond_t* c)
-    int pthread_cond_signal(pthread_cond_t* c)
-    int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m)
+from pybroker.core.log cimport log_drop, log_durable, log_hold, log_offline, log_t
+from pybroker.core.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
 
 
 cdef syncer_t* syncer_new(const char* directory) noexcept nogil:
-    """Of a log dir; its thread begins when it is first needed."""
+    """Of a log dir; its threads begin when they are first needed."""
     cdef syncer_t* s = <syncer_t*>calloc(1, sizeof(syncer_t))
     if s == NULL:
         return NULL
-    pthread_mutex_init(&s.lock, NULL)
-    pthread_cond_init(&s.wake, NULL)
+    worker_init(&s.worker)
+    worker_init(&s.reader)
     snprintf(s.directory, sizeof(s.directory), "%s", directory)
     return s
 
 
 cdef void syncer_stop(syncer_t* s) noexcept nogil:
-    """End the thread once nothing waits any more; what comes later fails at once."""
-    cdef bint started
-    pthread_mutex_lock(&s.lock)
-    s.stopping = 1
-    started = s.started
-    s.started = 0
-    pthread_cond_signal(&s.wake)
-    pthread_mutex_unlock(&s.lock)
-    if started:
-        pthread_join(s.thread, NULL)
+    """End the threads once nothing waits any more; what comes later fails at once."""
+    worker_stop(&s.worker)
+    worker_stop(&s.reader)
 
 
 cdef void syncer_free(syncer_t* s) noexcept nogil:
-    pthread_cond_destroy(&s.wake)
-    pthread_mutex_destroy(&s.lock)
+    worker_destroy(&s.worker)
+    worker_destroy(&s.reader)
     free(s)
 
 
@@ -62,6 +44,7 @@ cdef sync_t* sync_new(void* log, int64_t end, synced_fn done, void* owner, uint8
     if s == NULL:
         return NULL
     log_hold(<log_t*>log)
+    s.task.run = work
     s.log = log
     s.end = end
     s.done = done
@@ -84,50 +67,17 @@ cdef void finish(sync_t* s) noexcept nogil:
 
 cdef void sync_put(sync_t* s) noexcept nogil:
     """Have the syncer of its log dir work at it; it is done, well or not, on another thread or already here."""
-    cdef syncer_t* y = (<log_t*>s.log).syncer
-    pthread_mutex_lock(&y.lock)
-    if not y.started and not y.stopping:
-        y.started = pthread_create(&y.thread, NULL, run, y) == 0
-    if not y.started:
-        pthread_mutex_unlock(&y.lock)
+    if not worker_put(&(<log_t*>s.log).syncer.worker, &s.task):
         s.status = -EAGAIN
         finish(s)
-        return
-    s.next = NULL
-    if y.last != NULL:
-        y.last.next = s
-    else:
-        y.first = s
-    y.last = s
-    pthread_cond_signal(&y.wake)
-    pthread_mutex_unlock(&y.lock)
 
 
-cdef void work(sync_t* s) noexcept nogil:
+cdef void work(task_t* task) noexcept nogil:
     """Make a log durable, unless somebody before did."""
+    cdef sync_t* s = <sync_t*>task
     cdef log_t* l = <log_t*>s.log
-    if load_i32(&l.syncer.failed) or load_i32(&l.offline):
+    if log_offline(l):
         s.status = KAFKA_STORAGE_ERROR
     elif log_durable(l) < s.end:
         s.status = log_sync(l)
-
-
-cdef void* run(void* syncer) noexcept nogil:
-    """The thread: all that waits, again and again."""
-    cdef syncer_t* y = <syncer_t*>syncer
-    cdef sync_t* s
-    cdef sync_t* after
-    while True:
-        pthread_mutex_lock(&y.lock)
-        while y.first == NULL and not y.stopping:
-            pthread_cond_wait(&y.wake, &y.lock)
-        s = y.first
-        y.first = y.last = NULL
-        pthread_mutex_unlock(&y.lock)
-        if s == NULL:
-            return NULL
-        while s != NULL:
-            after = s.next
-            work(s)
-            finish(s)
-            s = after
+    finish(s)

@@ -1,0 +1,154 @@
+"""Cold reads: what is not in the page cache is read by another thread, and the reactor serves the others meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker import core
+from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch
+
+BATCHES = 64
+BATCH_BYTES = 100_000
+READ_MS = 400
+PATIENCE_SECONDS = 20
+
+
+@pytest.fixture
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A stage on a real disk: partition 0 has six megabytes in six sealed segments, none of it in the page cache."""
+    stage = Stage(tmp_path_factory.mktemp("disk"))
+    stage.log.configure({"segment.bytes": 1 << 20})
+    for n in range(BATCHES):
+        stage.log.append(batch(bytes([n]) * BATCH_BYTES), now_ms=1)
+    stage.log.roll()
+    stage.log.flush()
+    chill(stage)
+    yield stage
+    stage.close()
+
+
+def chill(stage: Stage) -> None:
+    """Have the kernel forget the log's pages; skip where it does not."""
+    for path in sorted(Path(stage.log.directory).glob("*.log")):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if path.stat().st_size:
+                os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+                pytest.skip("this file system keeps its pages")
+        except BlockingIOError:
+            pass
+        except OSError:
+            pytest.skip("this file system does not tell what is in the cache")
+        finally:
+            os.close(fd)
+
+
+def values(client: Client) -> list[int]:
+    """Which batches the next answer has, by the byte that they are full of."""
+    part = client.receive(FETCH, 12)[1].responses[0].partitions[0]
+    assert part.error_code == 0
+    data = bytes(part.records)
+    return [data[position + 1000] for position, _ in core.iter_batches(data)]
+
+
+def test_a_cold_fetch_waits_and_others_do_not(disk: Stage) -> None:
+    """While a thread reads, the turn of the reactor goes on: the produce behind it is answered first."""
+    reader, writer = Client(disk), Client(disk)
+    disk.broker.arm("segment.read", "sleep", READ_MS)
+    began = time.monotonic()
+    reader.fetch(0)
+    writer.produce(batch(b"x"), partition=1)
+    disk.step()
+    assert writer.receive(PRODUCE, 9)[0] == 1 and reader.quiet()
+    assert time.monotonic() - began < READ_MS / 1000
+    disk.plane.start()
+    assert values(reader) == list(range(10)) and time.monotonic() - began >= READ_MS / 1000
+
+
+def test_no_produce_waits_for_a_cold_reader(disk: Stage) -> None:
+    """Each cold read of a client takes its time; the slowest produce of another one meanwhile takes less than half."""
+    disk.broker.arm("segment.read", "sleep", READ_MS, times=3)
+    reader, writer = Client(disk), Client(disk)
+    reader.sock.settimeout(PATIENCE_SECONDS)
+    disk.plane.start()
+    seen: list[int] = []
+
+    def read() -> None:
+        while len(seen) < BATCHES:
+            reader.fetch(len(seen))
+            seen.extend(values(reader))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    worst = 0.0
+    while thread.is_alive():
+        began = time.monotonic()
+        writer.produce(batch(b"x"), partition=1)
+        writer.receive(PRODUCE, 9)
+        worst = max(worst, time.monotonic() - began)
+    thread.join()
+    assert seen == list(range(BATCHES))
+    assert worst < READ_MS / 1000 / 2
+
+
+def test_a_session_reads_cold_partitions(disk: Stage) -> None:
+    """The changes of an incremental fetch are made once, though it is executed again when the pages are there."""
+    client = Client(disk)
+    client.fetch_in((0, 0), {1: 0})
+    disk.step()
+    session = client.receive(FETCH, 12)[1].session_id
+    disk.broker.arm("segment.read", "sleep", 50)
+    client.fetch_in((session, 1), {0: 30})
+    disk.step()
+    assert client.quiet()
+    disk.plane.start()
+    response = client.receive(FETCH, 12)[1]
+    assert (response.error_code, response.session_id) == (0, session)
+    assert len(response.responses[0].partitions[0].records) > BATCH_BYTES
+    client.fetch_in((session, 2), {0: BATCHES})
+    assert client.receive(FETCH, 12)[1].error_code == 0
+
+
+@pytest.mark.parametrize("ending", ["the client goes", "the plane ends", "the partition goes"])
+def test_ends_while_a_reader_reads(disk: Stage, ending: str) -> None:
+    """Nothing is freed under the thread, and nothing is told to nobody."""
+    client = Client(disk)
+    disk.broker.arm("segment.read", "sleep", READ_MS)
+    client.fetch(0)
+    disk.step()
+    assert client.quiet()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    if ending == "the client goes":
+        client.sock.close()
+        while disk.plane.stats()[0]["connections"]:
+            assert time.monotonic() < deadline
+            disk.plane.step(0, 20)
+    elif ending == "the plane ends":
+        disk.plane.stop()
+        disk.plane = core.Plane(disk.broker)
+    else:
+        disk.plane.withdraw(disk.log)
+        disk.broker.delete(disk.log)
+        letters = disk.plane.take()
+        while not letters:
+            assert time.monotonic() < deadline
+            disk.plane.step(0, 20)
+            letters = disk.plane.take()
+        ((kind, _, token, _),) = letters
+        assert kind == "request"
+        disk.plane.reply(token, None, close=True)
+
+
+def test_a_full_wait_begins_when_the_pages_are_there(disk: Stage) -> None:
+    """min_bytes that the log does not have: the fetch reads, then waits its time for more, and is answered with all."""
+    client = Client(disk)
+    client.fetch(60, max_wait_ms=100, min_bytes=1 << 30)
+    disk.plane.start()
+    assert values(client) == [60, 61, 62, 63]
