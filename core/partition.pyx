@@ -8,7 +8,7 @@ goes out in front of the untouched rest: the caller's bytes are never written to
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
+from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_ptr
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
@@ -68,27 +68,29 @@ cdef void partition_drop(void* partition) noexcept nogil:
 cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
     """Be told of the next append. The watcher looks once more after this call: what came before is not told.
 
-    The watcher keeps the partition alive, and takes its watch back before it goes."""
+    The watcher keeps the partition alive, and takes its watch back before it goes. Who watches already goes on to."""
     pthread_mutex_lock(&p.watch_mutex)
-    w.partition = p
-    w.previous = NULL
-    w.next = p.watches
-    if p.watches != NULL:
-        p.watches.previous = w
-    p.watches = w
-    add_i32(&p.watched, 1)
+    if w.partition == NULL:
+        w.previous = NULL
+        w.next = p.watches
+        if p.watches != NULL:
+            p.watches.previous = w
+        p.watches = w
+        store_ptr(<void**>&w.partition, p)
+        add_i32(&p.watched, 1)
     pthread_mutex_unlock(&p.watch_mutex)
 
 
 cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
+    """From the last store on its watcher may free it."""
     if w.previous != NULL:
         w.previous.next = w.next
     else:
         p.watches = w.next
     if w.next != NULL:
         w.next.previous = w.previous
-    w.partition = NULL
     add_i32(&p.watched, -1)
+    store_ptr(<void**>&w.partition, NULL)
 
 
 cdef void partition_unwatch(watch_t* w) noexcept nogil:
@@ -110,8 +112,8 @@ cdef void partition_tell(partition_t* p) noexcept nogil:
     pthread_mutex_lock(&p.watch_mutex)
     while p.watches != NULL:
         w = p.watches
+        w.notify(w)              # first: who finds itself unlinked need not wait for this mutex
         unlink_watch(p, w)
-        w.notify(w)
     pthread_mutex_unlock(&p.watch_mutex)
 
 

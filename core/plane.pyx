@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64
+from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.counters cimport api_dict, histogram_dict
@@ -211,8 +211,7 @@ cdef class Plane:
         """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after it."""
         cdef uintptr_t address = self.bells[partition]
         cdef bell_t* bell = <bell_t*>address
-        if load_ptr(<void**>&bell.watch.partition) == NULL:
-            partition_watch(partition.state, &bell.watch)
+        partition_watch(partition.state, &bell.watch)
 
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
