@@ -10,7 +10,7 @@ is not asked about; what was seen in the cache is remembered for the connection 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pybroker.core.atomic cimport load_i64, load_ptr
+from pybroker.core.atomic cimport load_ptr
 from pybroker.core.index cimport entry_t, index_floor
 from pybroker.core.log cimport log_drop, log_hold, log_t, log_view, segment_limit, segments_floor, segments_t, view_t
 from pybroker.core.quiesce cimport pin, unpin
