@@ -7,20 +7,21 @@ there twice. With repeatHeaders each row of a stream carries where it comes from
 row that is written again has the same four, as long as the query computes its rows in the same order again.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
+from pybroker.client.arrow import HEADERS
 from pybroker.client.producer import Delivery, Producer
 from pybroker.errors import INVALID_CONFIG, INVALID_RECORD, KafkaError
 from pybroker.spark.options import SinkOptions
 
 if TYPE_CHECKING:
-    import pyarrow
+    from pyspark.sql.types import StructType
 
 _TEXT: Final = ("string", "binary")
 ACCEPTED: Final[dict[str, tuple[str, ...]]] = {
@@ -36,8 +37,6 @@ REPEAT_HEADERS: Final = ("pybroker.query", "pybroker.batch", "pybroker.partition
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
-Headers = tuple[tuple[str, bytes | None], ...]
-
 
 class Written(WriterCommitMessage):
     """What a task has written, all of it acknowledged."""
@@ -49,11 +48,11 @@ class Written(WriterCommitMessage):
 class RowWriter:
     """Writes the rows of tasks; what is wrong with the schema is said before the first of them."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: "StructType") -> None:
         self.options = options
         _check(options, schema)
 
-    def write(self, batches: "Iterable[pyarrow.RecordBatch]", repeats: Iterator[Headers]) -> Written:
+    def write(self, batches: Iterable[pa.RecordBatch], marks: "Marks | None" = None) -> Written:
         """Every row, acknowledged. KafkaError of the first that was refused."""
         rows = 0
         refused: list[KafkaError] = []
@@ -65,12 +64,22 @@ class RowWriter:
 
         with Producer(bootstrap_servers=self.options.bootstrap, acks="all", **self.options.client) as producer:
             for batch in batches:
-                for topic, partition, key, value, headers in self._rows(batch):
-                    if topic is None:
-                        raise KafkaError(INVALID_RECORD, f"row {rows} has no topic, and the option topic is not set")
-                    marked = headers + next(repeats)
-                    producer.send(topic, value, key=key, headers=marked, partition=partition, on_delivery=note)
-                    rows += 1
+                headers = batch.column("headers") if self._has_headers(batch) else None
+                if marks is not None:
+                    headers = marks.added(headers, rows, batch.num_rows)
+                columns = _with_headers(batch, headers)
+                for topic, rows_of_topic in self._by_topic(columns, rows):
+                    for partition, part in _by_partition(rows_of_topic):
+                        names = part.schema.names
+                        producer.send_columns(
+                            topic,
+                            part.column("value"),
+                            part.column("key") if "key" in names else None,
+                            headers=part.column("headers") if "headers" in names else None,
+                            partition=partition,
+                            on_delivery=note,
+                        )
+                rows += batch.num_rows
                 if refused:
                     break
             producer.flush()
@@ -78,60 +87,99 @@ class RowWriter:
             raise refused[0]
         return Written(rows)
 
-    def _rows(self, batch: "pyarrow.RecordBatch") -> Iterator[tuple[str | None, int | None, Any, Any, Headers]]:
-        """(topic, partition, key, value, headers) of each row."""
-        names = batch.schema.names
+    def _has_headers(self, batch: pa.RecordBatch) -> bool:
+        return self.options.include_headers and "headers" in batch.schema.names
 
-        def column(name: str) -> Iterable[Any]:
-            return batch.column(name).to_pylist() if name in names else itertools.repeat(None, batch.num_rows)
+    def _by_topic(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each topic, in their order. KafkaError for a row without one."""
+        if self.options.topic is not None:
+            yield self.options.topic, batch
+            return
+        topics = batch.column("topic")
+        if topics.null_count:
+            row = first_row + pc.index(pc.is_null(topics), True).as_py()
+            raise KafkaError(INVALID_RECORD, f"row {row} has no topic, and the option topic is not set")
+        found = pc.unique(topics).to_pylist()
+        for topic in found:
+            yield topic, batch if len(found) == 1 else batch.filter(pc.equal(topics, topic))
 
-        topics = column("topic") if self.options.topic is None else itertools.repeat(self.options.topic)
-        headers = column("headers") if self.options.include_headers else itertools.repeat(None)
-        for topic, partition, key, value, pairs in zip(
-            topics, column("partition"), column("key"), column("value"), headers, strict=False
-        ):
-            yield topic, partition, key, value, tuple((pair["key"], pair["value"]) for pair in pairs or ())
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array | None, pa.RecordBatch]]:
+    """The rows that name their partition, with it, and those for which the key decides."""
+    column = batch.column("partition") if "partition" in batch.schema.names else None
+    if column is None or column.null_count == len(column):
+        yield None, batch
+    elif not column.null_count:
+        yield column, batch
+    else:
+        named = batch.filter(pc.is_valid(column))
+        yield named.column("partition"), named
+        yield None, batch.filter(pc.is_null(column))
+
+
+def _with_headers(batch: pa.RecordBatch, headers: pa.Array | None) -> pa.RecordBatch:
+    """The columns that records are made of, and these headers."""
+    names = [name for name in ("topic", "partition", "key", "value") if name in batch.schema.names]
+    columns = [batch.column(name) for name in names]
+    if headers is not None:
+        names.append("headers")
+        columns.append(headers)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+class Marks:
+    """The headers that tell a row of a stream from all others: query, batch, partition, and its place in the task."""
+
+    def __init__(self, query: str, batch: str, partition: int) -> None:
+        self._fixed = [query.encode(), batch.encode(), str(partition).encode()]
+
+    def added(self, headers: pa.Array | None, first: int, count: int) -> pa.Array:
+        """The headers of rows, and behind them the marks of rows `first` and on."""
+        index = [str(number).encode() for number in range(first, first + count)]
+        marked = [list(zip(REPEAT_HEADERS, (*self._fixed, each), strict=True)) for each in index]
+        if headers is not None:
+            for own, more in zip(headers.to_pylist(), marked, strict=True):
+                more[:0] = [(pair["key"], pair["value"]) for pair in own or ()]
+        pairs = [[{"key": key, "value": value} for key, value in each] for each in marked]
+        return pa.array(pairs, HEADERS)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
     """df.write: rows are appended; a job that fails leaves those that were acknowledged."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
         if overwrite:
             raise KafkaError(INVALID_CONFIG, 'a topic is only appended to: say mode("append")')
         if options.repeat_headers:
             raise KafkaError(INVALID_CONFIG, "repeatHeaders is for streams: a batch job has no batches to tell apart")
         self.writer = RowWriter(options, schema)
 
-    def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> Written:
-        return self.writer.write(iterator, itertools.repeat(()))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self.writer.write(iterator)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
     """df.writeStream: a batch is committed when all of its rows are acknowledged."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
         if overwrite:
             raise KafkaError(INVALID_CONFIG, 'a topic is only appended to: say outputMode("append") or "update"')
         self.options = options
         self.writer = RowWriter(options, schema)
 
-    def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> Written:
-        return self.writer.write(iterator, _numbered() if self.options.repeat_headers else itertools.repeat(()))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self.writer.write(iterator, _marks() if self.options.repeat_headers else None)
 
 
-def _numbered() -> Iterator[Headers]:
-    """The headers of the rows of this task: query, batch, partition, and the row's place in it."""
-    context = TaskContext.get()
+def _marks() -> Marks:
+    """Those of the task that this runs in."""
+    context: Any = TaskContext.get()
     assert context is not None, "rows are written in tasks"
-    query = context.getLocalProperty(_QUERY_PROPERTY) or ""
-    batch = context.getLocalProperty(_BATCH_PROPERTY) or ""
-    of_task = (query.encode(), batch.encode(), str(context.partitionId()).encode())
-    for index in itertools.count():
-        yield tuple(zip(REPEAT_HEADERS, (*of_task, str(index).encode()), strict=True))
+    query, batch = context.getLocalProperty(_QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
+    return Marks(query or "", batch or "", context.partitionId())
 
 
-def _check(options: SinkOptions, schema: StructType) -> None:
+def _check(options: SinkOptions, schema: "StructType") -> None:
     """KafkaError for a schema that no record can be made of."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
