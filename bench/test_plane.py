@@ -91,7 +91,8 @@ def servers(shared_log_dir: Path) -> Iterator[list[Peer]]:
                 started.append(stack.enter_context(peers.Kafka391(shared_log_dir / "kafka")))
             except peers.MissingJava as missing:
                 print(f"\n  without Kafka: {missing}")
-        yield [Peer(name, s.process.pid, ("127.0.0.1", s.port)) for name, s in zip((OURS, KAFKA), started, strict=False)]
+        named = zip((OURS, KAFKA), started, strict=False)
+        yield [Peer(name, server.process.pid, ("127.0.0.1", server.port)) for name, server in named]
     os.sched_setaffinity(0, own)
 
 
