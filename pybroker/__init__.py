@@ -6,15 +6,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pybroker.client.admin import Admin
+    from pybroker.client.aio import AsyncConsumer, AsyncProducer
     from pybroker.client.consumer import Consumer
     from pybroker.client.producer import Producer
     from pybroker.errors import KafkaError
     from pybroker.model import TopicPartition
 
-__all__ = ["Admin", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
+__all__ = ["Admin", "AsyncConsumer", "AsyncProducer", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
 
 _HOMES = {
     "Admin": "pybroker.client.admin",
+    "AsyncConsumer": "pybroker.client.aio",
+    "AsyncProducer": "pybroker.client.aio",
     "Consumer": "pybroker.client.consumer",
     "KafkaError": "pybroker.errors",
     "Producer": "pybroker.client.producer",

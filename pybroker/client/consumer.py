@@ -62,6 +62,7 @@ class Consumer:
         self._fetcher = Fetcher(self._network, s, self._positions, self._bell)
         self._reader = Reader(self._fetcher, self._positions, check_crcs=s.check_crcs)
         self._lookups = Lookups(self._network, s)
+        self._columns: dict[tuple[str, ...], Columns] = {}
         self._commits: Commits | None = None
         self._group: Group | None = None
         if s.group_id is not None:
@@ -346,7 +347,11 @@ class Consumer:
         timestamp_unit: Literal["ms", "us"],
         tag: Callable[[TopicPartition], object],
     ) -> ColumnBatch:
-        columns = Columns(names, timestamp_unit=timestamp_unit, decompress=decompress)
+        key = (*names, timestamp_unit)
+        columns = self._columns.get(key)  # one that was used before begins as large as it was
+        if columns is None:
+            columns = Columns(key[:-1], timestamp_unit=timestamp_unit, decompress=decompress)
+            self._columns[key] = columns
 
         def read() -> int:
             self._reader.columns(columns, most, tag)
@@ -365,6 +370,11 @@ class Consumer:
             if found or now_s >= deadline_s:
                 return found
             self._bell.wait(min(deadline_s, due_s) - now_s)
+
+    def listen(self, call: Callable[[], object] | None) -> None:
+        """Have a call made, on a thread of the client's, whenever a poll() may have something new to do or to return;
+        None ends that. For those who wait by other means, as an event loop does."""
+        self._bell.also = call
 
     def __iter__(self) -> "Consumer":
         return self

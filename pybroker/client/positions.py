@@ -103,16 +103,17 @@ class Positions:
 
 
 class Bell:
-    """What a caller waits on until something happened; `also` is called too, at each ring."""
+    """What a caller waits on until something happened; `also`, if it is set, is called too, at each ring."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self.also: list[Callable[[], object]] = []
+        self.also: Callable[[], object] | None = None
 
     def ring(self) -> None:
         self._event.set()
-        for call in self.also:
-            call()
+        also = self.also
+        if also is not None:
+            also()
 
     def wait(self, timeout_s: float) -> None:
         """Return at the next ring, or at once if one came since the last wait."""

@@ -94,6 +94,26 @@ class Producer:
             made.add_done_callback(on_delivery)
         return made
 
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery | None:
+        """`send` where that needs no wait; None, and nothing sent, where it might."""
+        made = self._append(topic, value, key, headers, partition, timestamp_ms)
+        if made == core.NO_CHOICE:
+            self._choose(topic)
+            made = self._append(topic, value, key, headers, partition, timestamp_ms)
+        return None if isinstance(made, int) else made
+
+    def _choose(self, topic: str) -> None:
+        known = self._network.view.topics.get(topic)
+        self._accumulator.choose(topic, [p.partition for p in known.partitions if p.leader >= 0] if known else [])
+
     def _see_to(self, made: Delivery | int, topic: str, *record: Any) -> Delivery:
         """Do what stood in the way of a record, and append it again."""
         deadline_s = time.monotonic() + self._block_s
@@ -107,9 +127,7 @@ class Producer:
                 if partition is not None and not self._accumulator.knows(topic, partition):
                     raise ValueError(f"a partition is 0 or more, not {partition}")
             elif made == core.NO_CHOICE:
-                known = self._network.view.topics.get(topic)
-                led = [p.partition for p in known.partitions if p.leader >= 0] if known else []
-                self._accumulator.choose(topic, led)
+                self._choose(topic)
             else:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or not self._accumulator.wait_for_memory(left_s):

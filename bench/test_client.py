@@ -1,0 +1,189 @@
+"""The client beside confluent-kafka: the same broker, the same records of 100 bytes, one process, turn by turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka as ck
+import numpy as np
+import pytest
+
+from bench.figures import show
+from pybroker.client.admin import Admin
+from pybroker.client.consumer import Consumer
+from pybroker.client.producer import Producer
+from pybroker.model import TopicPartition
+from pybroker.testing import BrokerHandle
+
+VALUE = b"x" * 100
+SENT = 1_000_000
+BY_COLUMN = 8_000_000
+READ = 4_000_000
+ROUNDS = 4
+TOPIC = "bench"
+
+SEND_SHARE_MIN = 1.2
+COLUMNS_SHARE_MIN, COLUMNS_RATE_MIN = 8.0, 8e6
+POLL_SHARE_MIN = 1.5
+ARROW_RATE_MIN = 12e6
+
+
+@pytest.fixture
+def bootstrap(log_dir: Any) -> Iterator[str]:
+    """A broker in a process of its own."""
+    settings = {"log.segment.bytes": 1 << 30}  # as in production
+    with BrokerHandle(mode="subprocess", data_dir=str(log_dir), settings=settings) as broker:
+        broker.create_topic(TOPIC)
+        yield broker.bootstrap_servers
+
+
+def emptied(bootstrap: str) -> None:
+    """The disk and the page cache are to be the same for all."""
+    with Admin(bootstrap) as admin:
+        admin.delete_records({TopicPartition(TOPIC, 0): -1})
+
+
+def best(bootstrap: str, loops: dict[str, Callable[[], float]], *, empty: bool) -> dict[str, float]:
+    """The best rate of each, in turns; noise only ever takes away."""
+    rates: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(ROUNDS):
+        for name, loop in loops.items():
+            rates[name].append(loop())
+            if empty:
+                emptied(bootstrap)
+    return {name: max(found) for name, found in rates.items()}
+
+
+def rate(count: int, start_s: float) -> float:
+    return count / (time.perf_counter() - start_s)
+
+
+def theirs_sent(bootstrap: str) -> float:
+    settings = {"bootstrap.servers": bootstrap, "acks": 1, "queue.buffering.max.messages": SENT + 1, "linger.ms": 5}
+    producer = ck.Producer({**settings, "queue.buffering.max.kbytes": 1 << 20})
+    produce, start_s = producer.produce, time.perf_counter()
+    for n in range(SENT):
+        produce(TOPIC, VALUE)
+        if not n & 0xFFF:
+            producer.poll(0)
+    producer.flush()
+    return rate(SENT, start_s)
+
+
+def ours_sent(bootstrap: str) -> float:
+    with Producer(bootstrap_servers=bootstrap, acks=1) as producer:
+        send, start_s = producer.send, time.perf_counter()
+        for _ in range(SENT):
+            last = send(TOPIC, VALUE)
+        producer.flush()
+        assert last.result(0).offset >= SENT - 1
+        return rate(SENT, start_s)
+
+
+def ours_by_column(bootstrap: str) -> float:
+    values = np.full(BY_COLUMN, VALUE, "V100")
+    with Producer(bootstrap_servers=bootstrap, acks=1) as producer:
+        start_s = time.perf_counter()
+        last = producer.send_columns(TOPIC, values)[-1]
+        producer.flush()
+        made = rate(BY_COLUMN, start_s)
+        assert last.exception(0) is None
+        return made
+
+
+def test_send(bootstrap: str) -> None:
+    """One record a call, acks=1."""
+    loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_sent(bootstrap)}
+    found = best(bootstrap, loops, empty=True)
+    share = found["ours"] / found["theirs"]
+    show(
+        "Producer.send",
+        "100 B, acks=1",
+        f"{found['ours'] / 1e6:.2f} M records/s",
+        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
+        f"{share:.2f}x (>= {SEND_SHARE_MIN})",
+        share >= SEND_SHARE_MIN,
+    )
+
+
+def test_send_columns(bootstrap: str) -> None:
+    """By column, acks=1."""
+    loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_by_column(bootstrap)}
+    found = best(bootstrap, loops, empty=True)
+    share = found["ours"] / found["theirs"]
+    show(
+        "Producer.send_columns",
+        "100 B, acks=1",
+        f"{found['ours'] / 1e6:.2f} M records/s",
+        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
+        f"{share:.1f}x (>= {COLUMNS_SHARE_MIN}), >= {COLUMNS_RATE_MIN / 1e6} M",
+        share >= COLUMNS_SHARE_MIN and found["ours"] >= COLUMNS_RATE_MIN,
+    )
+
+
+def theirs_read(bootstrap: str) -> float:
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "check.crcs": True}
+    fast = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}  # else it sleeps a second when it is ahead
+    consumer = ck.Consumer({**settings, **fast})
+    consumer.assign([ck.TopicPartition(TOPIC, 0, ck.OFFSET_BEGINNING)])
+    count, size, start_s = 0, 0, time.perf_counter()
+    while count < READ:
+        for message in consumer.consume(10_000, 1.0):
+            size += len(message.value())
+            count += 1
+    consumer.close()
+    assert size == count * len(VALUE)
+    return rate(count, start_s)
+
+
+def reading(bootstrap: str, take: Callable[[Consumer], int]) -> float:
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        start_s = time.perf_counter()
+        consumer.assign([(TOPIC, 0)])
+        consumer.seek_to_beginning()
+        count = 0
+        while count < READ:
+            count += take(consumer)
+        return rate(count, start_s)
+
+
+def objects(consumer: Consumer) -> int:
+    size, found = 0, consumer.poll(1000, 10_000)
+    for record in found:
+        size += len(record.value or b"")
+    assert size == len(found) * len(VALUE)
+    return len(found)
+
+
+def test_poll(bootstrap: str) -> None:
+    """Each record an object whose value is looked at."""
+    ours_by_column(bootstrap)
+    loops = {"theirs": lambda: theirs_read(bootstrap), "ours": lambda: reading(bootstrap, objects)}
+    found = best(bootstrap, loops, empty=False)
+    share = found["ours"] / found["theirs"]
+    show(
+        "Consumer.poll",
+        "100 B",
+        f"{found['ours'] / 1e6:.2f} M records/s",
+        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
+        f"{share:.2f}x (>= {POLL_SHARE_MIN})",
+        share >= POLL_SHARE_MIN,
+    )
+
+
+def test_poll_arrow_and_numpy(bootstrap: str) -> None:
+    """All columns, and the values alone."""
+    ours_by_column(bootstrap)
+    loops: dict[str, Callable[[], float]] = {
+        "poll_arrow": lambda: reading(bootstrap, lambda c: c.poll_arrow(1000).num_rows),
+        "poll_numpy": lambda: reading(bootstrap, lambda c: c.poll_numpy(1000).rows),
+        "poll_arrow, values": lambda: reading(bootstrap, lambda c: c.poll_arrow(1000, columns=["value"]).num_rows),
+    }
+    found = best(bootstrap, loops, empty=False)
+    for name, made in found.items():
+        met = made >= ARROW_RATE_MIN
+        show(
+            f"Consumer.{name}", "100 B", f"{made / 1e6:.2f} M records/s", "nobody", f">= {ARROW_RATE_MIN / 1e6} M", met
+        )
