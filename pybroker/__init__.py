@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from pybroker.errors import KafkaError
     from pybroker.model import TopicPartition
 
-__all__ = ["Admin", "AsyncConsumer", "AsyncProducer", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
+__all__ = [
+    "Admin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Consumer",
+    "KafkaError",
+    "Producer",
+    "TopicPartition",
+    "__version__",
+]
 
 _HOMES = {
     "Admin": "pybroker.client.admin",
