@@ -158,6 +158,8 @@ class Producer:
         deadline_s = time.monotonic() + self._block_s
         one = partition if isinstance(partition, int) else None
         info = self._wait_for(topic, deadline_s, -1 if one is None else one)
+        if partition is None and len(info.partitions) == 1:
+            one = 0  # rows with a key and rows without keep their order
         accumulator, settings = self._accumulator, self._settings
         accumulator.know(topic, len(info.partitions))
         sent = []
