@@ -248,6 +248,9 @@ class Broker:
     def disarm(self) -> None: ...
     def sync_times(self) -> Histogram:
         """How long each flush of a file took."""
+    def close_idle_files(self) -> int:
+        """Close the files of sealed segments that nobody read from since the last call; how many were. Slices that are
+        held stay readable, and the next read opens a segment again."""
     def stop_cleaning(self) -> None:
         """Rounds of compaction end where they are (`clean` gives None), and no new one begins."""
     def close(self, *, clean: bool = True) -> None:

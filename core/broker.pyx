@@ -13,7 +13,7 @@ from pybroker.core.atomic cimport peek_i64, store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
-from pybroker.core.flusher cimport flusher_run, log_close
+from pybroker.core.flusher cimport flusher_run, log_close, log_close_idle
 from pybroker.core.handles cimport Partition, read_settings
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
@@ -34,6 +34,7 @@ import contextlib
 import os
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS
@@ -41,6 +42,7 @@ from pybroker.core.vfs import FAILPOINTS
 cdef enum:
     DIRECTORY_BYTES_MAX = 2000   # what log_t.directory holds, with room for the names of files
 
+CLOSING_THREADS = 16
 ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": ACT_SLEEP}
 LEFTOVERS = (".deleted", ".cleaned", ".tmp")
 SWAP = ".swap"
@@ -124,6 +126,21 @@ cdef class Broker:
         with nogil:
             flusher_run(self.context)
 
+    def _close_log(self, Partition p) -> tuple:
+        cdef int status
+        with nogil:
+            status = log_close(p.state.log)
+        return p, status
+
+    def close_idle_files(self) -> int:
+        """Close the files of sealed segments that nobody read from since the last call; how many were."""
+        cdef Partition p
+        cdef int closed = 0
+        for p in self.partitions():
+            with nogil:
+                closed += log_close_idle(p.state.log)
+        return closed
+
     def close(self, *, bint clean=True) -> None:
         """Stop the flusher; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
         cdef Partition p
@@ -131,12 +148,12 @@ cdef class Broker:
         failed = None
         if self.thread is None:
             return
-        for p in self.partitions():
-            if clean and not p.offline:
-                with nogil:
-                    status = log_close(p.state.log)
-                if status != 0 and failed is None:
-                    failed = (status, p)
+        if clean:
+            # Each waits for syncs of its own, which the file system does together.
+            with ThreadPoolExecutor(CLOSING_THREADS, "pybroker-close") as threads:
+                for p, status in threads.map(self._close_log, [p for p in self.partitions() if not p.offline]):
+                    if status != 0 and failed is None:
+                        failed = (status, p)
         context_stop(self.context)
         self.thread.join()
         self.thread = None

@@ -26,7 +26,7 @@ from pybroker.core.handles cimport Partition
 from pybroker.core.index cimport TIME_ENTRY
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.keymap cimport MAP_FULL, keymap_init
-from pybroker.core.log cimport log_t, segments_floor, segments_t
+from pybroker.core.log cimport log_offline, log_t, segments_floor, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.segment cimport (
     files_drop, files_t, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
@@ -83,7 +83,7 @@ cdef int account(round_t* c, int64_t bytes) noexcept nogil:
     while True:
         if load_i32(&l.context.no_cleaning):
             return STOPPED
-        if load_i32(&l.deleted) or load_i32(&l.offline):
+        if load_i32(&l.deleted) or log_offline(l):
             return CHANGED
         if not c.bytes_per_s or c.moved_bytes * 1000 // c.bytes_per_s <= monotonic_ms() - c.started_ms:
             return 0

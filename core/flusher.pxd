@@ -6,6 +6,7 @@ from pybroker.core.log cimport log_t
 
 cdef int log_flush(log_t* l) noexcept nogil
 cdef int log_sync(log_t* l) noexcept nogil
+cdef int log_close_idle(log_t* l) noexcept nogil
 cdef int log_write_epochs(log_t* l) noexcept nogil
 cdef int log_close(log_t* l) noexcept nogil
 cdef void flusher_run(context_t* c) noexcept nogil

@@ -20,8 +20,8 @@ from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
     log_active, log_drop, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t, view_t,
 )
-from pybroker.core.producers cimport producers_prune, producers_write
-from pybroker.core.quiesce cimport collect, pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.producers cimport producers_keep, producers_prune, producers_write
+from pybroker.core.quiesce cimport collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.recovery cimport segment_rebuild
 from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
@@ -39,6 +39,7 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     cdef pending_t* p
     cdef pending_t* after
     cdef int64_t newest = -1
+    cdef int written = 0
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
     p = l.pending
@@ -47,12 +48,15 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     while p != NULL:
         after = p.next
         if status == 0:
-            status = producers_write(l, p)
+            status = producers_write(l, p, True)
             newest = max(newest, p.offset)
+            written += 1
         free(p.data)
         free(p)
         p = after
-    if status == 0 and newest >= 0:
+    if status == 0 and written == 1:
+        producers_keep(l, newest)
+    elif status == 0 and written:
         producers_prune(l, newest)
     return status
 
@@ -148,6 +152,34 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
             store_i32(&s.index_bad, 0)
             f = swap_ptr(<void**>&s.files, NULL)
             retire(&l.context.quiesce, f, files_drop)
+
+
+cdef int log_close_idle(log_t* l) noexcept nogil:
+    """Close the files of sealed segments that nobody read from since the last call; how many. Who holds them goes on.
+
+    A log that is being flushed is left for the next time."""
+    cdef segments_t* list
+    cdef segment_t* s
+    cdef files_t* f
+    cdef int64_t i
+    cdef int slot, closed = 0
+    if pthread_mutex_trylock(&l.flush_mutex) != 0:
+        return 0
+    slot = pin(&l.context.quiesce)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    for i in range(load_i64(&list.count)):
+        s = list.items[i].segment
+        f = <files_t*>load_ptr(<void**>&s.files)
+        if f == NULL or not load_i32(&s.sealed):
+            continue
+        if load_i32(&f.used):
+            store_i32(&f.used, 0)
+        elif not load_i32(&s.index_bad):
+            retire(&l.context.quiesce, swap_ptr(<void**>&s.files, NULL), files_drop)
+            closed += 1
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.flush_mutex)
+    return closed
 
 
 cdef void flusher_work(log_t* l) noexcept nogil:
@@ -273,11 +305,12 @@ cdef int close_active(log_t* l) noexcept nogil:
     cdef pending_t p
     cdef segment_t* s = log_active(l)
     cdef int status = segment_write_indexes(s, s.files, "", True)
-    if status == 0 and l.producers.highest_id >= 0:  # there was one, ever: also that it expired is worth a snapshot
+    if status == 0 and (l.producers.highest_id >= 0 or l.view.log_end > l.view.log_start):
         p.offset = l.view.log_end
         status = sequence_save(&l.producers, &p.data, &p.length)
         if status == 0:
-            status = producers_write(l, &p)
+            # Where there was a producer, ever, it is worth a sync; else it says that there was none.
+            status = producers_write(l, &p, l.producers.highest_id >= 0)
             free(p.data)
     if status == 0 and s.reserved > s.size:
         status = vfs_truncate(l.context.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size)

@@ -57,6 +57,14 @@ cdef struct pending_t:       # a snapshot that the flusher is to write
     size_t length
     uint8_t* data
 
+cdef enum:
+    SNAPSHOTS_KEPT = 3
+
+cdef struct snapshots_t:     # of producers, that are in the directory; under the flush mutex
+    int32_t known            # 0: nobody looked yet
+    int32_t count
+    int64_t offsets[<int>SNAPSHOTS_KEPT]  # descending
+
 cdef struct log_t:
     context_t* context
     work_t work              # in the flusher's queue
@@ -83,6 +91,7 @@ cdef struct log_t:
     sequence_t producers
     epochs_t epochs
     pending_t* pending       # under append_mutex
+    snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     traffic_t traffic
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew

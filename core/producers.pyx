@@ -1,13 +1,13 @@
 """Producer snapshots: which one to begin from, how to refill the windows, which ones to keep.
 
-A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end), and
-holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
+A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end, of a
+log without producers too: where there is none, one was lost), and holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
 five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
 an older one, but for one from before the log's first segment; with none the replay begins there.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, strtoll
 from libc.string cimport strcmp
@@ -16,7 +16,7 @@ from posix.fcntl cimport O_RDONLY
 from pybroker.core.atomic cimport load_i64
 from pybroker.core.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
 from pybroker.core.index cimport entry_t, index_floor_value
-from pybroker.core.log cimport log_t, pending_t, segments_floor, segments_t
+from pybroker.core.log cimport SNAPSHOTS_KEPT, log_t, pending_t, segments_floor, segments_t
 from pybroker.core.segment cimport PATH_BYTES, files_t, segment_files, segment_t
 from pybroker.core.sequence cimport (
     SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_free, sequence_init, sequence_load, sequence_marker,
@@ -39,7 +39,6 @@ cdef extern from "<dirent.h>" nogil:
 cdef enum:
     SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX
     NAME_DIGITS = 20
-    SNAPSHOTS_KEPT = 3
 
 
 cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil:
@@ -131,7 +130,7 @@ cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept
     return 0
 
 
-cdef int64_t tail_start(log_t* l, int64_t offset) noexcept nogil:
+cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
     """The offset of a batch about TAIL_BYTES before `offset`, by whole index entries or segments."""
     cdef segments_t* list = l.segments
     cdef int64_t i = segments_floor(list, offset - 1), bytes = 0
@@ -193,7 +192,7 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
         return 0
     sequence_init(&tail)
-    status = replay(l, tail_start(l, loaded[0]), loaded[0], &tail)
+    status = replay(l, producers_tail(l, loaded[0]), loaded[0], &tail)
     if status == 0:
         sequence_merge(&l.producers, &tail)
     sequence_free(&tail)
@@ -213,32 +212,68 @@ cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
     return status if status != 0 else producers_replay(l, max(loaded, first), end)
 
 
-cdef int producers_write(log_t* l, pending_t* p) noexcept nogil:
+cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil:
     cdef char path[PATH_BYTES]
     snapshot_path(l, p.offset, path)
-    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length, True)
+    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length, durable)
 
 
-cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
-    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
+cdef void note_kept(log_t* l, int64_t offset) noexcept nogil:
+    """Add an offset to the largest few, which descend."""
+    cdef int32_t i = l.snapshots.count
+    if i < SNAPSHOTS_KEPT:
+        l.snapshots.count += 1
+    elif offset < l.snapshots.offsets[i - 1]:
+        return
+    else:
+        i -= 1
+    while i > 0 and l.snapshots.offsets[i - 1] < offset:
+        l.snapshots.offsets[i] = l.snapshots.offsets[i - 1]
+        i -= 1
+    l.snapshots.offsets[i] = offset
+
+
+cdef void unlink_snapshot(const log_t* l, int64_t offset) noexcept nogil:
     cdef char path[PATH_BYTES]
-    cdef int64_t offset, oldest_kept = newest_first + 1
-    cdef int _i
+    snapshot_path(l, offset, path)
+    vfs_unlink(l.context.fs, P_NONE, path)
+
+
+cdef void look_through(log_t* l, int64_t newest_first, bint remove) noexcept nogil:
+    """Note the snapshots to be kept, of all in the directory; or remove those that are not."""
+    cdef int64_t offset
     cdef dirent* e
-    cdef DIR* d
-    for _i in range(SNAPSHOTS_KEPT):
-        offset = newest_snapshot(l, oldest_kept - 1)
-        if offset < 0:
-            break
-        oldest_kept = offset
-    d = opendir(l.directory)
+    cdef DIR* d = opendir(l.directory)
     if d == NULL:
         return
     e = readdir(d)
     while e != NULL:
         offset = snapshot_offset(e.d_name)
-        if offset > newest_first or 0 <= offset < oldest_kept:
-            snapshot_path(l, offset, path)
-            vfs_unlink(l.context.fs, P_NONE, path)
+        if remove and (offset > newest_first or 0 <= offset < l.snapshots.offsets[max(l.snapshots.count, 1) - 1]):
+            unlink_snapshot(l, offset)
+        elif not remove and 0 <= offset <= newest_first:
+            note_kept(l, offset)
         e = readdir(d)
     closedir(d)
+
+
+cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
+    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
+    l.snapshots.count = 0
+    l.snapshots.offsets[0] = 0
+    look_through(l, newest_first, False)
+    look_through(l, newest_first, True)
+    l.snapshots.known = 1
+
+
+cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil:
+    """Count a snapshot in that was written, after all others, and remove the one that is one too many. The directory is
+    looked through once: a roll costs the same however many segments there are. Under the flush mutex."""
+    cdef int64_t oldest = l.snapshots.offsets[SNAPSHOTS_KEPT - 1]
+    if not l.snapshots.known:
+        producers_prune(l, offset)
+        return
+    if l.snapshots.count == SNAPSHOTS_KEPT and oldest < offset and l.snapshots.offsets[0] != offset:
+        unlink_snapshot(l, oldest)
+    if l.snapshots.count == 0 or l.snapshots.offsets[0] != offset:
+        note_kept(l, offset)

@@ -10,6 +10,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_init(pthread_mutex_t*, void*)
     int pthread_mutex_destroy(pthread_mutex_t*)
     int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_trylock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)
 
 ctypedef void (*free_fn)(void*) noexcept nogil

@@ -19,7 +19,7 @@ from pybroker.core.index cimport (
 )
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
-from pybroker.core.producers cimport producers_load, producers_replay, producers_see
+from pybroker.core.producers cimport producers_load, producers_replay, producers_see, producers_tail
 from pybroker.core.segment cimport (
     PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
     segment_open, segment_path, segment_seal, segment_t, segment_times, segment_unlink,
@@ -431,9 +431,11 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
         if status != CORRUPT_MESSAGE:
             if status == 0:
                 status = producers_load(l, bases[0], end[0], &loaded, &torn)
-            # A stop without producers writes no snapshot; an older one is of before the first of them, if it is empty.
             if status == 0 and loaded < end[0] and (torn or l.producers.count):
                 status = producers_replay(l, max(loaded, bases[0]), end[0])
+            elif status == 0 and loaded < end[0]:
+                # The stop left one, or knew no producer (before ours wrote one all the same): the tail is cheap to ask.
+                status = producers_replay(l, max(loaded, producers_tail(l, end[0])), end[0])
             return status
         r.recovery_point = min(r.recovery_point, bases[i])  # the marker lied: believe nothing of this segment
     return scan_from(l, bases, n, i, r, end)

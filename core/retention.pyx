@@ -104,7 +104,7 @@ cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
     while p != NULL:
         after = p.next
         if p.offset <= end:
-            producers_write(l, p)
+            producers_write(l, p, True)
         free(p.data)
         free(p)
         p = after

@@ -15,6 +15,7 @@ cdef enum:
 cdef struct files_t:
     int32_t refs
     int32_t fd
+    int32_t used                 # read from since somebody looked
     uint8_t* map                 # read-only, made at the first need; only ever handed to send()
     int64_t map_size
     index_t offsets

@@ -175,15 +175,15 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     """The open files of a segment, opening them where nobody did. The caller is pinned, or holds the append mutex."""
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
     cdef int status
-    if f == NULL:
+    while f == NULL:
         status = open_sealed_files(s, &f)
         if status < 0:
             return status
         if not cas_ptr(<void**>&s.files, NULL, f):
             files_drop(f)
-            f = <files_t*>load_ptr(<void**>&s.files)
-            if f == NULL:
-                return -EIO
+            f = <files_t*>load_ptr(<void**>&s.files)  # another's, unless it was closed as idle just now
+    if not load_i32(&f.used):
+        store_i32(&f.used, 1)
     out[0] = f
     return 0
 

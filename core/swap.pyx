@@ -17,7 +17,7 @@ from libc.stdint cimport int64_t
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32
 from pybroker.core.batch cimport batch_last_offset, batch_t
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_lock_files, log_t, segments_free, segments_t
+from pybroker.core.log cimport log_lock_files, log_offline, log_t, segments_free, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.retention cimport log_discard_files, log_replace
 from pybroker.core.segment cimport (
@@ -80,7 +80,7 @@ cdef int list_fresh(log_t* l, int64_t first, int64_t count, segment_t* fresh) no
 cdef int swap_locked(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int status = CHANGED
-    if load_i64(&l.edition) == edition and not load_i32(&l.deleted) and not load_i32(&l.offline):
+    if load_i64(&l.edition) == edition and not load_i32(&l.deleted) and not log_offline(l):
         status = open_all(list, first, count)
     if status != 0:
         segment_unlink(fresh, ".cleaned")

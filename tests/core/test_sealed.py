@@ -1,5 +1,6 @@
 """Segments that no append goes to: what they keep open, and how they are searched."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -14,8 +15,10 @@ SEGMENTS = 40
 
 def held(partition: Partition) -> list[str]:
     """The names of this partition's files that are open."""
-    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    found = [link.readlink() for link in links if link.exists()]  # not the one that the listing itself used
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that the listing itself used, or that was closed since
+            found.append(Path("/proc/self/fd", fd).readlink())
     return sorted(path.name for path in found if str(path.parent) == partition.directory)
 
 
@@ -35,6 +38,33 @@ def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tm
     assert len(read_all(partition)) == 4 * SEGMENTS * len(data)
     assert partition.offset_for_timestamp(NOW, bound=partition.log_end_offset) is not None
     assert held(partition) == [f"{16 * i:020}.log" for i in range(SEGMENTS)]
+    home.crash()
+
+
+def test_what_nobody_reads_is_closed_again(tmp_path: Path) -> None:
+    """At the second look after the last read; a slice that is held stays readable, and a read opens a segment again."""
+    data = batch(4, size=100)
+    home = Home(tmp_path, {"segment.bytes": 4 * len(data)})
+    partition = home.open(flush_idle_ms=1)
+    assert home.broker is not None
+    for _ in range(4 * SEGMENTS):
+        partition.append(data, now_ms=NOW)
+    partition.flush()
+    whole = read_all(partition)
+    piece = partition.read(0, 1).slice
+    assert piece is not None
+    home.broker.close_idle_files()
+    read(partition, 16, 1)
+    home.broker.close_idle_files()
+    active, used = f"{16 * (SEGMENTS - 1):020}.log", f"{16:020}.log"
+    expected = sorted([f"{0:020}.log", used, active])
+    until = time.monotonic() + 30
+    while held(partition) != expected and time.monotonic() < until:
+        time.sleep(0.01)
+    assert held(partition) == expected
+    assert whole.startswith(piece.tobytes())
+    piece.close()
+    assert read_all(partition) == whole
     home.crash()
 
 
