@@ -397,14 +397,16 @@ class Replicas:
     def record_recovery_points(self) -> None:
         self._record(LogDir.record_recovery_points)
 
-    def record_log_starts(self) -> None:
-        self._record(LogDir.record_log_starts)
+    def record_log_starts(self) -> list[LogDir]:
+        """Write them down; the log dirs where that failed."""
+        return self._record(LogDir.record_log_starts)
 
     def record_high_watermarks(self) -> None:
         self._record(LogDir.record_high_watermarks)
 
-    def _record(self, write: Callable[[LogDir, list[core.Partition], Set[TopicPartition]], None]) -> None:
-        """Write a checkpoint of each log dir; offline replicas keep what was recorded of them."""
+    def _record(self, write: Callable[[LogDir, list[core.Partition], Set[TopicPartition]], None]) -> list[LogDir]:
+        """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
+        failed = []
         offline = {replica.key for replica in self if replica.log is None}
         for log_dir in self._usable():
             here = [r.log for r in self if r.log is not None and r.directory is log_dir and not r.log.offline]
@@ -412,10 +414,16 @@ class Replicas:
                 write(log_dir, here, offline)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
+                failed.append(log_dir)
+        return failed
 
     def highest_producer_id(self) -> int:
         """The highest producer id that any log has seen; -1 if none has."""
         return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
+
+    def close_idle_files(self) -> None:
+        """Close what nobody read from since the last call."""
+        self._core.close_idle_files()
 
     def stop_cleaning(self) -> None:
         """The broker is about to end: a round of compaction ends where it is."""

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
+IDLE_FILES_MS = 30_000
+"""Sealed segments that nobody read from for so long, or twice as long, let go of their files."""
 
 
 class Chore(NamedTuple):
@@ -87,6 +89,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
             config["log.flush.start.offset.checkpoint.interval.ms"],
             replicas.record_log_starts,
         ),
+        Chore("idle-files", IDLE_FILES_MS, replicas.close_idle_files),
         Chore("flush", config["log.flush.scheduler.interval.ms"], Flusher(replicas).turn),
     ]
 

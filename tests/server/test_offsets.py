@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -136,3 +137,16 @@ async def test_records_that_may_not_be_deleted(wire: Wire) -> None:
         (await delete_records(wire, topic, 0)).error_code for topic in ("compacted", "__consumer_offsets", "unknown")
     ]
     assert codes == [errors.POLICY_VIOLATION, errors.INVALID_TOPIC_EXCEPTION, errors.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wire: Wire) -> None:
+    """A crash would undo it: the client is told, and may ask again once the disk is better."""
+    await wire.create("t")
+    for _ in range(2):
+        await wire.produce("t", batch(b"v"))
+    assert live.broker is not None and live.broker.replicas is not None
+    live.broker.replicas.arm("checkpoint.write", errno.ENOSPC, 1)
+    refused = await delete_records(wire, "t", 1)
+    assert (refused.error_code, refused.low_watermark) == (errors.KAFKA_STORAGE_ERROR, -1)
+    assert (await delete_records(wire, "t", 1)).low_watermark == 1
+    assert (live.data_dir / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"

@@ -31,7 +31,12 @@ class DeleteRecords:
                     answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
                 answers.append(answer)
             response.topics.append(kind(name=topic.name, partitions=answers))
-        await asyncio.to_thread(self._replicas.record_log_starts)
+        unwritten = await asyncio.to_thread(self._replicas.record_log_starts)
+        for topic in response.topics:
+            for answer in topic.partitions:
+                replica = self._replicas.get(topic.name, answer.partition_index)
+                if answer.error_code == errors.NONE and replica is not None and replica.directory in unwritten:
+                    answer.error_code, answer.low_watermark = errors.KAFKA_STORAGE_ERROR, -1  # a crash may undo it
         return response
 
     def _raiser(self, topic: str, partition: int, offset: int) -> Callable[[], int]:
