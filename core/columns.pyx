@@ -20,7 +20,7 @@ from pybroker.core.decode cimport (
     columns_blocks, columns_free, columns_init, columns_seal, columns_t, decode_records,
 )
 from pybroker.core.feed cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next, feed_t
-from pybroker.core.kafka cimport CORRUPT_MESSAGE, INVALID_RECORD
+from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.status cimport raise_status
 
 WANTS = {
@@ -205,7 +205,7 @@ cdef class Columns:
             why = f"the records do not parse as {feed.f.run.b.count} records"
         else:
             why = batch_fault(&feed.f.run.b)
-        offset = feed.f.run.b.base_offset if status != CORRUPT_MESSAGE else feed.f.next_offset
+        offset = feed.f.run.b.base_offset if status == INVALID_RECORD else feed.f.next_offset
         return raise_status(status, f"the batch at offset {offset}, byte {feed.position}: {why}")
 
     def take(self) -> ColumnBatch:

@@ -22,6 +22,7 @@ cdef struct feed_t:
     int64_t next_offset
     int64_t end_offset
     bint check_crc
+    bint reserved          # zeros where a batch would begin are the end
     bint running           # `run` is a batch that is not done with
     bint finished
     run_t run

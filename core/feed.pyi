@@ -9,7 +9,8 @@ class Feed:
 
     A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
-    lists them: with it the feed is read committed."""
+    lists them: with it the feed is read committed. reserved: zeros where a batch would begin are the
+    end, as Kafka may reserve space in the file that it writes."""
 
     def __init__(
         self,
@@ -19,6 +20,7 @@ class Feed:
         end_offset: int | None = None,
         aborted: Iterable[tuple[int, int]] | None = None,
         check_crc: bool = True,
+        reserved: bool = False,
     ) -> None: ...
     @property
     def next_offset(self) -> int:

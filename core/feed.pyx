@@ -10,10 +10,10 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.batch cimport (
-    CODEC_NONE, CODEC_ZSTD, CONTROL, TRANSACTIONAL, batch_check, batch_codec, batch_last_offset,
+    AT_MAGIC, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec, batch_last_offset,
     batch_parse, batch_payload, batch_payload_size, batch_t,
 )
-from pybroker.core.cursor cimport OK, SHORT, load_be16
+from pybroker.core.cursor cimport OK, SHORT, load_be16, load_be64
 from pybroker.core.decode cimport run_init
 from pybroker.core.kafka cimport UNSUPPORTED_COMPRESSION_TYPE
 from pybroker.core.record cimport record_t, record_walk
@@ -90,12 +90,17 @@ cdef bint _is_wanted(feed_t* f, const batch_t* b) noexcept nogil:
     return not b.attributes & CONTROL and b.count > 0 and batch_last_offset(b) >= f.next_offset
 
 
+cdef bint _is_reserved(const feed_t* f) noexcept nogil:
+    """Are there zeros where a batch would have its base offset, length, leader epoch and magic?"""
+    return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
+
+
 cdef int feed_next(feed_t* f) noexcept nogil:
     cdef batch_t* b = &f.run.b
     cdef int status
     while f.next_offset < f.end_offset:
         status = batch_parse(f.at, <size_t>(f.end - f.at), b)
-        if status == SHORT:
+        if status == SHORT or (status != OK and f.reserved and _is_reserved(f)):
             break
         if status != OK:
             return status
@@ -158,13 +163,17 @@ cdef class Feed:
     start_offset: records before it are left out, as the first batch of a Fetch answer may have some.
     end_offset: nor are records from it on wanted; None is no end.
     aborted: (producer_id, first_offset) of aborted transactions, for read_committed; None is read_uncommitted.
+    reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
     """
 
-    def __cinit__(self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True):
+    def __cinit__(
+        self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False
+    ):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         self.f.at = <const uint8_t*>self.view.buf
         self.f.end = self.f.at + self.view.len
         self.f.check_crc = check_crc
+        self.f.reserved = reserved
         self.f.end_offset = INT64_MAX if end_offset is None else end_offset
         self.f.next_offset = min(start_offset, self.f.end_offset)
         if aborted:

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from pybroker.client.admin import Admin
     from pybroker.client.aio import AsyncConsumer, AsyncProducer
     from pybroker.client.consumer import Consumer
+    from pybroker.client.logfiles import read_log
     from pybroker.client.producer import Producer
+    from pybroker.client.segments import read_index
     from pybroker.errors import KafkaError
     from pybroker.model import TopicPartition
 
@@ -21,6 +23,8 @@ __all__ = [
     "Producer",
     "TopicPartition",
     "__version__",
+    "read_index",
+    "read_log",
 ]
 
 _HOMES = {
@@ -31,6 +35,8 @@ _HOMES = {
     "KafkaError": "pybroker.errors",
     "Producer": "pybroker.client.producer",
     "TopicPartition": "pybroker.model",
+    "read_index": "pybroker.client.segments",
+    "read_log": "pybroker.client.logfiles",
 }
 
 

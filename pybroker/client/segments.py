@@ -1,0 +1,211 @@
+"""Log directories read without a broker: ours, Apache Kafka's or a backup, closed or being written at this moment.
+
+Files are read with pread into one buffer that stays in the processor's cache, and not through a mapping. A mapping of
+a file that is cut short while it is read ends the process (SIGBUS), and it saves nothing: the page faults of a pass
+over a mapping take as long as the copies do (bench/test_columns.py shows both).
+
+A log that lives may lose segments to retention, or have them merged by compaction, at any time. What is open stays
+readable; what is gone when its turn comes is looked for again by the offset that was reached. Reading ends with the
+last whole batch that is there.
+"""
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pybroker.client.arrays import record_arrays
+from pybroker.core import ColumnBatch, Columns, Feed, LogError
+from pybroker.errors import CORRUPT_MESSAGE
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import decompress
+from pybroker.protocol.records import HEADER_BYTES
+
+CHUNK_BYTES: Final = 1 << 20
+"""Read at once; a batch that is larger gets a buffer of its size."""
+
+BATCH_ROWS: Final = 1 << 16
+
+INDEXES: Final = {
+    ".index": np.dtype([("offset", ">i4"), ("position", ">i4")]),
+    ".timeindex": np.dtype([("timestamp", ">i8"), ("offset", ">i4")]),
+}
+"""Of each kind of index file an entry; offsets count from the segment's first, which is the file's name."""
+
+_LOG_NAME: Final = re.compile(r"(\d{20})\.log")
+_DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d+)(\.[0-9a-f]{32}-(delete|stray|future))?")
+_LENGTH_AT: Final = 8
+_FRAME_BYTES: Final = 12
+_ATTEMPTS: Final = 100
+
+
+def read_index(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """The entries of an .index or a .timeindex file, ascending, as a structured array that is mapped from the file.
+
+    For a log that nobody writes: to touch an entry of a file that was cut short meanwhile ends the process. Raises
+    OSError; ValueError for another suffix."""
+    found = Path(path)
+    dtype = _entry_of(found)
+    count = found.stat().st_size // dtype.itemsize
+    return _ascending(np.memmap(found, dtype, "r", shape=(count,)) if count else np.empty(0, dtype))
+
+
+def _entry_of(path: Path) -> np.dtype[Any]:
+    if path.suffix not in INDEXES:
+        raise ValueError(f"{path}: an index file ends with {' or '.join(INDEXES)}")
+    return INDEXES[path.suffix]
+
+
+def _keys(entries: NDArray[Any]) -> NDArray[Any]:
+    key = next(iter(entries.dtype.fields or {}))
+    found: NDArray[Any] = entries[key]
+    return found
+
+
+def _ascending(entries: NDArray[Any]) -> NDArray[Any]:
+    """Those that count: Kafka makes an index larger than it is until it closes it, and the rest of it is zeros."""
+    falls = np.flatnonzero(np.diff(_keys(entries)) <= 0)
+    return entries[: falls[0] + 1] if len(falls) else entries
+
+
+def _floor(path: Path, key: int, value: str) -> int:
+    """What the last entry whose key is below `key` says; 0 where there is none, or no sound index."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return 0
+    dtype = _entry_of(path)
+    entries = _ascending(np.frombuffer(data, dtype, len(data) // dtype.itemsize) if data else np.empty(0, dtype))
+    place = int(np.searchsorted(_keys(entries), key, "left"))
+    return max(0, int(entries[value][place - 1])) if place else 0
+
+
+class LogFiles:
+    """The segments of one partition's directory, read as feeds from an offset on."""
+
+    def __init__(self, path: str | os.PathLike[str], *, check_crcs: bool = True) -> None:
+        self.path = Path(path)
+        self._check_crcs = check_crcs
+        self._chunk = bytearray(CHUNK_BYTES)
+        if not self.segments():
+            raise FileNotFoundError(f"{self.path} has no segments: a partition's directory has files like {0:020}.log")
+
+    @property
+    def tp(self) -> TopicPartition | None:
+        """The partition, by the name of its directory; None if the name is of another form."""
+        found = _DIRECTORY_NAME.fullmatch(self.path.resolve().name)
+        return TopicPartition(found["topic"], int(found["partition"])) if found else None
+
+    def segments(self) -> list[int]:
+        """The base offsets of the segments that are there now, ascending."""
+        return sorted(int(found[1]) for name in os.listdir(self.path) if (found := _LOG_NAME.fullmatch(name)))
+
+    def feeds(self, start: int, end: int | None = None) -> Iterator[Feed]:
+        """The records from `start` to before `end` (None: all there are now), each feed to be read to its end in turn.
+
+        Raises OSError, and LogError 2 for a segment that ends within a batch and is not the last."""
+        offset, last, done = start, self.segments()[-1], (-1, -1)
+        while end is None or offset < end:
+            opened = self._open(offset, last, done)
+            if opened is None:
+                return
+            file, base, sealed = opened
+            try:
+                done = base, os.fstat(file).st_ino
+                offset = max(offset, base)
+                for feed in self._feeds(file, base, offset, end, sealed):
+                    yield feed
+                    offset = feed.next_offset
+            finally:
+                os.close(file)
+
+    def _open(self, offset: int, last: int, done: tuple[int, int]) -> tuple[int, int, bool] | None:
+        """The segment with the offset, or the next if that is `done`: (file, base, whether others follow it).
+
+        None past `last`. `done` is a base and an inode: compaction puts a new file in the place of those it merged."""
+        for _ in range(_ATTEMPTS):
+            bases = self.segments()
+            for base in bases[max(bisect_right(bases, offset) - 1, 0) :]:
+                if base > last:
+                    return None
+                try:
+                    file = os.open(self._file(base, ".log"), os.O_RDONLY)
+                except FileNotFoundError:
+                    break  # removed since, or merged into another: look again
+                if (base, os.fstat(file).st_ino) != done:
+                    return file, base, base < bases[-1]
+                os.close(file)
+            else:
+                return None
+        raise FileNotFoundError(f"{self.path}: its segments go faster than they can be opened")
+
+    def _file(self, base: int, suffix: str) -> Path:
+        return self.path / f"{base:020}{suffix}"
+
+    def _feeds(self, file: int, base: int, offset: int, end: int | None, sealed: bool) -> Iterator[Feed]:
+        """The batches of one segment, as much as the buffer holds at once."""
+        position = 0
+        if offset > base:
+            position = _floor(self._file(base, ".index"), min(offset - base, 0x7FFFFFFF), "position")
+            if not self._begins_at(file, position, base, offset):
+                position = 0
+        while (data := self._read(file, base, position, sealed)) is not None:
+            feed = Feed(data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True)
+            yield feed
+            position += feed.position
+            offset = feed.next_offset
+            if not feed.position or offset == end:
+                return
+
+    def _begins_at(self, file: int, position: int, base: int, offset: int) -> bool:
+        """Whether what the index names looks like a batch at or before the offset."""
+        head = os.pread(file, HEADER_BYTES, position)
+        return len(head) == HEADER_BYTES and head[16] == 2 and base <= int.from_bytes(head[:8], "big") <= offset
+
+    def _read(self, file: int, base: int, position: int, sealed: bool) -> memoryview | None:
+        """The next bytes of the file, a whole batch at least; None at the end of what was written."""
+        while True:
+            view = memoryview(self._chunk)
+            size = os.preadv(file, [view], position)
+            if size == 0:
+                return None
+            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
+            if size >= _FRAME_BYTES and wanted <= size:
+                return view[:size]
+            left = os.fstat(file).st_size - position
+            if size < _FRAME_BYTES or wanted > left:
+                if sealed:
+                    raise LogError(
+                        CORRUPT_MESSAGE,
+                        f"{self._file(base, '.log')}: the batch at byte {position} is cut: {left} bytes",
+                    )
+                return None
+            self._chunk = bytearray(wanted)
+
+    # -- by time -------------------------------------------------------------------------------------------------------
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The offset of the first record that is as late; None if none is. As brokers answer ListOffsets."""
+        bases = self.segments()
+        columns = Columns(["offset", "timestamp"], decompress=decompress)
+        for base, after in zip(bases, [*bases[1:], None], strict=True):
+            known = base + _floor(self._file(base, ".timeindex"), timestamp_ms, "offset")
+            for feed in self.feeds(known, after):
+                while not feed.finished:
+                    columns.read(feed, max_records=BATCH_ROWS)
+                    found = _first(columns.take(), timestamp_ms)
+                    if found is not None:
+                        return found
+        return None
+
+
+def _first(batch: ColumnBatch, timestamp_ms: int) -> int | None:
+    found = record_arrays(batch)
+    assert found.timestamp is not None and found.offset is not None, "they were asked for"
+    late = np.flatnonzero(found.timestamp.view(np.int64) >= timestamp_ms)
+    return int(found.offset[late[0]]) if len(late) else None

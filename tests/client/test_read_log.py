@@ -1,0 +1,310 @@
+"""Log directories read without a broker: the same records as the slow truth, ranges, and a log that lives meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pybroker
+from pybroker import core
+from pybroker.client.segments import CHUNK_BYTES
+from pybroker.core import Broker, LogError, Partition
+from pybroker.protocol import records as slow
+from pybroker.protocol.compression import compress
+
+START_MS = 1_700_000_000_000
+
+
+def time_of(offset: int) -> int:
+    return START_MS + offset // 3 * 10 - offset % 7
+
+
+def records(first: int, n: int) -> list[Any]:
+    """Times that mostly rise, a key in every other, a header in every third, sizes that differ."""
+    return [
+        (
+            START_MS + (i // 3) * 10 - (i % 7),
+            b"k%d" % i if i % 2 else None,
+            b"v" * (i % 90),
+            [("h", b"x")][: i % 3 == 0],
+        )
+        for i in range(first, first + n)
+    ]
+
+
+def append(log: Partition, first: int, n: int, codec: int = 0) -> None:
+    squeeze = (lambda data: compress(codec, data)) if codec else None
+    log.append(core.build_batch(records(first, n), attributes=codec, compress=squeeze), now_ms=START_MS)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    made = Broker()
+    yield made
+    made.close()
+
+
+def write(broker: Broker, directory: Path) -> Partition:
+    """A log of many segments with every codec, 2,000 records, indexed every 500 bytes."""
+    config = {"segment.bytes": 6000, "index.interval.bytes": 500}
+    partition = broker.open(str(directory), "orders.eu", 7, topic_id=bytes(16), config=config)
+    partition.become_leader(0, 0)
+    for first in range(0, 2000, 10):
+        append(partition, first, 10, codec=first // 10 % 5)
+    assert partition.segment_count > 8
+    return partition
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of such a log, its broker gone; nobody changes it."""
+    broker = Broker()
+    partition = write(broker, tmp_path_factory.mktemp("read-log"))
+    broker.close()
+    return Path(partition.directory)
+
+
+@pytest.fixture
+def closed(log: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be done with as the test likes."""
+    return shutil.copytree(log, tmp_path / "backup" / "orders.eu-7")
+
+
+def segments(log: Path) -> list[Path]:
+    return sorted(log.glob("*.log"))
+
+
+def slow_rows(log: Path) -> list[slow.Record]:
+    return [r for path in segments(log) for _, b in slow.iter_batches(path.read_bytes()) for r in b.records()]
+
+
+def rows(log: Path, **how: Any) -> list[dict[str, Any]]:
+    return [row for batch in pybroker.read_log(log, **how) for row in batch.to_pylist()]
+
+
+def offsets(log: Path, **how: Any) -> list[int]:
+    return [row["offset"] for row in rows(log, columns=["offset"], **how)]
+
+
+# -- what is there ----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_read_whole(log: Path) -> None:
+    """Every record of every segment and codec, with its partition out of the directory's name."""
+    found = rows(log)
+    assert len(found) == 2000
+    assert {(row["topic"], row["partition"], row["timestamp_type"]) for row in found} == {("orders.eu", 7, 0)}
+    for row, expected in zip(found, slow_rows(log), strict=True):
+        assert (row["offset"], row["key"], row["value"]) == (expected.offset, expected.key, expected.value)
+        assert int(row["timestamp"].timestamp() * 1000 + 0.5) == expected.timestamp_ms
+        assert [(header["key"], header["value"]) for header in row["headers"]] == expected.headers
+
+
+@pytest.mark.parametrize("batch_rows", [1, 7, 999, 2000, 1 << 20])
+def test_batches_have_the_rows_asked_for(log: Path, batch_rows: int) -> None:
+    """All but the last, wherever segments and record batches end."""
+    sizes = [batch.num_rows for batch in pybroker.read_log(log, batch_rows=batch_rows)]
+    assert sum(sizes) == 2000
+    assert set(sizes[:-1]) <= {batch_rows}
+    assert 0 < sizes[-1] <= batch_rows
+
+
+def test_columns_come_in_the_order_asked_for(log: Path) -> None:
+    """And those that were not asked for are not there."""
+    for batch in pybroker.read_log(log, columns=["value", "partition", "offset"], topics="string"):
+        assert batch.schema.names == ["value", "partition", "offset"]
+
+
+def test_a_batch_larger_than_the_buffer_is_read(broker: Broker, tmp_path: Path) -> None:
+    """One record of more than is read at once, between small ones."""
+    log = broker.open(str(tmp_path), "t", 0, topic_id=bytes(16), config={"max.message.bytes": 1 << 30})
+    log.become_leader(0, 0)
+    sizes = [10, 3 * CHUNK_BYTES, 10]
+    for size in sizes:
+        log.append(core.build_batch([(0, None, b"v" * size, [])]), now_ms=0)
+    assert [len(row["value"]) for row in rows(Path(log.directory))] == sizes
+
+
+# -- ranges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (1, 1999), (999, 1001), (1234, None), (None, 77), (1999, 5000)])
+def test_offsets_bound_what_is_read(log: Path, start: int | None, end: int | None) -> None:
+    """From start_offset to before end_offset, within segments and across them."""
+    expected = list(range(start or 0, min(2000, 2000 if end is None else end)))
+    assert offsets(log, start_offset=start, end_offset=end) == expected
+
+
+def test_nothing_is_read_outside_of_the_log(log: Path) -> None:
+    """Past its end, or with an end before the start."""
+    assert offsets(log, start_offset=2000) == offsets(log, start_offset=50, end_offset=50) == []
+    assert offsets(log, start_offset=9, end_offset=3) == []
+
+
+@pytest.mark.parametrize("since", [None, -50, 0, 1, 3331, 6000, 6660, 9999])
+@pytest.mark.parametrize("until", [None, -50, 5, 4000, 9999])
+def test_times_bound_what_is_read_as_brokers_look_them_up(log: Path, since: int | None, until: int | None) -> None:
+    """From the first record as late as start_time to before the first as late as end_time, by time index or not."""
+    times = [time_of(offset) - START_MS for offset in range(2000)]
+
+    def look_up(time: int) -> int:
+        return next((offset for offset, found in enumerate(times) if found >= time), 2000)
+
+    expected = list(range(look_up(since) if since is not None else 0, look_up(until) if until is not None else 2000))
+    how = {
+        "start_time": None if since is None else START_MS + since,
+        "end_time": None if until is None else START_MS + until,
+    }
+    assert offsets(log, **how) == expected
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "short", "zeros"])
+def test_an_index_only_ever_helps(closed: Path, damage: str) -> None:
+    """Without its indexes, with wrong ones, and with Kafka's preallocated ones, a range is the same."""
+    for path in closed.glob("*index"):
+        if damage == "missing":
+            path.unlink()
+        elif damage == "garbage" and path.suffix == ".index":
+            path.write_bytes(bytes(range(200)) * 4)
+        elif damage == "short":
+            path.write_bytes(path.read_bytes()[:-3])
+        elif damage == "zeros":
+            path.write_bytes(path.read_bytes() + bytes(1200))
+    assert offsets(closed, start_offset=1111, end_offset=1500) == list(range(1111, 1500))
+    first = next(offset for offset in range(2000) if time_of(offset) >= START_MS + 4321)
+    assert offsets(closed, start_time=START_MS + 4321) == list(range(first, 2000))
+
+
+# -- logs that live ---------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_while_it_is_written(broker: Broker, tmp_path: Path) -> None:
+    """A segment that comes later is not read, what came to the last one may be: all whole batches, none twice."""
+    log = write(broker, tmp_path)
+    batches = pybroker.read_log(log.directory, columns=["offset"], batch_rows=100)
+    found = next(batches).column("offset").to_pylist()
+    for first in range(2000, 3000, 10):
+        append(log, first, 10)
+    found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(len(found)))
+    assert 2000 <= len(found) <= 3000
+
+
+def test_segments_that_retention_removes_are_passed_over(closed: Path) -> None:
+    """What is open is read to its end, what is gone is not missed loudly, and the rest follows."""
+    batches = pybroker.read_log(closed, columns=["offset"], batch_rows=10)
+    found = next(batches).column("offset").to_pylist()
+    files = segments(closed)
+    for path in files[:5]:
+        path.unlink()
+    found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == [*range(int(files[1].stem)), *range(int(files[5].stem), 2000)]
+
+
+def test_segments_that_compaction_merges_are_found_where_they_went(closed: Path) -> None:
+    """A file takes the place of three, under the name of the first: the records of the others are read out of it."""
+    batches = pybroker.read_log(closed, columns=["offset"], batch_rows=10)
+    found = next(batches).column("offset").to_pylist()
+    files = segments(closed)
+    merged = closed / "new"
+    merged.write_bytes(b"".join(path.read_bytes() for path in files[:3]))
+    for path in files[:3]:
+        path.with_suffix(".index").unlink(missing_ok=True)
+    for path in files[1:3]:
+        path.unlink()
+    merged.rename(files[0])
+    found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(2000))
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed: Path) -> None:
+    """A follower may truncate its log: the reader sees an end, not a signal."""
+    [*_, last] = segments(closed)
+    batches = pybroker.read_log(closed, columns=["offset"], start_offset=int(last.stem), batch_rows=1)
+    assert next(batches).num_rows == 1
+    os.truncate(last, 100)
+    found = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(int(last.stem) + 1, int(last.stem) + 1 + len(found)))
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0" * 5, b"cut", "half"])
+def test_what_is_after_the_last_whole_batch_is_left(closed: Path, tail: bytes | str) -> None:
+    """Space that Kafka reserved, and a batch of which the end is not there yet."""
+    [*_, last] = segments(closed)
+    half = slow.build_batch(records(2000, 5), base_offset=2000)[:-3]
+    with last.open("ab") as file:
+        file.write(half if isinstance(tail, str) else tail)
+    assert offsets(closed) == list(range(2000))
+
+
+def test_a_damaged_batch_is_told_after_the_records_before_it(closed: Path) -> None:
+    """Every row that precedes it is given, then LogError names the batch."""
+    path = segments(closed)[2]
+    [*_, (position, batch)] = slow.iter_batches(path.read_bytes())
+    with path.open("r+b") as file:
+        file.seek(position + batch.size - 1)
+        file.write(bytes([batch.payload[-1] ^ 1]))
+    found: list[int] = []
+    with pytest.raises(LogError, match=f"batch at offset {batch.base_offset}") as refused:
+        for made in pybroker.read_log(closed, batch_rows=1000):
+            found += made.column("offset").to_pylist()
+    assert refused.value.code == 2
+    assert found == list(range(batch.base_offset))
+
+
+def test_a_segment_cut_short_in_the_middle_of_a_log_is_told(closed: Path) -> None:
+    """Only the last segment may end within a batch."""
+    os.truncate(segments(closed)[1], segments(closed)[1].stat().st_size - 1)
+    with pytest.raises(LogError, match=r"\.log: the batch at byte \d+ is cut: \d+ bytes"):
+        rows(closed)
+
+
+# -- misuse and indexes -----------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_told_at_once(log: Path, tmp_path: Path) -> None:
+    """No directory, no segments in it, no such column: before the first batch is asked for."""
+    with pytest.raises(FileNotFoundError):
+        pybroker.read_log(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="has no segments: a partition's directory has files like 0000"):
+        pybroker.read_log(tmp_path)
+    with pytest.raises(ValueError, match="has no column 'values', it has topic, partition, offset"):
+        pybroker.read_log(log, columns=["values"])
+    with pytest.raises(ValueError, match="batch_rows is 0"):
+        pybroker.read_log(log, batch_rows=0)
+
+
+def test_a_directory_of_another_name_has_no_topic(closed: Path, tmp_path: Path) -> None:
+    """A backup may be called anything: its records are read, and say nothing of a partition."""
+    backup = tmp_path / "elsewhere"
+    closed.rename(backup)
+    assert [*rows(backup, end_offset=1)[0]] == ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
+    with pytest.raises(ValueError, match="no column 'topic', it has offset"):
+        pybroker.read_log(backup, columns=["topic"])
+
+
+def test_index_files_are_numpy_arrays(closed: Path) -> None:
+    """The entries that are there, mapped; without the zeros that Kafka puts after them until it closes a file."""
+    found = 0
+    for path in closed.glob("*index"):
+        base = int(path.stem)
+        index = pybroker.read_index(path)
+        if path.suffix == ".index":
+            entries = [(base + offset, position) for offset, position in index.tolist()]
+            assert entries == core.read_index(str(path))
+        else:
+            assert [(time, base + offset) for time, offset in index.tolist()] == core.read_timeindex(str(path))
+        found += len(index)
+        with path.open("ab") as file:
+            file.write(bytes(240))
+        if len(index):
+            assert pybroker.read_index(path).tolist() == index.tolist()
+        os.truncate(path, path.stat().st_size - 240)
+    assert found > 100
+    with pytest.raises(ValueError, match=r"ends with \.index or \.timeindex"):
+        pybroker.read_index(closed / "x.log")
