@@ -166,9 +166,13 @@ cdef class Appender:
         e.header_count = e.header_bytes = 0
         if headers:
             pairs = _pairs(headers, &e)
-        e.value = NULL if value is None else <const uint8_t*>PyBytes_AS_STRING(value)
+        e.value = NULL
+        if value is not None:
+            e.value = <const uint8_t*>PyBytes_AS_STRING(value)
         e.value_size = NULL_LENGTH if value is None else PyBytes_GET_SIZE(value)
-        e.key = NULL if key is None else <const uint8_t*>PyBytes_AS_STRING(key)
+        e.key = NULL
+        if key is not None:
+            e.key = <const uint8_t*>PyBytes_AS_STRING(key)
         e.key_size = NULL_LENGTH if key is None else PyBytes_GET_SIZE(key)
         return self._append(<_Topic>known, &e, pairs, NO_CHOICE if partition is None else <int32_t>partition)
 
