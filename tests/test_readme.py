@@ -13,20 +13,22 @@ from tests.cli.conftest import Done, run
 from tests.harness import HOST, ROOT, BrokerProcess
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^    \$ \.venv/bin/pybroker (.+)$", README, re.M)
+COMMANDS = re.findall(r"^    \$ (?:printf '(.*)' \| )?\.venv/bin/pybroker (.+)$", README, re.M)
 SERVE = "serve --data-dir /tmp/tour --port 9092"
+Take = Callable[[str | tuple[str, str]], Done]
+"""Run one of COMMANDS (what is typed into it, what it is), or the program."""
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
 
 
 @pytest.fixture
-def take(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Callable[[str], Done]:
+def take(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Take:
     """Run a command of the tour against a broker of the test's own, where the text has its directory and port."""
     broker = start_broker(data_dir=tmp_path / "tour")
 
-    def command(text: str) -> Done:
+    def command(typed: str, text: str) -> Done:
         here = text.replace("/tmp/tour", str(broker.data_dir))
-        here += f" -b {broker.bootstrap}" if here.startswith("topics ") else ""
-        return run(*shlex.split(here))
+        here += "" if here.startswith("dump ") else f" -b {broker.bootstrap}"
+        return run(*shlex.split(here), stdin=typed.replace("\\n", "\n"))
 
     def program() -> Done:
         source = PROGRAM.replace("localhost:9092", broker.bootstrap)
@@ -38,19 +40,24 @@ def take(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Callable
         broker.restart()
         return program()
 
-    return lambda text: {"the program": program, "kill -9 and the program": again}.get(text, lambda: command(text))()
+    others = {"the program": program, "kill -9 and the program": again}
+    return lambda what: command(*what) if isinstance(what, tuple) else others[what]()
 
 
-def test_the_tour(take: Callable[[str], Done]) -> None:
-    """Create, look, write and read with a real client, dump, kill -9, and read again."""
-    assert COMMANDS[0] == SERVE and HOST == "127.0.0.1"
-    create, listed, described, dump = COMMANDS[1:]
+def test_the_tour(take: Take) -> None:
+    """Create, write, read, look, a program, a group and its reset, dump, kill -9, and read again."""
+    assert COMMANDS[0] == ("", SERVE) and HOST == "127.0.0.1"
+    create, write, read, described, group, behind, reset, dump = COMMANDS[1:]
     assert take(create).out == "Created topic hello: partitions 3, replicas 1.\n"
-    assert "hello" in take(listed).out
+    assert take(write).code == 0
+    assert sorted(r["value"] for r in take(read).json_lines) == ["one", "three", "two"]
     assert take(described).out.startswith("Topic hello  id ")
-    assert take("the program").out == "b'world'\n"
+    assert take("the program").out == "0 b'greeting' b'world'\n"
+    assert sorted(take(group).out.split()) == ["one", "three", "two", "world"]
+    assert "Members 0  lag 0" in take(behind).out
+    assert take(reset).code == 0 and "Members 0  lag 4" in take(behind).out
     assert "'greeting' = 'world'" in take(dump).out
-    assert take("kill -9 and the program").out == "b'world'\n"
+    assert take("kill -9 and the program").out == "".join(f"{n} b'greeting' b'world'\n" for n in (0, 1))
 
 
 def test_every_make_target_named_is_there() -> None:
