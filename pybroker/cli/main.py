@@ -10,6 +10,8 @@ import click
 from pybroker import __version__
 from pybroker.errors import KafkaError
 
+NAME: Final = "pybroker"
+COMPLETION_VARIABLE: Final = "_PYBROKER_COMPLETE"
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -33,7 +35,8 @@ COMMANDS: Final = {
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
-    "dump": Command("pybroker.cli.dump", "Show what is in a log segment, an index, a snapshot or a checkpoint."),
+    "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
+    "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }
 
@@ -42,10 +45,8 @@ Exit codes: 0 done; 1 the operation failed, or a file is damaged; 2 the command,
 wrong; 130 interrupted. What went wrong is said in one sentence on standard error.
 
 \b
-Completion for the shell: put one of these into its start file.
-  bash   eval "$(_PYBROKER_COMPLETE=bash_source pybroker)"
-  zsh    eval "$(_PYBROKER_COMPLETE=zsh_source pybroker)"
-  fish   _PYBROKER_COMPLETE=fish_source pybroker | source
+Completion: put   eval "$(pybroker completion)"   into the start file of bash or zsh, and into that of fish
+pybroker completion fish | source
 """
 
 
@@ -116,4 +117,4 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of `pybroker`, by that name however it was started."""
-    cli(prog_name="pybroker")
+    cli(prog_name=NAME, complete_var=COMPLETION_VARIABLE)

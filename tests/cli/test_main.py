@@ -1,7 +1,6 @@
 """The command itself: what it knows, how it fails, what it costs to start."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,34 +40,13 @@ def test_every_command_is_listed_and_helps() -> None:
         helped = run(name, "--help")
         assert helped.code == 0 and helped.out.startswith(f"Usage: pybroker {name}")
         assert "Exit codes" in helped.out or name == "version"
-    assert "Exit codes" in listed and "_PYBROKER_COMPLETE" in listed
+    assert "Exit codes" in listed and "pybroker completion" in listed
 
 
 def test_version() -> None:
     assert run("version").out.startswith(f"pybroker {__version__} (Python ")
     assert run("version", "--json").json["pybroker"] == __version__
     assert run("--version").out == f"pybroker {__version__}\n"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
-    """The shell gets a script that asks this command."""
-    environment = {**os.environ, "_PYBROKER_COMPLETE": f"{shell}_source"}
-    done = subprocess.run([sys.executable, "-m", "pybroker"], capture_output=True, text=True, env=environment, cwd=ROOT)
-    if shell == "bash" and "Bash version" in done.stderr:
-        pytest.skip("bash is too old to complete")
-    assert "_pybroker_completion" in done.stdout
-
-
-def test_completion_knows_the_subcommands() -> None:
-    environment = {
-        **os.environ,
-        "_PYBROKER_COMPLETE": "bash_complete",
-        "COMP_WORDS": "pybroker topics de",
-        "COMP_CWORD": "2",
-    }
-    done = subprocess.run([sys.executable, "-m", "pybroker"], capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.stdout.split() == ["plain,delete", "plain,describe"]
 
 
 def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:

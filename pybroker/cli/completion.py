@@ -1,0 +1,32 @@
+"""`pybroker completion`: what a shell must run to complete commands, options, topics and groups."""
+
+import os
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from pybroker.cli.main import COMPLETION_VARIABLE, NAME, Misuse
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.command(name="completion")
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.pass_context
+def command(ctx: click.Context, shell: str | None) -> None:
+    """Print what SHELL must run to complete commands, options, topics and groups; the shell of $SHELL if not given.
+
+    Put this into the start file of bash or zsh, or with `| source` and without eval into that of fish:
+
+        eval "$(pybroker completion)"
+
+    Topics and groups come from the broker of --bootstrap-server or PYBROKER_BOOTSTRAP_SERVER, if it answers at once.
+
+    Exit codes: 0 printed; 2 the shell is none of those.
+    """
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    kind = get_completion_class(name)
+    if kind is None:
+        raise Misuse(f"no completion for the shell {name!r}: name one of {', '.join(SHELLS)}")
+    click.echo(kind(ctx.find_root().command, {}, NAME, COMPLETION_VARIABLE).source())
