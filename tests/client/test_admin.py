@@ -195,3 +195,18 @@ def test_a_time_is_an_offset(admin: Admin, target: Server, topic: str) -> None:
     described = admin.topics([topic])
     found = [admin.offsets(described, base_ms + ms)[TopicPartition(topic, 0)] for ms in (-1, 0, 1, 2, 3)]
     assert found == [0, 0, 5, 10, None]
+
+
+@pytest.mark.java
+def test_a_group_of_the_newer_protocol(kafka411: Server, topic: str) -> None:
+    """Members that the broker assigns to (KIP-848) are listed and described as the others are."""
+    with Admin(kafka411.bootstrap) as admin:
+        admin.create_topic(topic, partitions=2)
+        with Reader(kafka411.bootstrap, topic, topic, **{"group.protocol": "consumer", "client.id": "new"}):
+            (listed,) = [group for group in admin.groups(types=["consumer"]) if group.id == topic]
+            (group,) = admin.describe_groups([topic])
+            assert listed.state == group.state and group.type == listed.type == "consumer"
+            assert [(m.client_id, m.assignment) for m in group.members] == [
+                ("new", (TopicPartition(topic, 0), TopicPartition(topic, 1)))
+            ]
+        assert topic not in {group.id for group in admin.groups(types=["classic"])}

@@ -1,7 +1,7 @@
 """What every family of admin operations stands on: the cluster, a deadline, and a sentence for what was refused."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from pybroker import errors
@@ -53,6 +53,15 @@ class AdminBase:
             return results
 
         return self.cluster.ask_controller(ask)
+
+
+def only(results: Sequence[Any], what: str) -> Any:
+    """The result of a request that named one thing. KafkaError if the broker told of none, or of more."""
+    if len(results) != 1:
+        raise KafkaError(
+            errors.UNKNOWN_SERVER_ERROR, f"the broker was asked about {what}, and told of {len(results)} things"
+        )
+    return results[0]
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:

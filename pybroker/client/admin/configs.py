@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pybroker import errors
-from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -73,8 +73,7 @@ class ConfigsAdmin(AdminBase):
 
     def configs(self, resource: ConfigResource, names: Sequence[str] | None = None) -> list[ConfigEntry]:
         """The configs of one resource, or those of them that are named, by name."""
-        (found,) = self._describe([resource], names).values()
-        return found
+        return self._describe([resource], names)[resource]
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The configs of each of these topics, by the topic's name."""
@@ -92,9 +91,12 @@ class ConfigsAdmin(AdminBase):
                 for kind, name in resources
             ]
         )
+        results = {
+            (r.resource_type, r.resource_name): r for r in self._broker_of(resources[0]).request(request).results
+        }
         found = {}
-        for result in self._broker_of(resources[0]).request(request).results:
-            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+        for resource in resources:
+            result = only([results[resource]] if resource in results else [], str(resource))
             raise_for(result.error_code, f"configs of {resource}", result.error_message)
             found[resource] = sorted(
                 ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs
@@ -120,7 +122,7 @@ class ConfigsAdmin(AdminBase):
             resources=[kind(resource_type=resource.type, resource_name=resource.name, configs=configs)],
             validate_only=validate_only,
         )
-        (answer,) = self._broker_of(resource).request(request).responses
+        answer = only(self._broker_of(resource).request(request).responses, str(resource))
         raise_for(answer.error_code, f"configs of {resource}", answer.error_message)
         if not validate_only:
             names = [alteration.name for alteration in wanted]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
-from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import RETRY_BACKOFF_S, Node
 from pybroker.protocol import apis
@@ -15,7 +15,7 @@ BATCH_FROM_VERSION: Final = 4
 """From here on one FindCoordinator asks for several groups (KIP-699)."""
 
 _GROUP: Final = 0  # the type of key that a group's id is
-_MOVED: Final = (errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS)
+MOVED: Final = (errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class Outcome(NamedTuple):
@@ -35,12 +35,12 @@ class CoordinatorsAdmin(AdminBase):
     """Groups are looked after by the broker that leads their partition of __consumer_offsets."""
 
     def _ask_coordinators(self, groups: Iterable[str], ask: Ask) -> dict[str, Outcome]:
-        """What the coordinator of each group says, in the order of `groups`; the codes of _MOVED are not answers
+        """What the coordinator of each group says, in the order of `groups`; the codes of MOVED are not answers
         before the time is over."""
         wanted = list(dict.fromkeys(groups))
         found: dict[str, Outcome] = {}
         deadline = time.monotonic() + self.timeout_s
-        while pending := [group for group in wanted if group not in found or found[group].code in _MOVED]:
+        while pending := [group for group in wanted if group not in found or found[group].code in MOVED]:
             if found and time.monotonic() > deadline:
                 break
             if found:
@@ -55,6 +55,8 @@ class CoordinatorsAdmin(AdminBase):
             for node, its_own in by_node.items():
                 for group, code, message, answer in ask(self.cluster.connect(node.host, node.port), its_own):
                     found[group] = Outcome(code, message, answer, node)
+            for group in pending:
+                only([found[group]] if group in found else [], f"group {group}")
         return {group: found[group] for group in wanted}
 
     def _ask_coordinator(self, group: str, ask: Callable[[Connection], tuple[int, str | None, Any]]) -> Any:

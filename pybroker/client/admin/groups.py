@@ -1,13 +1,14 @@
 """Consumer groups as an operator sees them: which there are, who is in them, who has what; and their end."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pybroker import errors
-from pybroker.client.admin.base import raise_for
-from pybroker.client.admin.coordinators import CoordinatorsAdmin, Outcome
+from pybroker.client.admin.base import only, raise_for
+from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, Outcome
 from pybroker.client.connection import Connection
-from pybroker.client.metadata import Node
+from pybroker.client.metadata import RETRY_BACKOFF_S, Node
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import codec
@@ -38,8 +39,8 @@ class Member(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group: `protocol` is the assignor in use. What its last rebalance was for, and when (ms since the epoch), is
-    told by pybroker only, and None elsewhere and before the first one."""
+    """A group: `type` as in GroupListing, `protocol` the assignor in use. What its last rebalance was for, and when (ms
+    since the epoch), is told by pybroker only, and None elsewhere and before the first one."""
 
     id: str
     state: str
@@ -61,40 +62,36 @@ class GroupsAdmin(CoordinatorsAdmin):
         request = m.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
         found: set[GroupListing] = set()
         for node in self.cluster.nodes:
-            answer = self.cluster.node(node).request(request)
+            answer = self._ask_until_loaded(node, request)
             raise_for(answer.error_code, f"groups of broker {node}")
             found.update(GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups)
         return sorted(g for g in found if _among(g.state, states) and _among(g.type, types))
+
+    def _ask_until_loaded(self, node: int, request: Any) -> Any:
+        """What a broker answers, once it has read the groups that it looks after, or the time is over."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            answer = self.cluster.node(node).request(request)
+            if answer.error_code not in MOVED or time.monotonic() > deadline:
+                return answer
+            time.sleep(RETRY_BACKOFF_S)
 
     def describe_groups(self, ids: Iterable[str]) -> list[GroupDescription]:
         """These groups. KafkaError(GROUP_ID_NOT_FOUND) if one of them is not there."""
         outcomes = self._ask_coordinators(ids, _describe)
         strangers = [group for group, outcome in outcomes.items() if _is_unknown(outcome)]
-        found = {group: self._classic(group, outcome) for group, outcome in outcomes.items() if group not in strangers}
-        for group in strangers:
-            raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+        found = {g: _classic(g, outcome) for g, outcome in outcomes.items() if g not in strangers}
+        for group, outcome in self._ask_coordinators(strangers, _describe_consumer).items():
+            if outcome.code in (errors.GROUP_ID_NOT_FOUND, errors.UNSUPPORTED_VERSION):
+                raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+            found[group] = _consumer(group, outcome)
         return [found[group] for group in outcomes]
-
-    def _classic(self, group: str, outcome: Outcome) -> GroupDescription:
-        raise_for(outcome.code, f"group {group}", outcome.message)
-        told = outcome.answer
-        return GroupDescription(
-            group,
-            told.group_state,
-            "classic",
-            told.protocol_type,
-            told.protocol_data,
-            outcome.coordinator,
-            tuple(_member(member, told.protocol_type) for member in sorted(told.members, key=lambda m: m.member_id)),
-            told.last_rebalance_cause or None,
-            told.last_rebalance_ms if told.last_rebalance_ms >= 0 else None,
-        )
 
     def delete_group(self, group: str) -> None:
         """Delete a group that nobody is in, with its offsets. KafkaError(NON_EMPTY_GROUP) if somebody is."""
 
         def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
-            (result,) = coordinator.request(m.DeleteGroupsRequest(groups_names=[group])).results
+            result = only(coordinator.request(m.DeleteGroupsRequest(groups_names=[group])).results, f"group {group}")
             return result.error_code, None, None
 
         self._ask_coordinator(group, ask)
@@ -110,9 +107,57 @@ def _describe(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[
         yield group.group_id, group.error_code, group.error_message, group
 
 
+def _describe_consumer(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+    if m.ConsumerGroupDescribeRequest.SCHEMA.key not in coordinator.versions:
+        for group in groups:
+            yield group, errors.UNSUPPORTED_VERSION, None, None
+        return
+    for group in coordinator.request(m.ConsumerGroupDescribeRequest(group_ids=list(groups))).groups:
+        yield group.group_id, group.error_code, group.error_message, group
+
+
 def _is_unknown(outcome: Outcome) -> bool:
     """From version 6 on a group that is not there is an error, before that it is dead."""
     return outcome.code == errors.GROUP_ID_NOT_FOUND or (not outcome.code and outcome.answer.group_state == "Dead")
+
+
+def _classic(group: str, outcome: Outcome) -> GroupDescription:
+    raise_for(outcome.code, f"group {group}", outcome.message)
+    told = outcome.answer
+    return GroupDescription(
+        group,
+        told.group_state,
+        "classic",
+        told.protocol_type,
+        told.protocol_data,
+        outcome.coordinator,
+        tuple(_member(member, told.protocol_type) for member in sorted(told.members, key=lambda m: m.member_id)),
+        told.last_rebalance_cause or None,
+        told.last_rebalance_ms if told.last_rebalance_ms >= 0 else None,
+    )
+
+
+def _consumer(group: str, outcome: Outcome) -> GroupDescription:
+    """A group of the newer protocol, whose assignments the broker makes (KIP-848)."""
+    raise_for(outcome.code, f"group {group}", outcome.message)
+    told = outcome.answer
+    members = (
+        Member(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _sorted((t.topic_name, p) for t in member.assignment.topic_partitions for p in t.partitions),
+        )
+        for member in sorted(told.members, key=lambda m: m.member_id)
+    )
+    return GroupDescription(
+        group, told.group_state, "consumer", CONSUMER_PROTOCOL, told.assignor_name, outcome.coordinator, tuple(members)
+    )
+
+
+def _sorted(partitions: Iterable[tuple[str, int]]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(*partition) for partition in partitions))
 
 
 def _member(told: Any, protocol_type: str) -> Member:
@@ -130,4 +175,4 @@ def _assignment(data: bytes | memoryview) -> tuple[TopicPartition, ...]:
         read, _ = codec.decode(kind, min(version, kind.SCHEMA.last), data, 2)
     except codec.ProtocolError:
         return ()
-    return tuple(sorted(TopicPartition(t.topic, p) for t in read.assigned_partitions for p in t.partitions))
+    return _sorted((t.topic, p) for t in read.assigned_partitions for p in t.partitions)

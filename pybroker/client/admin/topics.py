@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker import errors
-from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -63,7 +63,7 @@ class TopicsAdmin(AdminBase):
             configs=[m.CreateTopicsRequest.Topics.Configs(name=k, value=v) for k, v in (configs or {}).items()],
         )
         request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
-        (answer,) = self._change(request, "topics")
+        answer = only(self._change(request, "topics"), f"topic {name}")
         if not validate_only:
             self._until_shown(lambda: self._led(name) > 0)
         return CreatedTopic(answer.name, answer.num_partitions, answer.replication_factor)
@@ -84,7 +84,7 @@ class TopicsAdmin(AdminBase):
 
     def _led(self, name: str) -> int:
         """The number of a topic's partitions; 0 while the topic is not shown, or one of them has no leader."""
-        (topic,) = self.cluster.metadata([name])
+        topic = only(self.cluster.metadata([name]), f"topic {name}")
         return len(topic.partitions) if all(p.leader >= 0 for p in topic.partitions) else 0
 
     # -- offsets and records ------------------------------------------------------------------------------------------

@@ -104,6 +104,28 @@ DescribeGroupsResponse 15 v0-6 flex 5+
     last_rebalance_ms:i64 v5+ tag9093=-1
   }[]
 
+ConsumerGroupDescribeRequest 69 v0-1 flex 0+
+  group_ids:str[], include_authorized_operations:bool
+
+ConsumerGroupDescribeResponse 69 v0-1 flex 0+
+  throttle_time_ms:i32,
+  groups:{
+    error_code:i16, error_message:str?, group_id:str, group_state:str, group_epoch:i32, assignment_epoch:i32,
+    assignor_name:str,
+    members:{
+      member_id:str, instance_id:str?, rack_id:str?, member_epoch:i32, client_id:str, client_host:str,
+      subscribed_topic_names:str[], subscribed_topic_regex:str?,
+      assignment:{
+        topic_partitions:{topic_id:uuid, topic_name:str, partitions:i32[]}[]
+      },
+      target_assignment:{
+        topic_partitions:{topic_id:uuid, topic_name:str, partitions:i32[]}[]
+      },
+      member_type:i8 v1+=-1
+    }[],
+    authorized_operations:i32=-2147483648
+  }[]
+
 ListGroupsRequest 16 v0-5 flex 3+
   states_filter:str[] v4+, types_filter:str[] v5+
 

@@ -1,0 +1,229 @@
+"""Admin and a broker that answers what no broker would, or that its coordinator moves: errors, and patience."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.client.admin import Admin, Alteration, Committed, ConfigOperation, ConfigResource, ResourceType
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import apis, codec
+from pybroker.protocol import messages as m
+
+Answers = dict[str, Callable[[Any], Any]]
+
+
+class FakeBroker(threading.Thread):
+    """A broker of one node that answers each API as it is told, at the versions that it is told."""
+
+    def __init__(self, answers: Answers, versions: dict[str, int]) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._answers: Answers = {"ApiVersions": self._versions, "Metadata": self._metadata, **answers}
+        self._highest = versions
+        self._connections: list[socket.socket] = []
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+                frame = connection.recv(size, socket.MSG_WAITALL)
+                header = codec.decode_request_header(frame)
+                api = apis.KNOWN[header.api_key]
+                request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset)
+                body = codec.encode_response(
+                    header.api_key, header.api_version, header.correlation_id, self._answers[api.name](request)
+                )
+                connection.sendall(struct.pack(">i", len(body)) + body)
+        except (OSError, struct.error):
+            connection.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+    def _versions(self, _: Any) -> Any:
+        kind = m.ApiVersionsResponse.ApiKeys
+        listed = [
+            kind(api_key=api.key, min_version=api.min_version, max_version=self._highest.get(api.name, api.max_version))
+            for api in apis.KNOWN.values()
+        ]
+        return m.ApiVersionsResponse(api_keys=listed)
+
+    def _metadata(self, request: Any) -> Any:
+        kind = m.MetadataResponse
+        partition = kind.Topics.Partitions(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+        topics = [kind.Topics(name=topic.name, partitions=[partition]) for topic in request.topics or []]
+        broker = kind.Brokers(node_id=1, host="127.0.0.1", port=self.port, rack=None)
+        return kind(brokers=[broker], cluster_id="fake", controller_id=1, topics=topics)
+
+    def coordinator(self, request: Any) -> Any:
+        kind = m.FindCoordinatorResponse.Coordinators
+        found = [kind(key=key, node_id=1, host="127.0.0.1", port=self.port) for key in request.coordinator_keys]
+        return m.FindCoordinatorResponse(node_id=1, host="127.0.0.1", port=self.port, coordinators=found)
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., tuple[FakeBroker, Admin]]]:
+    """Start a fake broker with these answers; it, and an Admin that asks it."""
+    started: list[tuple[FakeBroker, Admin]] = []
+
+    def start(answers: Answers, timeout_s: float = 30.0, **versions: int) -> tuple[FakeBroker, Admin]:
+        broker = FakeBroker(answers, versions)
+        broker._answers.setdefault("FindCoordinator", broker.coordinator)
+        started.append((broker, Admin(f"127.0.0.1:{broker.port}", timeout_s=timeout_s)))
+        return started[-1]
+
+    yield start
+    for broker, admin in started:
+        admin.close()
+        broker.close()
+
+
+NOTHING: Answers = {
+    name: (lambda response: lambda _: getattr(m, response)())(f"{name}Response")
+    for name in (
+        *("CreateTopics", "DescribeConfigs", "IncrementalAlterConfigs", "ListOffsets", "DeleteRecords"),
+        *("DescribeGroups", "DeleteGroups", "OffsetFetch", "OffsetCommit", "DescribeLogDirs", "ListGroups"),
+    )
+}
+TOPIC = ConfigResource(ResourceType.TOPIC, "t")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin: admin.create_topic("t"),
+        lambda admin: admin.configs(TOPIC),
+        lambda admin: admin.alter_configs(TOPIC, [Alteration("a", ConfigOperation.SET, "1")]),
+        lambda admin: admin.describe_groups(["g"]),
+        lambda admin: admin.group_offsets(["g"]),
+        lambda admin: admin.delete_group("g"),
+    ],
+)
+def test_an_answer_that_leaves_out_what_was_asked_for(
+    fake: Callable[..., tuple[FakeBroker, Admin]], ask: Callable[[Admin], Any]
+) -> None:
+    """A broker that says nothing of what it was asked about is told of, in a sentence, and by a code."""
+    _, admin = fake(NOTHING)
+    with pytest.raises(KafkaError, match="told of 0 things") as caught:
+        ask(admin)
+    assert caught.value.code == errors.UNKNOWN_SERVER_ERROR
+
+
+def test_lists_may_be_empty(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
+    """Where nothing can be an answer it is one."""
+    _, admin = fake(NOTHING)
+    assert admin.groups() == [] and admin.log_dirs() == []
+    assert admin.delete_records({TopicPartition("t", 0): 0}) == {}
+    assert admin.offsets(admin.topics(["t"]), -1) == {TopicPartition("t", 0): None}
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 6])
+def test_a_coordinator_that_moves_and_loads(fake: Callable[..., tuple[FakeBroker, Admin]], version: int) -> None:
+    """It is looked for, and asked, until it answers: from old brokers one by one, from newer ones at once."""
+    asked: list[str] = []
+
+    def find(request: Any) -> Any:
+        asked.append("find")
+        if asked.count("find") == 1:
+            code = errors.COORDINATOR_NOT_AVAILABLE
+            kind = m.FindCoordinatorResponse.Coordinators
+            failed = [
+                kind(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+                for key in request.coordinator_keys
+            ]
+            return m.FindCoordinatorResponse(error_code=code, node_id=-1, host="", port=-1, coordinators=failed)
+        return broker.coordinator(request)
+
+    def describe(request: Any) -> Any:
+        asked.append("describe")
+        codes = [errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS]
+        turn = asked.count("describe")
+        code = codes[turn - 1] if turn <= len(codes) else errors.NONE
+        kind = m.DescribeGroupsResponse.Groups
+        return m.DescribeGroupsResponse(
+            groups=[kind(group_id=g, error_code=code, group_state="Empty") for g in request.groups]
+        )
+
+    broker, admin = fake(
+        {"FindCoordinator": find, "DescribeGroups": describe}, FindCoordinator=version, DescribeGroups=5
+    )
+    assert [(g.id, g.state) for g in admin.describe_groups(["b", "a"])] == [("b", "Empty"), ("a", "Empty")]
+    assert asked.count("describe") == 3
+
+
+def test_a_coordinator_that_never_comes(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
+    """The time is the caller's, and the reason the broker's."""
+
+    def nobody(request: Any) -> Any:
+        kind = m.FindCoordinatorResponse.Coordinators
+        code = errors.COORDINATOR_NOT_AVAILABLE
+        return m.FindCoordinatorResponse(
+            coordinators=[
+                kind(key=key, host="", error_code=code, error_message=None) for key in request.coordinator_keys
+            ]
+        )
+
+    _, admin = fake({"FindCoordinator": nobody}, timeout_s=0.3)
+    for ask in (
+        lambda: admin.describe_groups(["g"]),
+        lambda: admin.alter_group_offsets("g", {TopicPartition("t", 0): Committed(1)}),
+    ):
+        with pytest.raises(KafkaError, match="group g: there is no coordinator yet") as caught:
+            ask()
+        assert caught.value.code == errors.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_list_waits_for_a_broker_that_loads(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
+    """Groups that are still being read are not left out of the list."""
+    asked: list[int] = []
+
+    def answer(_: Any) -> Any:
+        asked.append(1)
+        if len(asked) < 3:
+            return m.ListGroupsResponse(error_code=errors.COORDINATOR_LOAD_IN_PROGRESS)
+        return m.ListGroupsResponse(groups=[m.ListGroupsResponse.Groups(group_id="g", group_state="Stable")])
+
+    _, admin = fake({"ListGroups": answer})
+    assert [group.id for group in admin.groups()] == ["g"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\0", b"\x7f\xff", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\x01\xff\xff" * 3]
+)
+def test_a_member_s_bytes_are_its_own(fake: Callable[..., tuple[FakeBroker, Admin]], data: bytes) -> None:
+    """An assignment that cannot be read belongs to nobody's partitions, and fails nothing."""
+
+    def describe(_: Any) -> Any:
+        kind = m.DescribeGroupsResponse.Groups
+        member = kind.Members(
+            member_id="m", client_id="c", client_host="/h", member_metadata=b"", member_assignment=data
+        )
+        group = kind(
+            group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range", members=[member]
+        )
+        return m.DescribeGroupsResponse(groups=[group])
+
+    _, admin = fake({"DescribeGroups": describe})
+    (described,) = admin.describe_groups(["g"])
+    assert described.members[0].assignment == ()
