@@ -34,7 +34,12 @@ OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of ea
 @click.option("--at", type=moment, metavar="TIME", help=f"Begin with the first record at or after it: {TIME_HELP}")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records, by time, and then end.")
 @click.option("--max-messages", "-n", type=click.IntRange(1), metavar="N", help="End after so many records.")
-@click.option("--exit-at-end", "-e", is_flag=True, help="End where the topics ended when it began.")
+@click.option(
+    "--exit-at-end",
+    "-e",
+    is_flag=True,
+    help="End where the topics ended when it began; begins with what is there, unless told otherwise.",
+)
 @click.option("--group", "-g", metavar="GROUP", shell_complete=complete_groups,
               help="Read as a member of a group: the partitions that it gives, from what it committed.")  # fmt: skip
 @click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),

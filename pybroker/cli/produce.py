@@ -11,7 +11,7 @@ import click
 from pybroker import errors
 from pybroker.cli import jsonlines, lines
 from pybroker.cli.lines import Notation, Outgoing
-from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse
+from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, failure_of
 from pybroker.cli.options import address_options, client_settings, complete_topics, escaped, header
 from pybroker.cli.progress import Progress
 from pybroker.client.admin import Admin
@@ -152,7 +152,7 @@ class _Run:
     def run(self, records: Iterable[Outgoing], fixed: Fixed) -> int:
         """Send them all; the exit code."""
         code = 0
-        trouble: Failure | KafkaError | None = None
+        trouble: Failure | None = None
         try:
             for record in records:
                 self._send(fixed.of(record))
@@ -160,9 +160,12 @@ class _Run:
                     break
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
-        except (Failure, KafkaError) as error:  # of a line, or of one that could not be sent at all
-            trouble = error if isinstance(error, Failure) else Failure(f"line {self._sent + 1}: {error.message}")
-            code = EXIT_FAILED
+        except Failure as failure:  # of a line that is no record
+            trouble, code = failure, EXIT_FAILED
+        except KafkaError as error:  # of a record that could not be sent at all
+            trouble, code = Failure(f"line {self._sent + 1}: {error.message}"), EXIT_FAILED
+        except OSError as error:  # of the input
+            trouble, code = failure_of(error), EXIT_FAILED
         self._flush()
         unknown = len(self._pending)
         self._progress.end()

@@ -37,7 +37,7 @@ class Move(NamedTuple):
 @click.argument("group", shell_complete=complete_groups)
 @click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,P...]", shell_complete=complete_topics,
               help="A topic, or some of its partitions; repeatable.")  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="Every topic that the group has committed offsets of.")
+@click.option("--all-topics", is_flag=True, help="Every partition that the group has committed an offset of.")
 @click.option("--to-earliest", is_flag=True, help="The first record that is there.")
 @click.option("--to-latest", is_flag=True, help="The end: only what comes from now on.")
 @click.option("--to-current", is_flag=True, help="What is committed now; the end where nothing is.")
@@ -85,7 +85,7 @@ def reset_offsets(
             wanted: Wanted = dict(_plan(from_file))
             partitions = _partitions(admin, [f"{topic}:{index}" for topic, index in wanted])
         else:
-            partitions = _partitions(admin, topics or _committed_topics(group, committed))
+            partitions = _partitions(admin, topics or _all_committed(group, committed))
             wanted = _wanted(admin, partitions, committed, chosen[0], target[chosen[0]])
         moves = _moves(admin, partitions, committed, wanted)
         if execute:
@@ -107,10 +107,10 @@ def _check_inactive(admin: Admin, group: str) -> None:
         raise Failure(f"group {group} is {found.state} with {who}: its offsets can be reset once nobody is in it")
 
 
-def _committed_topics(group: str, committed: Mapping[TopicPartition, Committed]) -> list[str]:
+def _all_committed(group: str, committed: Mapping[TopicPartition, Committed]) -> list[str]:
     if not committed:
         raise Failure(f"group {group} has committed no offsets: name its topics with --topic")
-    return sorted({partition.topic for partition in committed})
+    return [f"{topic}:{index}" for topic, index in committed]
 
 
 def _partitions(admin: Admin, named: Iterable[str]) -> list[TopicPartition]:
