@@ -23,10 +23,12 @@ cdef class PendingBatch:
     cdef readonly int64_t base_offset
     cdef readonly int64_t log_append_time_ms
     cdef readonly object error
+    cdef list parts                 # of a batch that was split: (first record, base offset, time, error)
     cdef list calls
     cdef object event
 
     cdef int call_out(self) except -1
+    cdef tuple outcome(self, int32_t index)
     cdef bint wait(self, timeout_s) except -1
 
 cdef class Delivery:

@@ -45,11 +45,13 @@ class PendingBatch:
     log_append_time_ms: Final[int]
     error: Final[Exception | None]
     @staticmethod
-    def of(topic: str, partition: int, sealed: SealedBatch) -> PendingBatch:
-        """A batch that is sealed already."""
+    def of(topic: str, partition: int, sealed: SealedBatch, created_s: float | None = None) -> PendingBatch:
+        """A batch that is sealed already; made now, or as long ago as another that it is a part of."""
     def seal(self, attributes: int, compress: Callable[[memoryview], Bytes] | None) -> SealedBatch:
         """Its bytes, made when first asked for; `attributes` name the codec that `compress` applies."""
     def delivery(self) -> Delivery:
         """The outcome of the whole batch, told as that of its first record."""
     def end(self, base_offset: int, log_append_time_ms: int, error: Exception | None) -> bool:
         """Its outcome: where it lies, or why not. False, and nothing changes, if it has one."""
+    def end_parts(self, parts: list[tuple[int, int, int, Exception | None]]) -> bool:
+        """Of a batch that was sent in parts: (first record, base offset, log append time, error) of each."""

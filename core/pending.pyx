@@ -54,9 +54,11 @@ cdef class PendingBatch:
         block_free(&self.builder.block)
 
     @staticmethod
-    def of(str topic not None, int32_t partition, SealedBatch sealed not None) -> PendingBatch:
-        """A batch that is sealed already."""
+    def of(str topic not None, int32_t partition, SealedBatch sealed not None, created_s=None) -> PendingBatch:
+        """A batch that is sealed already; made now, or as long ago as another that it is a part of."""
         cdef PendingBatch batch = pending_batch(topic, partition, 0)
+        if created_s is not None:
+            batch.created_s = created_s
         batch.sealed = sealed
         batch.count = sealed.count
         batch.size = len(sealed)
@@ -88,6 +90,21 @@ cdef class PendingBatch:
             self.event.set()
         self.call_out()
         return True
+
+    def end_parts(self, list parts not None) -> bool:
+        """Of a batch that was sent in parts: (first record, base offset, log append time, error) of each."""
+        if not self.ended:
+            self.parts = sorted(parts, key=lambda part: part[0])
+        return self.end(parts[0][1], parts[0][2], parts[0][3])
+
+    cdef tuple outcome(self, int32_t index):
+        """(offset, log append time, error) of a record."""
+        first, base_offset, by_log, error = 0, self.base_offset, self.log_append_time_ms, self.error
+        for part in self.parts or ():
+            if part[0] > index:
+                break
+            first, base_offset, by_log, error = part
+        return (-1 if base_offset < 0 else base_offset + index - first), by_log, error
 
     cdef int call_out(self) except -1:
         """Make the calls that wait. Whoever takes the list makes them, so that none is made twice or left out."""
@@ -128,8 +145,7 @@ cdef class Delivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        offset = -1 if self.batch.base_offset < 0 else self.batch.base_offset + self.index
-        by_log = self.batch.log_append_time_ms
+        offset, by_log, _ = self.batch.outcome(self.index)
         timestamp_ms = self.timestamp_ms if by_log < 0 else by_log
         return RecordMetadata(self.batch.topic, self.batch.partition, offset, timestamp_ms)
 
@@ -137,7 +153,7 @@ cdef class Delivery:
         """Why the record was refused, None if it is acknowledged. TimeoutError if that is not known in time."""
         if not self.batch.wait(timeout_s):
             raise TimeoutError(f"no acknowledgement within {timeout_s:g} s")
-        return self.batch.error
+        return self.batch.outcome(self.index)[2]
 
     def add_done_callback(self, call) -> None:
         """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""

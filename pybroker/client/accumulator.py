@@ -171,6 +171,13 @@ class Accumulator:
             with self._changed:
                 self._changed.notify_all()
 
+    def end_split(self, whole: PendingBatch, outcomes: list[tuple[int, int, int, Exception | None]]) -> None:
+        """The same for a batch that was sent in parts."""
+        if whole.end_parts(outcomes):
+            self.appender.release(whole.size)
+            with self._changed:
+                self._changed.notify_all()
+
     def rest(self, queue: Queue) -> None:
         """A queue that holds nothing is busy no more. One that is filled just now adds itself again, after this."""
         self.busy.discard(queue)

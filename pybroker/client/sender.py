@@ -19,6 +19,7 @@ from pybroker.client.channel import How, Parcel
 from pybroker.client.loop import Timer
 from pybroker.client.network import ANY, STALE, Network
 from pybroker.client.settings import Settings
+from pybroker.client.splitting import Split
 from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -47,6 +48,8 @@ class Sender:
         self._request_size: int = settings.max_request_size
         self._request_timeout_ms: int = settings.request_timeout_ms
         self._delivery_timeout_s: float = settings.delivery_timeout_ms / 1000
+        self._splits: dict[PendingBatch, Split] = {}
+        """Parts of batches that were too large, and what they are parts of."""
         self._producer_id = -1
         self._epoch = -1
         self._asking_id = False
@@ -128,10 +131,23 @@ class Sender:
             size = 0
             while candidates and (not taken or size + candidates[0][1].size <= self._request_size):
                 queue, batch = candidates.pop(0)
-                taken.append((queue, batch))
-                size += batch.size
-            self._request(leader, taken)
+                if self._sealed(queue, batch):
+                    taken.append((queue, batch))
+                    size += batch.size
+            if taken:
+                self._request(leader, taken)
             candidates += [(q, q.ready[0]) for q, _ in taken if q.ready and self._may_send(q)]
+
+    def _sealed(self, queue: Queue, batch: PendingBatch) -> bool:
+        """Make the bytes of a batch. One that cannot be compressed, by a level that there is not, is given up."""
+        try:
+            batch.seal(self.codec, self.compress)
+        except Exception as error:  # what a codec raises is its own business
+            queue.ready.remove(batch)
+            words = f"{queue.topic}-{queue.partition}: the batch could not be compressed: {error}"
+            self._give_up(queue, batch, KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, words))
+            return False
+        return True
 
     def _request(self, leader: int, taken: list[tuple[Queue, PendingBatch]]) -> None:
         kind = m.ProduceRequest.TopicData
@@ -183,14 +199,30 @@ class Sender:
             if error is not None:
                 self._refused(queue, batch, error)
             elif found is None and answer is None:  # acks=0
-                self.accumulator.end(batch, -1, -1, None)
+                self._end(batch, -1, -1, None)
             elif found is None:
                 self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
             elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
-                self.accumulator.end(batch, found.base_offset, found.log_append_time_ms, None)
+                self._end(batch, found.base_offset, found.log_append_time_ms, None)
             else:
                 self._refused(queue, batch, _refusal(queue, found))
         self._pump()
+
+    def _end(self, batch: PendingBatch, base_offset: int, time_ms: int, error: KafkaError | None) -> None:
+        split = self._splits.pop(batch, None)
+        if split is None:
+            self.accumulator.end(batch, base_offset, time_ms, error)
+        elif split.end(batch, base_offset, time_ms, error):
+            self.accumulator.end_split(split.whole, split.outcomes)
+
+    def _split(self, queue: Queue, batch: PendingBatch) -> None:
+        """Larger than the topic allows: send it in parts, which take its place and its sequences."""
+        sealed = batch.sealed
+        assert sealed is not None
+        split = self._splits.pop(batch, None) or Split(batch)
+        parts = split.cut(batch, sealed, self.codec, self.compress)
+        self._splits.update(dict.fromkeys(parts, split))
+        queue.ready.extendleft(reversed(parts))
 
     def _refused(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         """Send it again where that may help, else give it up."""
@@ -200,6 +232,9 @@ class Sender:
             return
         if self._idempotent and error.code in _OUT_OF_SEQUENCE:
             self._out_of_sequence(queue, batch)
+            return
+        if error.code == errors.MESSAGE_TOO_LARGE and batch.count > 1:
+            self._split(queue, batch)
             return
         left = batch.attempts <= self._retries and time.monotonic() < batch.created_s + self._delivery_timeout_s
         if error.retriable and left:
@@ -211,7 +246,7 @@ class Sender:
         queue.not_before_s = time.monotonic() + self._network.pauses.after(batch.attempts)
         at = 0
         for other in queue.ready:  # those that were sent before keep their order
-            if not other.attempts or other.created_s > batch.created_s:
+            if not other.attempts or other.created_s >= batch.created_s:
                 break
             at += 1
         queue.ready.insert(at, batch)
@@ -227,7 +262,7 @@ class Sender:
     def _give_up(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         if batch.sequence >= 0:
             queue.renewing = True
-        self.accumulator.end(batch, -1, -1, error)
+        self._end(batch, -1, -1, error)
 
     def _expire(self, queue: Queue, now_s: float) -> float:
         """Give up what is older than delivery_timeout_ms; when the next would be."""
@@ -293,7 +328,7 @@ class Sender:
         """The producer ends: what is not acknowledged never will be."""
         for queue in list(self.accumulator.busy):
             for batch in list(queue.batches()):
-                self.accumulator.end(batch, -1, -1, error)
+                self._end(batch, -1, -1, error)
 
 
 def _refusal(queue: Queue, answer: Any) -> KafkaError:

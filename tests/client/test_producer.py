@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ from pybroker.client.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
 from pybroker.core import ByteColumn, partitions_of
 from pybroker.errors import KafkaError
-from tests.client.kit import create, read_all
+from tests.client.kit import WAIT_S, create, read_all
 from tests.harness import BrokerProcess, Server
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -266,3 +268,27 @@ def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], to
         producer.flush(60)
         assert [delivery.result(0).offset for delivery in sent] == list(range(3000))
     assert [r.value for r in read_all(broker, topic, 3000)] == [b"%d" % n for n in range(3000)]
+
+
+@pytest.mark.parametrize("how", [{}, {"acks": 1}, {"compression_type": "lz4"}], ids=["idempotent", "acks=1", "lz4"])
+def test_batches_above_what_the_topic_takes(target: Server, topic: str, how: dict[str, Any]) -> None:
+    """They are sent in smaller ones, in their order; only a record that is too large by itself is refused."""
+    create(target, topic, config={"max.message.bytes": "2000"})
+    values = [f"{n}-".encode() + random.randbytes(90) for n in range(300)]
+    with Producer(bootstrap_servers=target.bootstrap, **how) as producer:
+        sent = [producer.send(topic, value) for value in values]
+        refused = producer.send(topic, random.randbytes(3000))
+        last = producer.send(topic, b"last")
+        producer.flush(WAIT_S)
+        assert [delivery.result(0).offset for delivery in sent] == list(range(300))
+        assert getattr(refused.exception(0), "code", None) == errors.MESSAGE_TOO_LARGE
+        assert last.result(0).offset == 300
+    assert [r.value for r in read_all(target, topic, 301)] == [*values, b"last"]
+
+
+def test_what_cannot_be_compressed(shared_broker: Server, topic: str) -> None:
+    """A level that the codec has not is told by the deliveries, and the producer goes on to its end."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap, compression_type="gzip", compression_level=99) as producer:
+        error = producer.send(topic, b"x").exception(WAIT_S)
+        assert error.code == errors.UNSUPPORTED_COMPRESSION_TYPE and "could not be compressed" in error.message
