@@ -89,9 +89,14 @@ $(BASE): pyproject.toml | $(PY)
 	@$(editable) .
 	@touch $@
 
+# The demo ends on Spark where Java is: PySpark is large, and of no use without it.
+comma := ,
+java = $(or $(JAVA_HOME),$(shell command -v java 2>/dev/null))
+extra = $*$(if $(and $(filter demo,$*),$(java)),$(comma)spark)
+
 $(DEMO) $(DEV) $(BENCH): $(VENV)/.%: pyproject.toml $(BASE)
 	@echo "Installing what make $* needs"
-	@$(editable) '.[$*]'
+	@$(editable) '.[$(extra)]'
 	@touch $@
 
 $(BUILT): $(SOURCES) $(BASE)

@@ -49,7 +49,7 @@ def read_range(
         with contextlib.closing(source(options, partition, offset)) as feeds:
             while (feed := feeds.next_feed()) is not None:
                 while not feed.finished:
-                    _gather(gathered, feed, rows, partition.range)
+                    _gather(gathered, feed, partition.range)
                     if not feed.finished:
                         yield rows.make(gathered.take())
                 feeds.go_on(feed.next_offset)
@@ -60,9 +60,9 @@ def read_range(
         yield rows.make(gathered.take())
 
 
-def _gather(gathered: Columns, feed: Feed, rows: RowMaker, what: Range) -> None:
+def _gather(gathered: Columns, feed: Feed, what: Range) -> None:
     try:
-        gathered.read(feed, max_records=ROWS_MAX - len(gathered), tag=rows.tag)
+        gathered.read(feed, max_records=ROWS_MAX - len(gathered))
     except LogError as error:
         raise KafkaError(error.code, f"{what.tp}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Columns of records as Spark takes them: a RecordBatch whose schema is, to the letter, the one that Spark expects.
 
-Spark compares the schema of the first batch with its own, names, types and nullability, and refuses dictionaries.
+Spark compares the schema of the first batch with its own, names, types and nullability, and refuses dictionaries. What
+is one for a whole task, the topic and the number of the partition, is made once and cut to length without a copy.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from pybroker.client.arrow import Origin, record_batch
+from pybroker.client.arrow import record_batch
 from pybroker.spark import schema
 
 if TYPE_CHECKING:
@@ -34,13 +35,20 @@ class RowMaker:
         self.schema: pa.Schema = to_arrow_schema(fields, timezone="UTC")
         self.decoded = [DECODED[name] for name in columns if name in DECODED] or ["offset"]
         """The columns that Columns has to be made with; the offset where Spark wants none that a record has."""
-        self.tag = Origin(topic, partition) if {"topic", "partition"} & set(columns) else None
+        self._one = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
+        self._repeated: dict[str, pa.Array] = {}
         self._names = [DECODED.get(name, name) for name in columns]
 
     def make(self, batch: "ColumnBatch") -> pa.RecordBatch:
-        made = record_batch(batch, topics="string", empty_headers="null")
-        columns = [made.column(name) for name in self._names]
+        made = record_batch(batch, empty_headers="null")
+        columns = [self._repeat(name, batch.rows) if name in self._one else made.column(name) for name in self._names]
         if "headers" in self._names:  # the same but for the name of the list's elements, which Spark looks at
             at = self._names.index("headers")
             columns[at] = columns[at].cast(self.schema.field(at).type)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _repeat(self, name: str, rows: int) -> pa.Array:
+        made = self._repeated.get(name)
+        if made is None or len(made) < rows:
+            made = self._repeated[name] = pa.repeat(self._one[name], rows)
+        return made[:rows]

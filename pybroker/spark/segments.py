@@ -22,9 +22,9 @@ from pybroker.protocol.records import HEADER_BYTES
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
 
-CHUNK_BYTES: Final = 2 << 20
-"""Read at once: small enough for a core's cache, in which it is decoded. One batch that is larger gets more."""
 _ENTRY: Final = struct.Struct(">ii")
+CHUNK_BYTES: Final = 1 << 20
+"""Read at once, if a task is not to ask for less: it is decoded while it lies in a core's cache."""
 _LOG: Final = ".log"
 _LENGTH_AT: Final = 8  # after the base offset; it counts what follows it
 _FRAME_BYTES: Final = 12
@@ -45,7 +45,7 @@ class SegmentReader:
         self.range = partition.range
         self.offset = offset
         self._segments = [] if options.read_committed else _sealed(options.log_dirs, partition)
-        self._chunk = bytearray(CHUNK_BYTES)
+        self._chunk = bytearray(min(options.fetch_bytes, CHUNK_BYTES))  # a batch that is larger gets more
         self._file: int | None = None
         self._position = 0
         self._segment_end = 0

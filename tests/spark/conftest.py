@@ -11,6 +11,7 @@ import pytest
 
 from pybroker.errors import KafkaError
 from tests.harness import ROOT, BrokerProcess
+from tests.spark.connector import connector_jars
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.driver.memory": "768m",
             "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
+            "spark.jars": ",".join(map(str, connector_jars())),
             "spark.local.dir": str(scratch),
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.session.timeZone": "UTC",

@@ -96,10 +96,10 @@ def test_sealed_segments_need_no_broker(segmented: Segmented) -> None:
         assert segmented.by_files(log_dir, start, end) == max(0, min(end, segmented.sealed_end) - start)
 
 
-def test_a_batch_larger_than_what_is_read_at_once(segmented: Segmented, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_what_is_read_at_once(segmented: Segmented) -> None:
     """It is read whole, in memory that grows for it."""
-    monkeypatch.setattr("pybroker.spark.segments.CHUNK_BYTES", 64)
-    assert segmented.by_files(segmented.home.parent) == segmented.sealed_end
+    small = {"kafka.max.partition.fetch.bytes": 64}
+    assert segmented.by_files(segmented.home.parent, **small) == segmented.sealed_end
 
 
 def test_an_index_only_helps(segmented: Segmented, copied: Path) -> None:

@@ -1,0 +1,205 @@
+"""Topics in Spark beside what a Python source can reach at all, and beside Spark's own connector.
+
+The limit is a source that makes its rows once and hands them over again and again (spark_memory.py); the peer is format
+"kafka" with the settings that make it fastest, where Maven has its jar. All read the same number of rows in one session
+on two cores, in turns, and the broker runs on the same two: each is judged by its best round.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench.figures import show
+from bench.spark_memory import BATCH_ROWS, KEY_BYTES, TASKS, VALUE_BYTES
+from pybroker import core
+from pybroker.client.connection import Connection
+from pybroker.protocol import messages as m
+from pybroker.spark.java import find_java
+from pybroker.testing import records
+from tests.harness import HOST, ROOT, BrokerProcess
+from tests.spark.connector import connector_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = int(os.environ.get("PYBROKER_BENCH_SPARK_ROWS", "6000000"))
+STEP = 1_000_000
+WRITTEN = 2_000_000
+ROUNDS = 5
+RECORDS_A_BATCH = 8_000
+PAYLOAD = f"{VALUE_BYTES} B values, {TASKS} cores"
+TOPIC = "a-topic-by-a-name"
+STREAMS = False  # the connector of Spark 4.1, the last that Maven has whole, finds no checkpoint classes in Spark 4.3
+TUNED = {"kafka.max.poll.records": "5000", "kafka.linger.ms": "20", "kafka.batch.size": str(1 << 20)}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from bench.spark_memory import MemorySource
+    from pybroker.spark.session import UNCHECKED_ARROW, session
+
+    find_java()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    jars = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
+    settings = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g", **jars}
+    made = session("bench", f"local[{TASKS}]", settings)
+    made.sparkContext.setLogLevel("OFF")
+    made.dataSource.register(MemorySource)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(shared_log_dir: Path) -> Iterator[BrokerProcess]:
+    """With a topic of ROWS records."""
+    with BrokerProcess(shared_log_dir / "data") as made:
+        with Connection(HOST, made.port) as connection:
+            records.create_topic(connection, TOPIC, TASKS, {"segment.bytes": str(64 << 20)})
+            batch = core.build_batch([(1_700_000_000_000, b"k" * KEY_BYTES, b"v" * VALUE_BYTES, ())] * RECORDS_A_BATCH)
+            for partition in range(TASKS):
+                for _ in range(ROWS // TASKS // RECORDS_A_BATCH):
+                    append(connection, partition, batch)
+        yield made
+
+
+def append(connection: Connection, partition: int, batch: bytes) -> None:
+    kind = m.ProduceRequest.TopicData
+    (topic,) = connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=TOPIC)])).topics
+    data = [
+        kind(name=TOPIC, topic_id=topic.topic_id, partition_data=[kind.PartitionData(index=partition, records=batch)])
+    ]
+    (answer,) = connection.request(m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=data)).responses
+    assert answer.partition_responses[0].error_code == 0
+
+
+def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The best rate of each loop, in rows a second; they run in turns, once before anything counts."""
+    for loop in loops.values():
+        loop()
+    found = dict.fromkeys(loops, 0.0)
+    for _ in range(rounds):
+        for name, loop in loops.items():
+            found[name] = max(found[name], loop())
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sources(broker: BrokerProcess, reader: Any, *, connector: bool) -> dict[str, DataFrame]:
+    """The frames to compare, from spark.read or spark.readStream."""
+    topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    limit = {"maxOffsetsPerTrigger": str(STEP)}
+    found = {
+        "limit": reader.format("memory_rows").options(rows=str(ROWS), step=str(STEP)).load(),
+        "pybroker": reader.format("pybroker").options(**topic, **limit).load(),
+        "logDirs": reader.format("pybroker").options(**topic, **limit, logDirs=str(broker.data_dir)).load(),
+    }
+    if connector and connector_jars():
+        found["kafka"] = reader.format("kafka").options(**topic, **limit, **TUNED).load()
+    return found
+
+
+def mega(rate: float) -> str:
+    return f"{rate / 1e6:.2f} M rows/s"
+
+
+def compare(what: str, found: dict[str, float], name: str, share_min: float, peer_min: float | None) -> None:
+    """One source beside the limit, and beside the connector where it is there."""
+    share = found[name] / found["limit"]
+    show(what, PAYLOAD, mega(found[name]), f"in memory {mega(found['limit'])}", f"{share:.0%}", share >= share_min)
+    if peer_min is not None and "kafka" in found:
+        times = found[name] / found["kafka"]
+        show(
+            what, PAYLOAD, mega(found[name]), f"format kafka {mega(found['kafka'])}", f"{times:.1f}x", times >= peer_min
+        )
+
+
+def test_batch_read(spark: SparkSession, broker: BrokerProcess) -> None:
+    """All columns into nothing: >= 72 % of the limit, >= 82 % by files, >= 2x the connector; the broker's own time."""
+
+    def read(frame: DataFrame) -> Callable[[], float]:
+        def loop() -> float:
+            started = time.perf_counter()
+            frame.write.format("noop").mode("overwrite").save()
+            return ROWS // BATCH_ROWS * BATCH_ROWS / (time.perf_counter() - started)
+
+        return loop
+
+    frames = sources(broker, spark.read, connector=True)
+    found = best({name: read(frame) for name, frame in frames.items()})
+    assert broker.process is not None
+    before = cpu_s(broker.process.pid)
+    read(frames["pybroker"])()
+    spent = (cpu_s(broker.process.pid) - before) / (ROWS / 1e6)
+    print({name: mega(rate) for name, rate in found.items()}, f"broker {spent:.3f} core-s/Mrow")
+    show("broker while Spark reads", PAYLOAD, f"{spent:.3f} core-s/Mrow", "0.03", "", spent <= 0.03 or None)
+    compare("batch read", found, "pybroker", 0.72, 2.0)
+    compare("batch read of files", found, "logDirs", 0.82, None)
+
+
+def test_stream_read(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    """A million rows a micro-batch, from the second one on: >= 72 % of the limit, >= 1.4x the connector if it runs."""
+    runs = iter(range(1000))
+
+    def stream(frame: DataFrame) -> Callable[[], float]:
+        def loop() -> float:
+            writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(next(runs))))
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            steady = [p for p in query.recentProgress if p["numInputRows"]][1:]
+            return (
+                sum(p["numInputRows"] for p in steady) / sum(p["durationMs"]["triggerExecution"] for p in steady) * 1e3
+            )
+
+        return loop
+
+    frames = sources(broker, spark.readStream, connector=STREAMS)
+    frames.pop("logDirs")
+    found = best({name: stream(frame) for name, frame in frames.items()}, rounds=3)
+    print({name: mega(rate) for name, rate in found.items()})
+    compare("stream of 1 M row batches", found, "pybroker", 0.72, 1.4)
+
+
+def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
+    """Rows that lie in Spark's memory, into a topic: >= 1.5 M rows/s, >= 2x the connector."""
+    rows = spark.range(WRITTEN).selectExpr("encode(lpad(id, 100, 'v'), 'UTF-8') as value").repartition(TASKS).cache()
+    rows.count()
+
+    def write(format_: str, **options: str) -> Callable[[], float]:
+        def loop() -> float:
+            target = f"written-{format_}"
+            started = time.perf_counter()
+            writer = rows.write.format(format_).option("kafka.bootstrap.servers", broker.bootstrap)
+            writer.option("topic", target).options(**options).mode("append").save()
+            return WRITTEN / (time.perf_counter() - started)
+
+        with Connection(HOST, broker.port) as connection:
+            records.create_topic(connection, f"written-{format_}", TASKS, {"retention.bytes": str(512 << 20)})
+        return loop
+
+    loops = {"pybroker": write("pybroker")}
+    if connector_jars():
+        loops["kafka"] = write("kafka", **TUNED)
+    found = best(loops, rounds=3)
+    print({name: mega(rate) for name, rate in found.items()})
+    enough = found["pybroker"] >= 1.5e6
+    show("write", PAYLOAD, mega(found["pybroker"]), "1.5 M rows/s", f"{found['pybroker'] / 1.5e6:.0%}", enough)
+    if "kafka" in found:
+        times = found["pybroker"] / found["kafka"]
+        show(
+            "write",
+            PAYLOAD,
+            mega(found["pybroker"]),
+            f"format kafka {mega(found['kafka'])}",
+            f"{times:.1f}x",
+            times >= 2,
+        )
