@@ -10,6 +10,7 @@ from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
+from pybroker.core.atomic cimport poke_i64, store_i64
 from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset, batch_parse, batch_t, batch_timestamp
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
@@ -47,8 +48,8 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     cdef int64_t position = 0
     cdef int status
     s.first_timestamp = UNKNOWN
-    s.largest_timestamp = -1
-    s.largest_offset = s.base_offset
+    poke_i64(&s.largest_offset, s.base_offset)
+    store_i64(&s.largest_timestamp, -1)
     s.since_entry = 0
     walk_init(&w, s, f, s.size)
     status = walk_header(&w, 0, &b)
@@ -65,12 +66,12 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
             return -EIO
     if f.times.count > 0:
         index_get(&f.times, f.times.count - 1, &entry)
-        s.largest_timestamp = entry.key
-        s.largest_offset = s.base_offset + entry.value
+        poke_i64(&s.largest_offset, s.base_offset + entry.value)
+        store_i64(&s.largest_timestamp, entry.key)
     while status == 0:
         if batch_timestamp(&b) > s.largest_timestamp:
-            s.largest_timestamp = b.max_timestamp
-            s.largest_offset = batch_last_offset(&b)
+            poke_i64(&s.largest_offset, batch_last_offset(&b))
+            store_i64(&s.largest_timestamp, b.max_timestamp)
         s.since_entry += b.size
         position += b.size
         status = walk_header(&w, position, &b)
@@ -85,8 +86,8 @@ cdef void forget_indexes(segment_t* s) noexcept nogil:
     index_init(&s.files.offsets, OFFSET_ENTRY)
     index_init(&s.files.times, TIME_ENTRY)
     s.first_timestamp = UNKNOWN
-    s.largest_timestamp = -1
-    s.largest_offset = s.base_offset
+    poke_i64(&s.largest_offset, s.base_offset)
+    store_i64(&s.largest_timestamp, -1)
     s.since_entry = 0
 
 
