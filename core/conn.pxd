@@ -53,9 +53,7 @@ cdef struct conn_t:
     int32_t close_after          # close once the output is sent
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t parked_ns            # PARKED: since then; 0: it is not
-    int64_t requests             # what passed since it came
-    int64_t bytes_in
-    int64_t bytes_out
+    int64_t bytes_out            # sent since it came
     int32_t waits                # in its reactor's line: for memory, or for a place in the mailbox
     conn_t* next_waiting
     pool_t* pool                 # what it holds is accounted for there

@@ -67,7 +67,6 @@ cdef void book(reactor_t* r, conn_t* c, api_t* a, int verdict, int64_t came, int
         if c.parked_ns == 0:
             c.parked_ns = r.began_ns
         return
-    c.requests += 1
     if a == NULL:
         tally(&r.others, 1)
     elif verdict == DECLINED:
@@ -290,7 +289,6 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
     else:
         got = read_arena(r, c)
     if got > 0:
-        c.bytes_in += got
         tally(&r.bytes_in, got)
     elif got == -EAGAIN and not c.waits:
         c.readable = 0
