@@ -99,7 +99,7 @@ class Stage:
 
     def __init__(self, home: Path, reactors: int = 1, partitions: int = 2, **limits: int) -> None:
         self.broker = core.Broker()
-        self.plane = core.Plane(self.broker, reactors=reactors, frame_bytes_max=FRAME_MAX, **limits)
+        self.plane = core.Plane(self.broker, reactors=reactors, **{"frame_bytes_max": FRAME_MAX, **limits})
         self.reactors = reactors
         self.partitions = []
         self.clients: list[Client] = []

@@ -1,0 +1,136 @@
+"""Who stands still keeps nobody else waiting: disks, reactors, readers that never read, frames that never end."""
+
+from __future__ import annotations
+
+import resource
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch
+
+MANY = 2000
+STUCK_MS = 3000
+HUGE = 100 << 20
+
+
+class Running(Stage):
+    """A stage whose reactors run on threads of their own."""
+
+    def step(self, turns: int = 3) -> None:
+        """The reactors step by themselves."""
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Two ends of many connections may be open in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2 * MANY + 200:
+        pytest.skip(f"only {hard} file descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_kb() -> int:
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
+
+
+def produced(client: Client) -> int:
+    part = client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0]
+    assert part.error_code == 0
+    return int(part.base_offset)
+
+
+def test_a_stuck_flush_delays_no_produce_and_no_fetch(tmp_path: Path) -> None:
+    """The disk takes seconds for one flush of a partition; clients of that very partition are answered meanwhile."""
+    stage = Stage(tmp_path)
+    stage.log.append(batch(b"x"), now_ms=1)
+    stage.broker.arm("segment.sync", "sleep", STUCK_MS)
+    flush = threading.Thread(target=stage.log.flush)
+    flush.start()
+    client = Client(stage)
+    for number in range(10):
+        client.produce(batch(b"y"), number=number)
+        client.fetch(0)
+        stage.step()
+        assert produced(client) == number + 1
+        assert client.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == number + 2
+    assert flush.is_alive(), "the flush was over before anything was shown"
+    flush.join()
+    stage.close()
+
+
+def test_a_stuck_write_stalls_its_own_reactor_alone(tmp_path: Path) -> None:
+    """One reactor stands in an append; connections of the other write elsewhere, and read even what is stuck."""
+    stage = Running(tmp_path, reactors=2)
+    stuck, free = Client(stage), Client(stage)  # reactors take connections in turn
+    stage.broker.arm("append.after", "sleep", STUCK_MS)
+    stage.plane.start()
+    stuck.produce(batch(b"x"))
+    while stage.log.log_end_offset == 0:
+        time.sleep(0.001)
+    free.fetch(0)
+    assert free.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == 1
+    for number in range(100):
+        free.produce(batch(b"y"), partition=1)
+        assert produced(free) == number
+    assert stuck.quiet(), "the append was over before anything was shown"
+    assert produced(stuck) == 0
+    stage.close()
+
+
+def test_two_thousand_connections_at_once(tmp_path: Path, many_files: None) -> None:
+    """All of them ask in the same turn, and again: every one is answered, each append has its own offset."""
+    stage = Running(tmp_path)
+    clients = [Client(stage) for _ in range(MANY)]
+    for round_ in range(2):
+        for client in clients:
+            client.produce(batch(b"x"), number=round_)
+        for _ in range(40):
+            stage.plane.step(0)
+        assert len({produced(client) for client in clients}) == MANY
+    assert stage.log.log_end_offset == 2 * MANY
+    assert stage.plane.stats()[0]["Produce"]["requests"] == 2 * MANY
+    stage.close()
+
+
+def test_a_huge_frame_that_comes_byte_by_byte(tmp_path: Path) -> None:
+    """100 MB are announced and come one by one: memory follows what came, and the next connection is served."""
+    stage = Stage(tmp_path, frame_bytes_max=HUGE)
+    slow = [Client(stage) for _ in range(20)]
+    fast = Client(stage)
+    stage.step()
+    before_kb = resident_kb()
+    for client in slow:
+        client.sock.sendall(struct.pack(">i", HUGE))
+    for number in range(200):
+        for client in slow:
+            client.sock.sendall(b"\0")
+        stage.step(1)
+        fast.produce(batch(b"x"), number=number)
+        stage.step(1)
+        assert produced(fast) == number
+    assert resident_kb() - before_kb < 10 << 10
+    stage.close()
+
+
+def test_who_never_reads_is_closed_in_the_end(tmp_path: Path) -> None:
+    """Its answers fill the socket, nothing moves for the idle time, and its connection goes with all that it held."""
+    stage = Stage(tmp_path, idle_ms=1500)
+    for _ in range(20):
+        stage.log.append(batch(bytes(100_000)), now_ms=1)
+    reader = Client(stage)
+    for number in range(20):
+        reader.fetch(0, number=number)
+    deadline = time.monotonic() + 60
+    while stage.plane.stats()[0]["connections"]:
+        stage.plane.step(0, 100)
+        assert time.monotonic() < deadline, "it is kept for ever"
+    ((kind, key, _, _),) = stage.plane.take()
+    assert (kind, key) == ("closed", reader.id)
+    stage.close()
