@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,21 +30,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except KafkaError as error:
         pytest.skip(error.message)
     scratch = tmp_path_factory.mktemp("spark")
-    os.environ["PYTHONPATH"] = str(ROOT)  # of Spark's workers, which import what a task was pickled with
-    made = session(
-        "pybroker-tests",
-        "local[2]",
-        {
-            "spark.driver.memory": "768m",
-            "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
-            "spark.jars": ",".join(map(str, connector_jars())),
-            "spark.local.dir": str(scratch),
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        },
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # of Spark's workers, which import what a task was pickled with
+        made = session(
+            "pybroker-tests",
+            "local[2]",
+            {
+                "spark.driver.memory": "768m",
+                "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
+                "spark.jars": ",".join(map(str, connector_jars())),
+                "spark.local.dir": str(scratch),
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            },
+        )
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pybroker.testing import Record
+from tests.harness import until
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -160,3 +165,47 @@ def test_repeats_can_be_dropped(topics: Topics, topic: str, checkpoint: str) -> 
         told = dict(headers)
         assert told["pybroker.query"] == query.encode() and told["pybroker.batch"] == b"0"
         assert told["pybroker.partition"] in (b"0", b"1") and told["pybroker.index"] in (b"0", b"1")
+
+
+def workers() -> list[int]:
+    """The Python processes that Spark runs for this test process: what its daemons have forked."""
+    parents, daemons = {}, set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[pid] = parent
+            if b"pyspark.daemon" in stat.with_name("cmdline").read_bytes():
+                daemons.add(pid)
+
+    def is_ours(pid: int) -> bool:
+        while pid > 1 and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return pid == os.getpid()
+
+    return [pid for pid in daemons if parents[pid] in daemons and is_ours(pid)]
+
+
+def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: str) -> None:
+    """Every Python process of Spark dies by SIGKILL while a query reads and writes: the query ends with that, and the
+    next run of it leaves no row out."""
+    source, sink = topics.create(f"{topic}-in"), topics.create(f"{topic}-out")
+    topics.produce(source, range(500))
+    limited = topics.stream(source, maxOffsetsPerTrigger=10).select("value")
+    servers = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": sink}
+    writer = limited.writeStream.format("pybroker").options(**servers).option("checkpointLocation", checkpoint)
+    query = writer.start()
+
+    def killed() -> bool:
+        """Whether the query has ended of it; a process that was idle when it died is none that Spark misses."""
+        for pid in workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return query.exception() is not None
+
+    try:
+        until("some rows are written", lambda: len(topics.held(sink)) >= 20, PATIENCE_S)
+        until("the query ends", killed, PATIENCE_S)
+    finally:
+        query.stop()
+    run(topics, source, sink, checkpoint)
+    assert {int(r.value or b"") for r in topics.held(sink)} == set(range(500))
