@@ -194,6 +194,16 @@ def test_a_coordinator_that_never_comes(fake: Callable[..., tuple[FakeBroker, Ad
         assert caught.value.code == errors.COORDINATOR_NOT_AVAILABLE
 
 
+def test_any_address_will_do(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
+    """By commas or as a list; those that nobody answers at are passed over, and one that is none is refused."""
+    broker, _ = fake(NOTHING)
+    for addresses in (f"127.0.0.1:1,127.0.0.1:{broker.port}", ["127.0.0.1:1", f"127.0.0.1:{broker.port}"]):
+        with Admin(addresses) as admin:
+            assert admin.describe_cluster().id == "fake"
+    with pytest.raises(KafkaError, match="'nowhere:x' is no broker address"):
+        Admin(["nowhere:x"])
+
+
 def test_a_list_waits_for_a_broker_that_loads(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
     """Groups that are still being read are not left out of the list."""
     asked: list[int] = []

@@ -39,7 +39,7 @@ __all__ = [
 class Admin(TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 
-    `Admin("localhost:9092")` connects when it is first asked something. A change returns when the brokers show it, or
-    when a few seconds after their answer they still do not (Kafka's KRaft brokers answer before they show). Not for
-    several threads at once.
+    `Admin("localhost:9092")`, or with a list of addresses, connects when it is first asked something. A change returns
+    when the brokers show it, or when a few seconds after their answer they still do not (Kafka's KRaft brokers answer
+    before they show). Not for several threads at once.
     """

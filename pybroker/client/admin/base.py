@@ -19,8 +19,9 @@ _BROKER_SHARE: Final = 0.9
 class AdminBase:
     """A cluster and how long to wait for it."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 30.0) -> None:
-        self.cluster = Cluster(bootstrap_servers, timeout_s=timeout_s)
+    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0) -> None:
+        addresses = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+        self.cluster = Cluster(addresses, timeout_s=timeout_s)
         self.timeout_s = timeout_s
 
     def __enter__(self) -> Self:
