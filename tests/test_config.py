@@ -254,6 +254,7 @@ def test_core_gets_integers() -> None:
         "retention.bytes": -1,
         "max.message.bytes": 1_048_588,
         "file.delete.delay.ms": 60_000,
+        "flush.messages": LONG_MAX,
         "message.timestamp.type": 1,
         "cleanup.policy": 3,
         "producer.id.expiration.ms": 5,
@@ -363,3 +364,11 @@ def test_importing_the_settings_is_cheap() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"javaproperties", "asyncio", "dataclasses"} & set(done.stdout.split())
+
+
+def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
+    """By max.compaction.lag.ms, if that is less than segment.ms: what is in the active segment has to wait."""
+    broker = config()
+    for policy, expected in (("compact", 5000), ("compact,delete", 5000), ("delete", 604800000)):
+        compacted = TopicConfig(broker, {"cleanup.policy": policy, "max.compaction.lag.ms": "5000"})
+        assert compacted.core()["segment.ms"] == expected

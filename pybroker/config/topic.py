@@ -81,6 +81,8 @@ class TopicConfig:
         numbers: dict[str, int] = {name: self[name] for name in CORE_NAMES}
         numbers["message.timestamp.type"] = int(self["message.timestamp.type"] == "LogAppendTime")
         numbers["cleanup.policy"] = sum(CLEANUP_BITS[word] for word in set(self["cleanup.policy"]))
+        if "compact" in self["cleanup.policy"]:  # what is in the active segment is not compacted (KIP-354)
+            numbers["segment.ms"] = min(numbers["segment.ms"], self["max.compaction.lag.ms"])
         numbers["producer.id.expiration.ms"] = self._broker["producer.id.expiration.ms"]
         return numbers
 
