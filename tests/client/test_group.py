@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from pybroker.client.consumer import Consumer, OffsetAndMetadata, RebalanceListe
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import WAIT_S, create, fill, read
-from tests.harness import Server, until
+from tests.harness import BrokerProcess, Server, until
 
 PARTITIONS = 6
 QUICK = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000, "auto_offset_reset": "earliest"}
@@ -256,3 +257,36 @@ def test_what_needs_a_group() -> None:
         Consumer(bootstrap_servers="127.0.0.1:1", group_instance_id="one")
     with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer, pytest.raises(ValueError, match="one of"):
         consumer.subscribe(["t"], pattern="t")
+
+
+def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """A member lives through the death of its broker: it finds it again, and reads on where it stood."""
+    broker = start_broker(sets={"offsets.topic.num.partitions": 1})
+    create(broker, topic, partitions=2)
+    for partition in (0, 1):
+        fill(broker, topic, partition, [b"x"] * 30)
+    worker = Worker(broker.bootstrap, f"group-of-{topic}", topic, auto_commit_interval_ms=100)
+    try:
+        until("it reads", lambda: len(worker.seen) == 60, WAIT_S)
+        broker.kill()
+        broker.start()
+        for partition in (0, 1):
+            fill(broker, topic, partition, [b"y"] * 30)
+        until("it reads on", lambda: len(set(worker.seen)) == 120, WAIT_S)
+    finally:
+        worker.stop()
+    with Consumer(bootstrap_servers=broker.bootstrap, group_id=f"group-of-{topic}") as consumer:
+        found = consumer.committed([(topic, 0), (topic, 1)])
+        assert [at and at.offset for at in found.values()] == [60, 60]
+
+
+def test_who_waits_does_not_work(shared_broker: Server, topic: str) -> None:
+    """A member with nothing to read takes next to no processor time, whether it polls or its threads sleep."""
+    create(shared_broker, topic)
+    with Consumer(bootstrap_servers=shared_broker.bootstrap, group_id=f"group-of-{topic}", **QUICK) as consumer:
+        consumer.subscribe([topic])
+        until("it joined", lambda: bool(consumer.poll(10) or consumer.assignment()), WAIT_S)
+        consumer.poll(500)
+        before_s = time.process_time()
+        consumer.poll(2000)
+        assert time.process_time() - before_s < 0.4
