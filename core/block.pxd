@@ -49,7 +49,8 @@ cdef inline void block_free(block_t* b) noexcept nogil:
 
 
 cdef enum:
-    SLOTS = 16
+    SLOTS = 17  # one for each block of columns, and one for what a feed decompresses into
+    SCRATCH_SLOT = SLOTS - 1
     SPARES = 2  # of a slot: one is read while the other is filled
     SPARE_BYTES_MAX = 64 << 20
 

@@ -9,10 +9,8 @@
 Neither reading nor what lies behind it takes the GIL, but for one call to `decompress` a batch.
 """
 
-from libc.errno cimport ENOMEM
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
-from pybroker.core.batch cimport batch_codec, batch_fault
 from pybroker.core.block cimport Pool, block_t, block_take
 from pybroker.core.cursor cimport OK
 from pybroker.core.decode cimport (
@@ -20,8 +18,6 @@ from pybroker.core.decode cimport (
     columns_blocks, columns_free, columns_init, columns_seal, columns_t, decode_records,
 )
 from pybroker.core.feed cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next, feed_t
-from pybroker.core.kafka cimport INVALID_RECORD
-from pybroker.core.status cimport raise_status
 
 WANTS = {
     "offset": WANT_OFFSET,
@@ -32,7 +28,6 @@ WANTS = {
     "headers": WANT_HEADERS,
 }
 COLUMNS = tuple(WANTS)
-PLAIN_BYTES_MAX = 100 << 20
 
 
 cdef class Binary:
@@ -174,6 +169,7 @@ cdef class Columns:
         cdef int status = FEED_PACKED
         if start == 0:
             _reuse(&self.c, self.pool)
+        self.pool.take(&feed.f.scratch)
         while status == FEED_PACKED:
             if not feed.f.running:
                 feed.let_go()
@@ -181,32 +177,13 @@ cdef class Columns:
                 status = _fill(&self.c, &feed.f, most - (self.c.rows - start))
             if status == FEED_PACKED:
                 feed.let_go()
-                feed.hold(self._unpack(feed))
+                feed.hold(feed.unpack(self.decompress))
         if not feed.f.running:
             feed.let_go()
+            self.pool.give(&feed.f.scratch)
         if status not in (OK, FEED_END, DECODE_FULL):
-            self._refuse(feed, status)
+            feed.refuse(status)
         return 0
-
-    cdef object _unpack(self, Feed feed):
-        if self.decompress is None:
-            raise ValueError(f"codec {batch_codec(&feed.f.run.b)}, and no decompress= to undo it")
-        try:
-            return self.decompress(batch_codec(&feed.f.run.b), feed.packed(), PLAIN_BYTES_MAX)
-        except Exception as error:
-            if not hasattr(error, "code"):
-                raise
-            raise_status(error.code, f"the batch at offset {feed.f.run.b.base_offset}: {error}")
-
-    cdef int _refuse(self, Feed feed, int status) except -1:
-        if status == -ENOMEM:
-            raise MemoryError
-        if status == INVALID_RECORD and feed.f.running:
-            why = f"the records do not parse as {feed.f.run.b.count} records"
-        else:
-            why = batch_fault(&feed.f.run.b)
-        offset = feed.f.run.b.base_offset if status == INVALID_RECORD else feed.f.next_offset
-        return raise_status(status, f"the batch at offset {offset}, byte {feed.position}: {why}")
 
     def take(self) -> ColumnBatch:
         """The rows so far; the columns are empty after it."""

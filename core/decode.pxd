@@ -57,7 +57,7 @@ cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, in
     run.last_delta = -1
 
 cdef enum:
-    BLOCKS = 16  # SLOTS of a pool at most
+    BLOCKS = 16
 
 cdef void columns_init(columns_t* c) noexcept nogil
 

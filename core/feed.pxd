@@ -2,7 +2,11 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch cimport batch_t
+from pybroker.core.block cimport block_t
 from pybroker.core.decode cimport run_t
+
+cdef enum:
+    PLAIN_BYTES_MAX = 100 << 20  # what one batch may become when it is decompressed
 
 cdef enum:
     FEED_END = -10020      # a status: no whole batch is left, or none with a wanted offset
@@ -26,6 +30,7 @@ cdef struct feed_t:
     bint running           # `run` is a batch that is not done with
     bint finished
     run_t run
+    block_t scratch        # what lz4 made of the batch in `run`
     producer_t* producers  # by id
     int32_t producer_count
     abort_t* aborts        # by first offset, those before abort_next have begun
@@ -49,4 +54,5 @@ cdef class Feed:
     cdef bint busy
     cdef int hold(self, object plain) except -1
     cdef void let_go(self) noexcept
-    cdef object packed(self)
+    cdef object unpack(self, object decompress)
+    cdef int refuse(self, int status) except -1

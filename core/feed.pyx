@@ -6,17 +6,21 @@ begins at its first offset, and until its producer's ABORT marker that producer'
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport ENOMEM
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.batch cimport (
-    AT_MAGIC, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec, batch_last_offset,
+    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec, batch_fault, batch_last_offset,
     batch_parse, batch_payload, batch_payload_size, batch_t,
 )
+from pybroker.core.block cimport SCRATCH_SLOT, block_free
 from pybroker.core.cursor cimport OK, SHORT, load_be16, load_be64
 from pybroker.core.decode cimport run_init
-from pybroker.core.kafka cimport UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.kafka cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.lz4 cimport lz4_frame
 from pybroker.core.record cimport record_t, record_walk
+from pybroker.core.status cimport raise_status
 
 cdef enum:
     MARKER_KEY_BYTES = 4  # version i16, type i16
@@ -87,7 +91,9 @@ cdef bint _is_wanted(feed_t* f, const batch_t* b) noexcept nogil:
             return True
         if _is_aborted(f, b):
             return False
-    return not b.attributes & CONTROL and b.count > 0 and batch_last_offset(b) >= f.next_offset
+    if b.attributes & CONTROL or (b.count == 0 and batch_payload_size(b) == 0):
+        return False
+    return batch_last_offset(b) >= f.next_offset
 
 
 cdef bint _is_reserved(const feed_t* f) noexcept nogil:
@@ -116,6 +122,13 @@ cdef int feed_next(feed_t* f) noexcept nogil:
                 return status
         if batch_codec(b) == CODEC_NONE:
             if feed_open(f, batch_payload(b), batch_payload_size(b)) == OK:
+                return OK
+        elif batch_codec(b) == CODEC_LZ4:
+            f.scratch.size = 0
+            status = lz4_frame(batch_payload(b), <size_t>batch_payload_size(b), PLAIN_BYTES_MAX, &f.scratch)
+            if status != OK:
+                return status
+            if feed_open(f, f.scratch.data, f.scratch.size) == OK:
                 return OK
         elif batch_codec(b) > CODEC_ZSTD:
             return UNSUPPORTED_COMPRESSION_TYPE
@@ -172,6 +185,7 @@ cdef class Feed:
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         self.f.at = <const uint8_t*>self.view.buf
         self.f.end = self.f.at + self.view.len
+        self.f.scratch.slot = SCRATCH_SLOT
         self.f.check_crc = check_crc
         self.f.reserved = reserved
         self.f.end_offset = INT64_MAX if end_offset is None else end_offset
@@ -181,14 +195,42 @@ cdef class Feed:
 
     def __dealloc__(self):
         self.let_go()
+        block_free(&self.f.scratch)
         free(self.f.producers)
         free(self.f.aborts)
         PyBuffer_Release(&self.view)
 
-    cdef object packed(self):
-        """The compressed records of the batch in `run`."""
+    cdef object unpack(self, object decompress):
+        """What decompress(codec, packed, bytes_max) makes of the batch in `run`; errors with a code become LogError."""
+        codec = batch_codec(&self.f.run.b)
+        if decompress is None:
+            raise ValueError(f"codec {codec}, and no decompress= to undo it")
         at = batch_payload(&self.f.run.b) - <const uint8_t*>self.view.buf
-        return memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
+        packed = memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
+        try:
+            return decompress(codec, packed, PLAIN_BYTES_MAX)
+        except Exception as error:
+            if not hasattr(error, "code"):
+                raise
+            raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
+
+    cdef int refuse(self, int status) except -1:
+        """Raise what a status other than OK and FEED_END says of the batch that is next."""
+        cdef batch_t* b = &self.f.run.b
+        if status == -ENOMEM:
+            raise MemoryError
+        if status == INVALID_RECORD and self.f.running:
+            why = f"the records do not parse as {b.count} records"
+        elif status == UNSUPPORTED_COMPRESSION_TYPE:
+            why = f"no codec has the number {batch_codec(b)}"
+        elif b.fault:
+            why = batch_fault(b)
+        elif status == MESSAGE_TOO_LARGE:
+            why = f"its lz4 data holds more than {PLAIN_BYTES_MAX} bytes"
+        else:
+            why = "its lz4 data is malformed"
+        offset = b.base_offset if status == INVALID_RECORD or not b.fault else self.f.next_offset
+        return raise_status(status, f"the batch at offset {offset}, byte {self.position}: {why}")
 
     cdef int hold(self, object plain) except -1:
         """Begin with the batch in `run`, decompressed into the bytes of `plain`."""

@@ -8,18 +8,14 @@ An object holds its key and value as bytes, its numbers as they are in C, and it
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ENOMEM
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from pybroker.core.batch cimport LOG_APPEND_TIME, batch_codec, batch_fault
+from pybroker.core.batch cimport LOG_APPEND_TIME
 from pybroker.core.cursor cimport OK, cursor_left, cursor_t
 from pybroker.core.decode cimport run_t
 from pybroker.core.feed cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next
 from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.record cimport record_headers, record_t, record_timestamp, record_walk, span_t
-from pybroker.core.status cimport raise_status
-
-PLAIN_BYTES_MAX = 100 << 20
 
 
 @cython.freelist(1024)
@@ -128,19 +124,9 @@ cdef int _open(Feed feed, object decompress) except -2:
         with nogil:
             status = feed_next(&feed.f)
         if status == FEED_PACKED:
-            plain = _unpack(feed, decompress)
             status = OK
-            feed.hold(plain)
+            feed.hold(feed.unpack(decompress))
     return status
-
-
-cdef object _unpack(Feed feed, object decompress):
-    try:
-        return decompress(batch_codec(&feed.f.run.b), feed.packed(), PLAIN_BYTES_MAX)
-    except Exception as error:
-        if not hasattr(error, "code"):
-            raise
-        raise_status(error.code, f"the batch at offset {feed.f.run.b.base_offset}: {error}")
 
 
 def read_records(Feed feed not None, str topic not None, int32_t partition, Py_ssize_t most, decompress):
@@ -169,14 +155,5 @@ def read_records(Feed feed not None, str topic not None, int32_t partition, Py_s
     finally:
         feed.busy = False
     if status not in (OK, FEED_END) and not found:
-        _refuse(feed, status)
+        feed.refuse(status)
     return found
-
-
-cdef int _refuse(Feed feed, int status) except -1:
-    if status == -ENOMEM:
-        raise MemoryError
-    why = batch_fault(&feed.f.run.b)
-    if status == INVALID_RECORD and feed.f.running:
-        why = f"the records do not parse as {feed.f.run.b.count} records"
-    return raise_status(status, f"the batch at offset {feed.f.run.b.base_offset}: {why}")

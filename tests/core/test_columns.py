@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.core import COLUMNS, Columns, Feed, LogError
+from pybroker.errors import KafkaError
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import decompress
 from tests.core.columnar import Row, fields, lists, rows
@@ -219,6 +220,108 @@ def test_a_transaction_that_began_before_the_answer_is_known_by_the_list() -> No
     assert [row[0] for row in found] == [1, 2, 6, 8]
 
 
+# -- hostile batches --------------------------------------------------------------------------------------------------
+
+
+def judge(data: bytes) -> None:
+    """Read without the CRC, columns and the slow truth hold the same records, or the batch is refused with a code.
+
+    Refused are also offsets that do not rise or leave their batch, which the slow truth lets pass; it alone asks that
+    a header's key be UTF-8."""
+    try:
+        found = read(data, check_crc=False)
+    except LogError as error:
+        assert error.code in (2, 10, 43, 76, 87)
+        assert "offset" in str(error)
+        return
+    expected = []
+    for _, batch in slow.iter_batches(data, check_crc=False):
+        if not batch.attributes & slow.CONTROL:
+            by_log = bool(batch.attributes & slow.LOG_APPEND_TIME)
+            try:
+                records = list(batch.records())
+            except KafkaError as error:
+                assert "UTF-8" in str(error)
+                return
+            for r in records:
+                time = batch.max_timestamp if by_log else r.timestamp_ms
+                expected.append((r.offset, time, int(by_log), r.key, r.value, len(r.headers)))
+    assert [(*row[:5], len(row[5])) for row in found] == expected
+
+
+SEVERAL = [
+    (1000, b"key", b"value" * 8, [("a", b"1"), ("b", None)]),
+    (1001, None, b"", []),
+    (1900, b"", None, []),
+    (1001, b"k", b"v" * 40, []),
+    (1002, None, b"w" * 40, []),
+]
+
+
+@pytest.mark.parametrize("place", range(61))
+def test_a_header_with_any_byte_changed_is_refused_or_read_alike(place: int) -> None:
+    """All 255 other values of each byte of a header."""
+    good = slow.build_batch(SEVERAL, base_offset=3)
+    for wrong in range(256):
+        bad = bytearray(good)
+        bad[place] = wrong
+        if place == 22 and wrong & 7 in (1, 2, 4):
+            continue  # a codec of Python's, which has tests of its own
+        judge(bytes(bad))
+
+
+def test_records_with_any_byte_changed_or_cut_anywhere_are_refused_or_read_alike() -> None:
+    """Each byte of the records section to what varints turn on, and the section cut at each."""
+    good = slow.build_batch(SEVERAL, base_offset=3)
+    for place in range(61, len(good)):
+        for wrong in {0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF, good[place] ^ 1, good[place] ^ 0x80}:
+            judge(good[:place] + bytes([wrong]) + good[place + 1 :])
+        cut = bytearray(good[:place])
+        struct.pack_into(">i", cut, 8, len(cut) - 12)
+        with pytest.raises(LogError, match="the records do not parse as 5 records") as refused:
+            read(bytes(cut), check_crc=False)
+        assert refused.value.code == 87
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_records_cut_anywhere_are_refused(codec: int) -> None:
+    """By the codec, or because the records are not all there."""
+    good = slow.build_batch(SEVERAL, attributes=codec)
+    for place in range(61, len(good)):
+        cut = bytearray(good[:place])
+        struct.pack_into(">i", cut, 8, len(cut) - 12)
+        with pytest.raises(LogError) as refused:
+            read(bytes(cut), check_crc=False)
+        assert refused.value.code in (2, 87)
+
+
+@given(st.binary(max_size=120), st.integers(0, 2**31 - 1))
+def test_noise_as_records_is_refused_or_read_alike(noise: bytes, count: int) -> None:
+    """Whatever the count says, it costs nothing that the bytes do not hold."""
+    for claimed in (count, len(noise) // 7):
+        head = bytearray(slow.build_batch([(0, None, None, [])])[:61])
+        struct.pack_into(">i", head, 8, len(noise) + 49)
+        struct.pack_into(">i", head, 23, 2**31 - 1)
+        struct.pack_into(">i", head, 57, claimed)
+        judge(bytes(head) + noise)
+
+
+def test_rows_of_a_malformed_batch_leave_nothing_behind() -> None:
+    """Nulls and headers that came before the fault are forgotten: what is read next is as if it had not been."""
+    bad = bytearray(slow.build_batch([(0, None, None, [("h", None)])] * 20))
+    bad[-1] = 2  # of the last record, a header that is not there
+    columns = Columns()
+    columns.read(Feed(log([([(1, b"k", b"v", [])] * 3, 0, 0)])))
+    with pytest.raises(LogError):
+        columns.read(Feed(bytes(bad), check_crc=False))
+    columns.read(Feed(log([([(2, b"k", b"v", [("i", b"w")])] * 30, 0, 0)])))
+    batch = columns.take()
+    assert batch.key and batch.value and batch.headers
+    assert fields(batch.key) == [b"k"] * 33
+    assert fields(batch.value) == [b"v"] * 33
+    assert lists(batch.headers) == [[]] * 3 + [[(b"i", b"w")]] * 30
+
+
 # -- misuse -----------------------------------------------------------------------------------------------------------
 
 
@@ -230,8 +333,8 @@ def test_wrong_arguments_are_told() -> None:
         Columns(timestamp_unit="s")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_records is -1"):
         Columns().read(Feed(b""), max_records=-1)
-    with pytest.raises(ValueError, match="codec 3, and no decompress="):
-        Columns().read(Feed(log([([(0, None, b"v", [])], 3, 0)])))
+    with pytest.raises(ValueError, match="codec 4, and no decompress="):
+        Columns().read(Feed(log([([(0, None, b"v", [])], 4, 0)])))
     with pytest.raises(TypeError):
         Columns().read(None)  # type: ignore[arg-type]
 
