@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import time
@@ -351,7 +352,10 @@ def _positive(number: int) -> int | None:
 def run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
     """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
 
-    `on_ready` is called once the broker serves. Raises StartError, OSError."""
+    `on_ready` is called once the broker serves. Raises StartError, OSError. The process may open as many files as the
+    system lets it: an active segment takes one, and common soft limits are less than a thousand partitions need."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_run(config, on_ready))
 
 

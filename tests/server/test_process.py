@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -35,6 +36,22 @@ def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -
     broker.restart()
     with Wire(broker.port) as wire:
         assert topic in wire.metadata()[1]
+
+
+def test_more_partitions_than_a_common_limit_of_files(start_broker: Start, topic: str) -> None:
+    """Each active segment is an open file; the soft limit that a process begins with is mostly 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    partitions = 300
+    if hard < 2 * partitions:
+        pytest.skip(f"the hard limit of open files is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (partitions // 2, hard))
+    try:
+        broker = start_broker()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with Wire(broker.port) as wire:
+        assert wire.create_topic(topic, partitions) == 0
+        assert wire.produce(topic, batch([b"v"]), partitions - 1).error == 0
 
 
 def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -> None:
