@@ -72,7 +72,7 @@ cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
     cdef int status
     w.read.found.files = NULL
     w.read.found.length = 0
-    if not load_i32(&w.partition.published) or 0 <= w.leader_epoch < epoch:
+    if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
         return -1
     if w.leader_epoch > epoch:
         status = UNKNOWN_LEADER_EPOCH

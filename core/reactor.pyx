@@ -242,7 +242,9 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         c.last = n.last
         c.queued_bytes += n.bytes
     c.state = OPEN
-    c.close_after |= n.close
+    if n.close:
+        c.close_after = 1
+        conn_free_own(c)         # what came behind the request that ends it is not executed
     if c.fd < 0:
         c.state = CLOSING        # its peer went meanwhile
     make_ready(r, c)

@@ -399,3 +399,15 @@ def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:
         thread.join()
     stage.close()
     assert sorted(offsets) == list(range(800))
+
+
+def test_what_comes_behind_a_request_that_ends_the_connection(stage: Stage) -> None:
+    """Python refuses by closing: the Produce that the client sent behind it is not executed."""
+    client = Client(stage)
+    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    client.produce(batch(b"x"), number=6)
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    stage.plane.reply(token, None, close=True)
+    stage.step()
+    assert client.sock.recv(1) == b"" and stage.log.log_end_offset == 0

@@ -27,6 +27,14 @@ ATTRIBUTES = slice(21, 23)
 PRODUCER_ID = slice(43, 51)
 TRANSACTIONAL = 0x10
 CODEC_MASK, ZSTD = 0x07, 4
+UNEXPLAINED = {
+    errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.DUPLICATE_SEQUENCE_NUMBER,
+    errors.INVALID_PRODUCER_EPOCH,
+    errors.UNKNOWN_PRODUCER_ID,
+    errors.KAFKA_STORAGE_ERROR,
+}
+"""What only the append itself finds out; as in Kafka, the answer has the code alone."""
 _REFUSALS = (KafkaError, core.LogError, OSError)
 
 
@@ -127,7 +135,8 @@ def _check(records: Any, version: int) -> None:
 def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
     answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
     answer.base_offset = -1
-    answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
+    if answer.error_code not in UNEXPLAINED:
+        answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
     if isinstance(problem, RefusedRecord):
         kind = m.ProduceResponse.Responses.PartitionResponses.RecordErrors
         answer.record_errors = [kind(batch_index=problem.index, batch_index_error_message=problem.reason)]
