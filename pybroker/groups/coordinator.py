@@ -142,10 +142,9 @@ class Coordinator:
         """A group that is here, or None. Raises as shard_of."""
         return self.shard_of(group_id).entries.get(group_id)
 
-    def entries(self) -> Iterable[Entry]:
-        """All groups that are loaded."""
-        for shard in self._shards.values():
-            yield from shard.entries.values()
+    def entries(self) -> list[Entry]:
+        """All groups that are loaded; whoever asks may be on another thread, where each list is made at one blow."""
+        return [entry for shard in list(self._shards.values()) for entry in list(shard.entries.values())]
 
     def loading(self) -> bool:
         return any(shard.loading for shard in self._shards.values())

@@ -170,7 +170,7 @@ def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:
     )
     members = GaugeMetricFamily("pybroker_group_members", "Members of a group.", labels=["group"])
     states: Counter[str] = Counter()
-    for entry in list(groups.entries()):
+    for entry in groups.entries():
         name = entry.group.id
         states[entry.group.state.value] += 1
         members.add_metric([name], len(entry.group.members))
