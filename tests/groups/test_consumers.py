@@ -1,131 +1,172 @@
-"""Consumers of real clients in one group: they share a topic, one goes, one comes, the broker is killed under them."""
+"""Members of groups as real clients are: they share a topic, come, leave, crash, return, and the broker dies meanwhile.
+
+Each member is a process of its own. Every story runs for every client, in the kinds of rebalance that the client knows.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
 import pytest
 
-from tests.harness import BrokerProcess, until
+from pybroker.client.connection import Connection
+from pybroker.protocol import messages as m
+from tests.groups.members import SESSION_MS
+from tests.groups.team import PATIENCE_S, Team
+from tests.harness import HOST, BrokerProcess, until
+from tests.java.peers import VERSIONS
 
-TOPIC, PARTITIONS, CALL_S_MAX = "work", 6, 30.0
+TOPIC, PARTITIONS = "work", 6
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "offsets.topic.num.partitions": 3,
+    "offsets.retention.check.interval.ms": 100,
+    "num.partitions": PARTITIONS,
+}
+JAVA = [pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS]
+CLIENTS = ["confluent", "kafka-python", "aiokafka", *JAVA]
 
-
-class Worker:
-    """A consumer on a thread of its own: counts what it reads and commits after each batch."""
-
-    def __init__(self, bootstrap: str, seen: dict[bytes, int], **config: Any) -> None:
-        self.assigned: set[int] = set()
-        self._seen = seen
-        self._stop = threading.Event()
-        self._consumer = ck.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "team",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 300,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-                **config,
-            }
-        )
-        self._consumer.subscribe([TOPIC])
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            messages = self._consumer.consume(50, 0.05)
-            for message in messages:
-                if message.error() is None:
-                    self._seen[message.value()] = self._seen.get(message.value(), 0) + 1
-            self.assigned = {tp.partition for tp in self._consumer.assignment()}
-            if any(message.error() is None for message in messages):
-                try:
-                    self._consumer.commit(asynchronous=False)
-                except ck.KafkaException:
-                    continue  # a rebalance or a dead broker: it is read again
-        self._consumer.close()
-
-    def stop(self) -> None:
-        """Leave the group as a well-behaved consumer does."""
-        self._stop.set()
-        self._thread.join(CALL_S_MAX)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+Start = Callable[..., BrokerProcess]
 
 
-def produce(bootstrap: str, first: int, count: int) -> None:
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def team(client: str, start_broker: Start) -> Iterator[Team]:
+    """A team without members, at a broker of its own."""
+    made = Team(client, start_broker(sets=SETTINGS))
+    yield made
+    made.close()
+
+
+def produce(bootstrap: str, first: int, count: int, partitions: int = PARTITIONS) -> None:
+    """Records whose value is their offset."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for n in range(first, first + count):
-        producer.produce(TOPIC, b"%d" % n, partition=n % PARTITIONS)
-    assert producer.flush(CALL_S_MAX) == 0
+    for offset in range(first, first + count):
+        for partition in range(partitions):
+            producer.produce(TOPIC, b"%d" % offset, partition=partition)
+    assert producer.flush(PATIENCE_S) == 0
 
 
-def shared(workers: list[Worker]) -> bool:
-    """Every partition has exactly one owner, and nobody is idle."""
-    owned = sorted(p for worker in workers for p in worker.assigned)
-    return owned == list(range(PARTITIONS)) and all(worker.assigned for worker in workers)
+def records(first: int, count: int) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition in range(PARTITIONS) for offset in range(first, first + count)}
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param({}, id="eager"),
-        pytest.param({"partition.assignment.strategy": "cooperative-sticky"}, id="cooperative"),
-    ],
-)
-def test_a_team_of_consumers(start_broker: Callable[..., BrokerProcess], config: dict[str, Any]) -> None:
-    """Three share, one leaves, one comes, the broker dies and returns: all is read, what was committed only once."""
-    broker = start_broker(
-        sets={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3, "num.partitions": PARTITIONS}
-    )
-    produce(broker.bootstrap, 0, 300)
-    seen: dict[bytes, int] = {}
-    team = [Worker(broker.bootstrap, seen, **config) for _ in range(3)]
-    try:
-        until("three share", lambda: shared(team), CALL_S_MAX)
-        until("all is read", lambda: len(seen) == 300, CALL_S_MAX)
-        team.pop().stop()
-        until("two share", lambda: shared(team), CALL_S_MAX)
-        team.append(Worker(broker.bootstrap, seen, **config))
-        until("three share again", lambda: shared(team), CALL_S_MAX)
-        before = dict(seen)
-        time.sleep(0.5)
-        broker.kill()
-        broker.restart()
-        produce(broker.bootstrap, 300, 300)
-        until("the rest is read", lambda: len(seen) == 600, CALL_S_MAX)
-        assert {value: seen[value] for value in before} == before, "what was committed was read again"
-        until("three still share", lambda: shared(team), CALL_S_MAX)
-    finally:
-        for worker in team:
-            worker.stop()
+def rebalances(broker: BrokerProcess) -> int:
+    assert broker.process is not None
+    return sum(" rebalance " in line for line in broker.process.lines)
 
 
-@pytest.mark.timeout(120)
-def test_a_static_member_comes_back_without_a_rebalance(start_broker: Callable[..., BrokerProcess]) -> None:
-    """group.instance.id: its process is replaced, the others keep what they have, and the broker logs no rebalance."""
-    broker = start_broker(sets={"group.initial.rebalance.delay.ms": 0, "num.partitions": PARTITIONS})
-    produce(broker.bootstrap, 0, 60)
-    seen: dict[bytes, int] = {}
-    team = [Worker(broker.bootstrap, seen, **{"group.instance.id": f"i{n}"}) for n in range(2)]
-    try:
-        until("two share", lambda: shared(team), CALL_S_MAX)
-        assert broker.process is not None
-        time.sleep(0.5)
-        rebalances = sum(" rebalance " in line for line in broker.process.lines)
-        kept = set(team[0].assigned)
-        team.pop().stop()
-        team.append(Worker(broker.bootstrap, seen, **{"group.instance.id": "i1"}))
-        until("two share again", lambda: shared(team), CALL_S_MAX)
-        assert team[0].assigned == kept
-        assert sum(" rebalance " in line for line in broker.process.lines) == rebalances
-    finally:
-        for worker in team:
-            worker.stop()
+@pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
+def test_a_team_at_work(team: Team, cooperative: bool) -> None:
+    """Two share, more come, one leaves, one crashes; the broker is killed and returns: all is read, and what was
+    committed is read once."""
+    if cooperative and team.client == "aiokafka":
+        pytest.skip("aiokafka rebalances eagerly only")
+    broker = team.broker
+    produce(broker.bootstrap, 0, 50)
+    for _ in range(2):
+        team.hire(cooperative=cooperative)
+    team.share(PARTITIONS)
+    team.until("all is read", lambda: team.seen().keys() == records(0, 50))
+    for _ in range(1 if team.client.startswith("java") else 3):
+        team.hire(cooperative=cooperative, commit="async")
+    team.share(PARTITIONS)
+    team.here.pop(0).leave()
+    team.share(PARTITIONS)
+    team.here.pop().kill()
+    team.hire(cooperative=cooperative)
+    team.share(PARTITIONS)
+    team.until("all is committed", lambda: team.kept() == dict.fromkeys(range(PARTITIONS), 50))
+    before = team.seen()
+    broker.kill()
+    broker.restart()
+    produce(broker.bootstrap, 50, 50)
+    team.until("the rest is read", lambda: team.seen().keys() == records(0, 100))
+    assert {record: team.seen()[record] for record in before} == before, "what was committed was read again"
+    team.share(PARTITIONS)
+
+
+def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
+    """group.instance.id: its process is killed and another takes its place; it has the same partitions, the other keeps
+    its own, and the broker logs no rebalance."""
+    broker = team.broker
+    produce(broker.bootstrap, 0, 10)
+    for name in ("first", "second"):
+        team.hire(instance=name, session_ms=SESSION_MS * 3)
+    team.share(PARTITIONS)
+    team.until("all is committed", lambda: team.kept() == dict.fromkeys(range(PARTITIONS), 10))
+    counted, gone = rebalances(broker), team.here.pop()
+    held = gone.assigned
+    gone.kill()
+    team.hire(instance=gone.options.instance, session_ms=SESSION_MS * 3)
+    team.share(PARTITIONS)
+    assert team.here[-1].assigned == held
+    produce(broker.bootstrap, 10, 10)
+    team.until("the rest is read", lambda: team.seen().keys() == records(0, 20))
+    assert rebalances(broker) == counted
+
+
+def test_where_a_group_goes_on(team: Team) -> None:
+    """At what it committed, synchronously or not: after a clean restart, after `kill -9`, after a reset to another
+    offset; and at the start again once its offsets have expired."""
+    broker = team.broker
+    produce(broker.bootstrap, 0, 20, partitions=1)
+
+    def reads(count: int, commit: str = "sync") -> list[int]:
+        team.hire(limit=count, commit=commit)
+        team.until("it has read that and left", lambda: not team.here[-1].running)
+        return [value for _, value in team.here.pop().read]
+
+    assert reads(6) == list(range(6))
+    broker.stop()
+    broker.restart()
+    assert reads(6, commit="async") == list(range(6, 12))
+    broker.kill()
+    broker.restart()
+    assert reads(6) == list(range(12, 18))
+    commit(broker.port, 8, offset=3)
+    assert reads(2) == [3, 4]
+    commit(broker.port, 4, offset=15, retention_time_ms=1)
+    until("the offset has expired", lambda: committed(broker.port) == -1, PATIENCE_S)
+    assert reads(2) == [0, 1]
+
+
+def commit(port: int, version: int, offset: int, **more: int) -> None:
+    """As an operator does, once the group has no members."""
+    kind = m.OffsetCommitRequest.Topics
+    topics = [kind(name=TOPIC, partitions=[kind.Partitions(partition_index=0, committed_offset=offset)])]
+    request = m.OffsetCommitRequest(group_id="team", topics=topics, **more)
+    with Connection(HOST, port) as connection:
+        until(
+            "the group takes it",
+            lambda: connection.request(request, version_max=version).topics[0].partitions[0].error_code == 0,
+            PATIENCE_S,
+        )
+
+
+def committed(port: int) -> int:
+    kind = m.OffsetFetchRequest.Groups
+    asked = kind(group_id="team", topics=[kind.Topics(name=TOPIC, partition_indexes=[0])])
+    with Connection(HOST, port) as connection:
+        [group] = connection.request(m.OffsetFetchRequest(groups=[asked])).groups
+    return int(group.topics[0].partitions[0].committed_offset)
+
+
+# -- the newer protocol -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("client", [JAVA[-1]], indirect=True)
+def test_a_java_consumer_of_the_newer_protocol_is_told(team: Team) -> None:
+    """group.protocol=consumer (KIP-848): the client says in its own words that the broker does not support it.
+
+    librdkafka of today tells nobody: it asks the broker for a coordinator again and again."""
+    worker = team.hire(protocol="consumer")
+    worker.says(r"^failed UnsupportedVersionException .*")

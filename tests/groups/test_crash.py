@@ -128,6 +128,63 @@ def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
         assert committed(connection, "g") == reached + made
 
 
+def empty_it(connection: Connection) -> None:
+    kind = m.OffsetDeleteRequest.Topics
+    topic = kind(name="t", partitions=[kind.Partitions(partition_index=0)])
+    connection.request(m.OffsetDeleteRequest(group_id="g", topics=[topic]))
+
+
+def delete_it(connection: Connection) -> None:
+    connection.request(m.DeleteGroupsRequest(groups_names=["g"]))
+
+
+def join_it(connection: Connection) -> None:
+    join_alone(connection, "g")
+
+
+def stands(connection: Connection) -> tuple[str, list[bytes], int | None]:
+    """What the broker knows of group g: its state, its members' assignments, its offset."""
+    [group] = connection.request(m.DescribeGroupsRequest(groups=["g"])).groups
+    asked = m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.Groups(group_id="g", topics=None)])
+    [found] = connection.request(asked).groups
+    offsets = [p.committed_offset for topic in found.topics for p in topic.partitions]
+    return group.group_state, [bytes(x.member_assignment) for x in group.members], offsets[0] if offsets else None
+
+
+@pytest.mark.parametrize(
+    ("decide", "decided"),
+    [
+        pytest.param(join_it, ("Stable", [b"mine"], 100), id="sync"),
+        pytest.param(empty_it, ("Dead", [], None), id="offset-delete"),
+        pytest.param(delete_it, ("Dead", [], None), id="delete"),
+    ],
+)
+@pytest.mark.parametrize(("failpoint", "made"), [("segment.write=kill:30", False), ("append.after=kill", True)])
+def test_what_is_decided_of_a_group_is_stored_whole_or_not_at_all(
+    start_broker: Callable[..., BrokerProcess], decide: Callable[[Connection], None], decided: object, failpoint: str,
+    made: bool,
+) -> None:  # fmt: skip
+    """The broker dies while it writes an assignment, the end of an offset or of a group, and right after it."""
+    broker = start_broker(sets=FEW)
+    with Connection(HOST, broker.port) as connection:
+        create(connection, "t", 1)
+        find(connection, "g")
+        assert commit(connection, "g", "t", 100) == 0
+    broker.stop()
+    broker.failpoints = failpoint
+    broker.restart()
+    with Connection(HOST, broker.port) as connection:
+        until("the groups are loaded", lambda: loaded(connection))
+        with pytest.raises(KafkaError):
+            decide(connection)
+    broker.wait_end()
+    broker.failpoints = ""
+    broker.restart()
+    with Connection(HOST, broker.port) as connection:
+        until("the groups are loaded", lambda: loaded(connection))
+        assert stands(connection) == (decided if made else ("Empty", [], 100))
+
+
 @pytest.mark.java
 def test_kafka_reads_the_log_of_groups(start_broker: Callable[..., BrokerProcess]) -> None:
     """kafka.tools.DumpLogSegments --offsets-decoder shows the group, its member and its offset."""

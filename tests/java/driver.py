@@ -29,17 +29,17 @@ class DriverError(Exception):
 
 
 @functools.cache
-def compiled(version: str) -> Path:
-    """The directory with Driver.class for this version's jars, compiled if the source is newer."""
-    target = peers.CACHE / f"driver-{version}"
+def compiled(version: str, source: Path = SOURCE) -> Path:
+    """The directory with the class of a source file for this version's jars, compiled if the source is newer."""
+    target = peers.CACHE / f"{source.stem.lower()}-{version}"
     libs = peers.jars(version)
     with (peers.CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        built = target / "Driver.class"
-        if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
+        built = target / f"{source.stem}.class"
+        if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
             with tempfile.TemporaryDirectory(dir=peers.CACHE) as scratch:
                 javac = ["javac", "-Xlint:unchecked,rawtypes", "-Werror", "-proc:none"]
-                command = [*javac, "-cp", f"{libs}/*", "-d", scratch, str(SOURCE)]
+                command = [*javac, "-cp", f"{libs}/*", "-d", scratch, str(source)]
                 done = subprocess.run(command, capture_output=True, text=True)
                 assert done.returncode == 0, done.stderr
                 target.mkdir(exist_ok=True)
