@@ -411,3 +411,19 @@ def test_what_comes_behind_a_request_that_ends_the_connection(stage: Stage) -> N
     stage.plane.reply(token, None, close=True)
     stage.step()
     assert client.sock.recv(1) == b"" and stage.log.log_end_offset == 0
+
+
+def test_two_reactors_in_a_told_order(tmp_path: Path) -> None:
+    """A reader on one, a writer on the other: the append is the writer's turn, its news the reader's next."""
+    stage = Stage(tmp_path, reactors=2)
+    reader, writer = Client(stage), Client(stage)
+    reader.fetch(0, max_wait_ms=60_000)
+    stage.step()
+    writer.produce(batch(b"news"))
+    stage.plane.step(0)
+    assert stage.log.log_end_offset == 0 and reader.quiet() and writer.quiet()
+    stage.plane.step(1)
+    assert stage.log.log_end_offset == 1 and reader.quiet() and not writer.quiet()
+    stage.plane.step(0)
+    assert reader.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == 1
+    stage.close()
