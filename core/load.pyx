@@ -65,6 +65,11 @@ cdef int64_t now_ns() noexcept nogil:
     return <int64_t>t.tv_sec * SECOND_NS + t.tv_nsec
 
 
+cdef void count(int64_t* of, int64_t n) noexcept nogil:
+    """Add to a tally that other threads may read meanwhile; only one writes."""
+    store_i64(of, of[0] + n)
+
+
 # -- latencies ---------------------------------------------------------------------------------------------------------
 
 cdef int32_t bucket_of(int64_t value) noexcept nogil:
@@ -125,8 +130,8 @@ cdef void read_batches(load_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept no
         size = LENGTH_BYTES + <int64_t>load_be32(p + AT_BATCH_LENGTH)
         if size < HEADER_BYTES or size > n - (p - at):
             break  # a broker may end its answer in the middle of a batch
-        g.tally.records += load_be32(p + AT_COUNT)
-        g.tally.bytes += size
+        count(&g.tally.records, load_be32(p + AT_COUNT))
+        count(&g.tally.bytes, size)
         next_offset = load_be64(p + AT_BASE_OFFSET) + load_be32(p + AT_LAST_OFFSET_DELTA) + 1
         p += size
     store_be64(e.frame + g.offset_at, next_offset)
@@ -140,14 +145,14 @@ cdef int take_answer(load_t* g, lane_t* e, uint8_t* answer, int64_t n, int64_t a
     g.buckets[bucket_of(at_ns - e.sent_ns[e.oldest])] += 1
     e.oldest = (e.oldest + 1) % g.depth
     e.waiting -= 1
-    store_i64(&g.tally.requests, g.tally.requests + 1)
+    count(&g.tally.requests, 1)
     error = load_be16(answer + g.error_at)
     if error != 0:
-        store_i64(&g.tally.errors, g.tally.errors + 1)
-        g.tally.last_error = error
+        count(&g.tally.errors, 1)
+        store_i64(&g.tally.last_error, error)
     elif g.records_at == 0:
-        g.tally.records += g.batch_records
-        g.tally.bytes += g.batch_bytes
+        count(&g.tally.records, g.batch_records)
+        count(&g.tally.bytes, g.batch_bytes)
     else:
         length = load_be32(answer + g.records_at) if n >= g.records_at + SIZE_BYTES else -1
         if length > n - g.records_at - SIZE_BYTES:
@@ -199,8 +204,8 @@ cdef int hear(load_t* g, lane_t* e) noexcept nogil:
 cdef void lose(load_t* g, lane_t* e) noexcept nogil:
     """A connection that its peer closed, or that answered nonsense: what it was owed counts as errors."""
     e.dead = 1
-    g.tally.errors += max(1, e.waiting)
-    g.tally.last_error = -1
+    count(&g.tally.errors, max(1, e.waiting))
+    store_i64(&g.tally.last_error, -1)
     e.waiting = 0
     e.left = 0
 
@@ -286,9 +291,9 @@ cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max
                 fill(g, e)
     close(ep)
     if not all_heard(g):
-        g.tally.last_error = -2
+        store_i64(&g.tally.last_error, -2)
         for i in range(g.lane_count):
-            g.tally.errors += g.lanes[i].waiting
+            count(&g.tally.errors, g.lanes[i].waiting)
     return 0
 
 
@@ -368,9 +373,9 @@ cdef class Load:
     @property
     def tally(self) -> dict[str, int]:
         return {
-            "requests": load_i64(&self.g.tally.requests), "records": self.g.tally.records, "bytes": self.g.tally.bytes,
-            "errors": load_i64(&self.g.tally.errors), "last_error": self.g.tally.last_error,
-            "elapsed_ns": load_i64(&self.g.tally.elapsed_ns),
+            "requests": load_i64(&self.g.tally.requests), "records": load_i64(&self.g.tally.records),
+            "bytes": load_i64(&self.g.tally.bytes), "errors": load_i64(&self.g.tally.errors),
+            "last_error": load_i64(&self.g.tally.last_error), "elapsed_ns": load_i64(&self.g.tally.elapsed_ns),
         }
 
     def percentile_ns(self, double percent):
