@@ -32,6 +32,9 @@ ROWS_MIN: Final = 8_000
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MIN: Final = 1 << 20
 FETCH_WAIT_MS: Final = 500
+FETCH_BYTES_MIN: Final = 1 << 16
+RECORD_BYTES_GUESS: Final = 1 << 10
+"""What a record takes, before the first answer tells."""
 BACKOFF_S: Final = 0.1
 
 _connections: dict[tuple[str, int], FetchConnection] = {}
@@ -77,6 +80,8 @@ class RangeFetcher:
         self._leader: Leader | None = partition.leader
         self._connection: FetchConnection | None = None
         self._last_progress_s = time.monotonic()
+        self._record_bytes = RECORD_BYTES_GUESS
+        self._answer_bytes = 0
 
     def close(self) -> None:
         """Give the connection back, unless an answer to it is under way that nobody will take."""
@@ -110,6 +115,7 @@ class RangeFetcher:
         """What was fetched is read up to this offset: ask for what follows, before anybody waits for it."""
         if offset > self.offset:
             self._last_progress_s = time.monotonic()
+            self._record_bytes = max(1, self._answer_bytes // (offset - self.offset))
         self.offset = offset
         if self.offset < self.range.end:
             with contextlib.suppress(KafkaError):  # next_feed meets it again, and then it counts
@@ -129,7 +135,7 @@ class RangeFetcher:
             self._connection = FetchConnection(leader.host, leader.port)
         kind = m.FetchRequest.Topics
         wanted = kind.Partitions(
-            partition=self.range.partition, fetch_offset=self.offset, partition_max_bytes=self.options.fetch_bytes
+            partition=self.range.partition, fetch_offset=self.offset, partition_max_bytes=self._bytes_wanted()
         )
         self._connection.ask(
             m.FetchRequest(
@@ -143,6 +149,11 @@ class RangeFetcher:
             )
         )
 
+    def _bytes_wanted(self) -> int:
+        """As much as the rest of the range seems to need: a small range must not bring all that lies behind it."""
+        needed = (self.range.end - self.offset) * self._record_bytes
+        return min(self.options.fetch_bytes, needed + needed // 4 + FETCH_BYTES_MIN)
+
     def _feed(self, answer: Any) -> Feed | None:
         """The batches of an answer; None where it has none. Raises KafkaError for what the broker says is wrong."""
         if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
@@ -152,6 +163,7 @@ class RangeFetcher:
             raise KafkaError(answer.error_code, f"{self.range.tp}: {errors.lookup(answer.error_code).meaning}")
         if not answer.records:
             return None
+        self._answer_bytes = len(answer.records)
         aborted = None
         if self.options.read_committed:
             aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
