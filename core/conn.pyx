@@ -16,7 +16,7 @@ from posix.unistd cimport close
 from pybroker.core.atomic cimport add_i64
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
-from pybroker.core.pool cimport pool_take
+from pybroker.core.pool cimport pool_short, pool_take
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport session_drop
 from pybroker.core.vfs cimport iovec
@@ -223,11 +223,13 @@ cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
 
 
 cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
-    """The first n bytes were executed. An empty buffer is given back: most connections are idle."""
+    """The first n bytes were executed. An empty buffer is given back at once if it is small or memory is short; a large
+    one serves the next frame of its size, and is given back when the connection rests: fresh pages cost more than that.
+    """
     c.own_used -= n
     if c.own_used > 0:
         memmove(c.own, c.own + n, c.own_used)
-    else:
+    elif c.own_capacity < OWN_KEPT or pool_short(c.pool, c.id):
         conn_free_own(c)
 
 

@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
+    AWAY, CLOSING, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
     conn_unwatch,
 )
 from pybroker.core.context cimport wall_ms
@@ -33,7 +33,6 @@ cdef enum:
     API_FETCH = 1
     ARENA_LEAST = 64 << 10       # less room than this, and the turn is drained to begin at the arena's start
     OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
-    OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
     READS_MAX = 8                # of one connection in one turn
     BROKEN = -100000             # no frame has such a size, or there is no memory for it
     REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing

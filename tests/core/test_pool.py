@@ -80,7 +80,8 @@ def test_half_requests_stay_below_the_limit_and_one(tight: Stage) -> None:
         return not waiting
 
     until(tight, done)
-    assert tight.plane.held_bytes == 0 and tight.log.log_end_offset == 10
+    until(tight, lambda: tight.plane.held_bytes == 0)  # large buffers are given back once their connections rest
+    assert tight.log.log_end_offset == 10
     tight.close()
 
 
