@@ -9,11 +9,12 @@ from tests.harness import Server
 
 def test_every_workload(pybroker_: Command, target: Server) -> None:
     """Each does what it says without an error, and its topic is gone afterwards."""
-    done = pybroker_("bench", "--seconds", 0.2, "--warm", 0, "--read-mib", 8, "--json")
+    wanted = list(WORKLOADS) if target.name == "pybroker" else ["W1", "W5", "F3"]
+    done = pybroker_("bench", "--only", ",".join(wanted), "--seconds", 0.2, "--warm", 0, "--read-mib", 8, "--json")
     assert done.code == 0, done.err
     outcomes = {o["workload"]: o for o in done.json}
-    assert set(outcomes) == set(WORKLOADS)
-    for name, workload in WORKLOADS.items():
+    assert list(outcomes) == wanted
+    for name, workload in [(name, WORKLOADS[name]) for name in wanted]:
         o = outcomes[name]
         assert o["errors"] == 0 < o["requests"] and 0 < o["p50_us"] <= o["p99_us"] <= o["p999_us"], o
         if workload.records:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -47,8 +48,16 @@ def start(topics: Topics, topic: str, table: Path, *options: str) -> Process:
 
 
 def ids(table: Path) -> list[int]:
-    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
-    return sorted(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+    """What is in the table at one moment: where a file goes while it is looked at, another has its rows by then."""
+    while True:
+        files: list[Path] = []
+        for directory, below, names in os.walk(table):
+            below[:] = [name for name in below if name != "_pybroker"]
+            files += [Path(directory) / name for name in names if name.endswith(".parquet")]
+        try:
+            return sorted(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+        except FileNotFoundError:
+            continue
 
 
 def numbers(topics: Topics, topic: str, *span: int) -> None:
