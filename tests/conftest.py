@@ -22,11 +22,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The group that takes longest begins first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_packaging.py")
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show what the test's brokers said beside a failure."""
