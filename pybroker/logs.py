@@ -9,15 +9,20 @@ from typing import Any
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
 
+def printable(text: str) -> str:
+    """The text with what a terminal would obey instead of showing (line ends, escapes) written as Python writes it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def _quote(value: Any) -> str:
     """The value as one logfmt word: quoted where it holds a space, a quote, an equals sign or nothing."""
     if isinstance(value, float):
         value = f"{value:.3f}".rstrip("0").rstrip(".")
     text = str(value)
-    if _PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text) and text.isprintable():
         return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable(escaped)}"'
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:

@@ -11,6 +11,7 @@ from pybroker.cli.main import Failure
 from pybroker.cli.options import cluster_options, complete_groups, confirmed, delete_each
 from pybroker.cli.reset import reset_offsets
 from pybroker.client.admin import LATEST, Admin, Committed, GroupDescription
+from pybroker.logs import printable
 from pybroker.model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int | None]
@@ -134,11 +135,11 @@ def _progress(partition: TopicPartition, at: Committed | None, end: int | None, 
 def _show(document: dict[str, Any]) -> None:
     node, last = document["coordinator"], document["last_rebalance"]
     protocol = " ".join(filter(None, (document["protocol_type"], document["protocol"])))
-    click.echo(f"Group {document['group']}  {document['state']}  {protocol}".rstrip())
+    click.echo(printable(f"Group {document['group']}  {document['state']}  {protocol}".rstrip()))
     click.echo(f"Members {len(document['members'])}  lag {document['lag']}  coordinator {node['id']} at {node['host']}:"
                f"{node['port']}")  # fmt: skip
     if last:
-        click.echo(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
+        click.echo(printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}"))
     if document["members"]:
         click.echo()
         output.table(

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from pybroker.logs import printable
+
 Cell = str | int | float | None
 
 
@@ -50,8 +52,11 @@ def moment(timestamp_ms: int) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A table on standard output. A column of numbers is set to the right; nothing is cut off in a pipe."""
-    body = [[text(cell) for cell in row] for row in rows]
+    """A table on standard output. A column of numbers is set to the right; nothing is cut off in a pipe.
+
+    Names that others chose (groups, client ids) are shown, never obeyed by the terminal.
+    """
+    body = [[printable(text(cell)) for cell in row] for row in rows]
     numeric = [_is_numeric([row[at] for row in body]) for at in range(len(columns))]
     if sys.stdout.isatty():
         _rich_table(columns, body, numeric)

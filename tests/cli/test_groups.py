@@ -50,6 +50,17 @@ def test_a_group_at_work(pybroker_: Command, target: Server, topic: str) -> None
             assert time.time() * 1000 - described["last_rebalance"]["at"] < 120_000
 
 
+def test_a_name_is_shown_not_obeyed(pybroker_: Command, target: Server, topic: str) -> None:
+    """A group's name may hold what a terminal obeys: it is written so that one sees it; for programs as it is."""
+    group = f"{topic}\x1b[2J\n"
+    pybroker_("topics", "create", topic)
+    commit(target.bootstrap, group, topic, {0: 0})
+    for arguments in (("list",), ("describe", group)):
+        shown = pybroker_("groups", *arguments).out
+        assert f"{topic}\\x1b[2J\\n" in shown and "\x1b" not in shown
+    assert group in [g["group"] for g in pybroker_("groups", "list", "--json").json]
+
+
 def test_how_far_a_group_is_behind(pybroker_: Command, target: Server, group: str) -> None:
     """Lag grows with what nobody reads; of all groups, where none is named."""
     write(target.bootstrap, group, 7, partition=1)

@@ -149,6 +149,16 @@ async def test_the_cause_of_a_rebalance_is_logged_and_kept(
     assert old.groups[0].last_rebalance_cause == ""  # versions without tagged fields have no place for it
 
 
+async def test_what_a_client_says_is_shown_not_obeyed(member: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """Line ends and a terminal's escapes in names and reasons: each event stays one line of plain characters."""
+    caplog.set_level(logging.INFO, "pybroker")
+    one = await member("g\n2026-01-01T00:00:00.000Z ERROR pybroker forged\x1b[2J\x85\u2028")
+    assert await one.join(reason="\x1b]0;title\x07\r\0") == 0
+    [line] = [r.getMessage() for r in caplog.records if r.getMessage().startswith("rebalance ")]
+    assert line.isprintable()
+    assert r"\x1b[2J\x85\u2028" in line and r"\x1b]0;title\x07\r\x00" in line
+
+
 async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: Live, member: Make) -> None:
     """A heartbeat and a commit of before go on as if nothing had happened; so does a rejoin that changes nothing."""
     first, second = await member(), await member()

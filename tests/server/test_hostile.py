@@ -7,6 +7,7 @@ import logging
 import random
 import resource
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.protocol.values import sample
 from tests.server.live import Live, batch, fetch_fields, produce_data
 
 NAMES = sorted(api.name for api in SERVED.values())
+HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", "back\\slash"]
 
 
 @pytest.fixture
@@ -49,11 +51,14 @@ async def serves(live: Live) -> None:
 
 def request(api: Api, version: int, rng: random.Random) -> bytes:
     """A request with values at random, but one that does not ask for a wait."""
-    message = sample(api.request, version, rng)
+    return codec.encode_request(api.key, version, 5, "test", without_wait(sample(api.request, version, rng), rng))
+
+
+def without_wait(message: Any, rng: random.Random) -> Any:
     for field, value in (("max_wait_ms", 0), ("acks", rng.choice([-1, 1]))):
         if hasattr(message, field):
             setattr(message, field, value)
-    return codec.encode_request(api.key, version, 5, "test", message)
+    return message
 
 
 def versions(name: str) -> list[tuple[Api, int]]:
@@ -107,6 +112,38 @@ async def test_mutated_frames_do_no_harm(target: Live, name: str, caplog: pytest
                 continue
             await outcome(target, bytes(frame))
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    await serves(target)
+
+
+def named(message: Any, names: Sequence[str], rng: random.Random) -> Any:
+    """The message with a hostile name wherever it has a string."""
+    for field in type(message).STRUCT.fields:
+        value = getattr(message, field.name)
+        if field.struct:
+            for one in value if field.is_array else [value]:
+                if one is not None:
+                    named(one, names, rng)
+        elif field.type == "str" and value is not None:
+            setattr(message, field.name, [rng.choice(names) for _ in value] if field.is_array else rng.choice(names))
+    return message
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_names_are_no_paths(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Topics, groups, settings called `..`, `a/b`, 250 characters, NUL: an answer, and no file of that name."""
+    rng = random.Random(name)
+    await target.restart("auto.create.topics.enable=true")
+    root = target.data_dir.parent
+    for api, version in versions(name):
+        for _ in range(5):
+            message = without_wait(named(sample(api.request, version, rng), HOSTILE_NAMES, rng), rng)
+            answer = await outcome(target, codec.encode_request(api.key, version, 5, "../c", message))
+            assert answer is not None, f"{name} v{version} closed its connection"
+            codec.decode_response(api.key, version, answer)
+    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert [path.name for path in root.iterdir()] == [target.data_dir.name]
+    made = {path.name for path in target.data_dir.iterdir() if path.is_dir()}
+    assert {directory.rpartition("-")[0] for directory in made} <= {"__consumer_offsets"}, made
     await serves(target)
 
 
