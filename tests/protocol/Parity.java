@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.ByteBuffer;
 import java.util.HexFormat;
+import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
@@ -10,7 +11,8 @@ import org.apache.kafka.common.protocol.Readable;
 
 /**
  * Reads `NAME VERSION HEX` lines, and answers each with the same message written again by Kafka's own code, in hex; with
- * `absent` where this Kafka lacks the message or the version; or with `error` and what it did not like.
+ * `absent` where this Kafka lacks the message or the version; or with `error` and what it did not like. A line
+ * `partition N HEX` is answered with the partition, of N, that Kafka's producer chooses for a key.
  */
 public class Parity {
     private static final String[] NAMES = {
@@ -25,7 +27,10 @@ public class Parity {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             String[] words = line.split(" ", -1);
-            System.out.println(again(words[0], Short.parseShort(words[1]), HexFormat.of().parseHex(words[2])));
+            byte[] data = HexFormat.of().parseHex(words[2]);
+            System.out.println(words[0].equals("partition")
+                ? String.valueOf(BuiltInPartitioner.partitionForKey(data, Integer.parseInt(words[1])))
+                : again(words[0], Short.parseShort(words[1]), data));
         }
     }
 
