@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["pybroker", "kafka391", "kafka411"],
         help="the broker that the client stories run against; Apache Kafka shows what they should expect (repeatable)",
     )
+
+
+def pytest_configure() -> None:
+    """In the background of a shell SIGINT is ignored, and what the tests start would inherit that: Ctrl-C for all."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -93,9 +93,7 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
         "        signal.pause()\n"
     )
     quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null"]
-    # Where this suite runs in the background of a shell, SIGINT is ignored and children inherit that.
-    heed = "import signal, sys, pytest; signal.signal(2, signal.default_int_handler); sys.exit(pytest.main())"
-    run = Process([sys.executable, "-c", heed, "-s", *quiet, str(test)])
+    run = Process([sys.executable, "-m", "pytest", "-s", *quiet, str(test)])
     child = int(run.wait_line(r"child (\d+)", 20)[1])
     run.signal(signal.SIGINT)
     assert run.wait(20) == pytest.ExitCode.INTERRUPTED
