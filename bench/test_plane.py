@@ -8,10 +8,9 @@ PYBROKER_BENCH_KAFKA=no.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,81 +18,24 @@ import pytest
 
 from bench.chart import REACHED, Reached
 from bench.figures import show
-from pybroker.client.load import READ_BATCH_RECORDS, WORKLOADS, Bench, Outcome, Prepared, Workload, prepare
-from tests.harness import ROOT, BrokerProcess, Process, free_port
-from tests.java import peers
+from bench.peers import LIMIT, OURS, Peer, brokers, limit
+from pybroker.client.load import WORKLOADS, Outcome, Workload
 
 ROUNDS = 4
 ROUND_S = 1.0
 ROUND_BYTES_MAX = 640 << 20
 WARM_BYTES_MAX = 256 << 20
 LIMIT_PARTITIONS_MAX = 16
-HERTZ = os.sysconf("SC_CLK_TCK")
-OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
 
 OF_THE_LIMIT = {"W1": 0.75, "W2": 0.75, "W3": 0.85, "W4": 0.75, "W5": 0.6, "F1": 0.88, "F2": 0.88, "F3": 0.75}
 P99_OF_THE_LIMIT_MAX, P999_OF_THE_LIMIT_MAX = 2.0, 1.3  # at a fixed rate: W6 and W7
 W8_OF_W1 = 0.8
 
 
-class Peer:
-    """Something that serves, in a process of its own on the first core."""
-
-    def __init__(self, name: str, pid: int, address: tuple[str, int]) -> None:
-        self.name = name
-        self.pid = pid
-        self.address = address
-        if (os.cpu_count() or 1) > 1:
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), {0})
-
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / HERTZ
-
-    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
-        bench = stack.enter_context(Bench("{}:{}".format(*self.address)))
-        return stack.enter_context(bench.prepared(workload))
-
-
-class Limit(Peer):
-    """It knows no topics: each partition is there."""
-
-    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
-        every = {self.address: list(range(workload.partitions))}
-        if workload.fetch_bytes:
-            with ExitStack() as filling:
-                fill = Workload("fill", "", workload.partitions, 2, 4, READ_BATCH_RECORDS, 1024)
-                prepare(fill, "limit", every, filling).run(30, bytes_max=512 << 20)
-        return prepare(workload, "limit", every, stack)
-
-
-@contextmanager
-def limit(directory: Path) -> Iterator[Limit]:
-    process = Process([sys.executable, "-m", "bench.serve_limit", str(directory)], cwd=ROOT)
-    try:
-        port = int(process.wait_line(r"limit on (\d+)", 120)[1])
-        yield Limit(LIMIT, process.pid, ("127.0.0.1", port))
-    finally:
-        process.kill()
-
-
 @pytest.fixture(scope="module")
 def servers(shared_log_dir: Path) -> Iterator[list[Peer]]:
-    """Our broker, and Kafka if it can be had."""
-    own = os.sched_getaffinity(0)
-    if len(own) > 1:
-        os.sched_setaffinity(0, {max(own)})  # the generator's threads inherit it
-    with ExitStack() as stack:
-        started: list[Any] = [stack.enter_context(BrokerProcess(shared_log_dir / "ours", free_port()))]
-        if os.environ.get("PYBROKER_BENCH_KAFKA") != "no":
-            try:
-                started.append(stack.enter_context(peers.Kafka391(shared_log_dir / "kafka")))
-            except peers.MissingJava as missing:
-                print(f"\n  without Kafka: {missing}")
-        named = zip((OURS, KAFKA), started, strict=False)
-        yield [Peer(name, server.process.pid, ("127.0.0.1", server.port)) for name, server in named]
-    os.sched_setaffinity(0, own)
+    with brokers(shared_log_dir) as started:
+        yield started
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -1,0 +1,77 @@
+"""What is measured side by side: our broker, the limit and Apache Kafka, each a process on the first core."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pybroker.client.load import READ_BATCH_RECORDS, Bench, Prepared, Workload, prepare
+from tests.harness import ROOT, BrokerProcess, Process, free_port
+from tests.java import peers
+
+HERTZ = os.sysconf("SC_CLK_TCK")
+OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
+
+
+class Peer:
+    """Something that serves, in a process of its own on the first core."""
+
+    def __init__(self, name: str, pid: int, address: tuple[str, int]) -> None:
+        self.name = name
+        self.pid = pid
+        self.address = address
+        if (os.cpu_count() or 1) > 1:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {0})
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / HERTZ
+
+    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
+        bench = stack.enter_context(Bench("{}:{}".format(*self.address)))
+        return stack.enter_context(bench.prepared(workload))
+
+
+class Limit(Peer):
+    """It knows no topics: each partition is there."""
+
+    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
+        every = {self.address: list(range(workload.partitions))}
+        if workload.fetch_bytes:
+            with ExitStack() as filling:
+                fill = Workload("fill", "", workload.partitions, 2, 4, READ_BATCH_RECORDS, 1024)
+                prepare(fill, "limit", every, filling).run(30, bytes_max=512 << 20)
+        return prepare(workload, "limit", every, stack)
+
+
+@contextmanager
+def limit(directory: Path) -> Iterator[Limit]:
+    process = Process([sys.executable, "-m", "bench.serve_limit", str(directory)], cwd=ROOT)
+    try:
+        port = int(process.wait_line(r"limit on (\d+)", 120)[1])
+        yield Limit(LIMIT, process.pid, ("127.0.0.1", port))
+    finally:
+        process.kill()
+
+
+@contextmanager
+def brokers(directory: Path) -> Iterator[list[Peer]]:
+    """Our broker, and Kafka if it can be had, unless PYBROKER_BENCH_KAFKA=no; this process keeps off their core."""
+    own = os.sched_getaffinity(0)
+    if len(own) > 1:
+        os.sched_setaffinity(0, {max(own)})  # the generator's threads inherit it
+    with ExitStack() as stack:
+        started: list[Any] = [stack.enter_context(BrokerProcess(directory / "ours", free_port()))]
+        if os.environ.get("PYBROKER_BENCH_KAFKA") != "no":
+            try:
+                started.append(stack.enter_context(peers.Kafka391(directory / "kafka")))
+            except peers.MissingJava as missing:
+                print(f"\n  without Kafka: {missing}")
+        named = zip((OURS, KAFKA), started, strict=False)
+        yield [Peer(name, server.process.pid, ("127.0.0.1", server.port)) for name, server in named]
+    os.sched_setaffinity(0, own)

@@ -1,0 +1,177 @@
+"""A broker with much in it: idle connections, waiting requests, partitions, readers beside writers; and one at rest."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.figures import show
+from bench.peers import Peer
+from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
+from tests.harness import HOST, BrokerProcess, free_port, until
+from tests.wire import FETCH, Wire, array, string
+
+CONNECTIONS = 10_000
+CONNECTION_BYTES_MAX = 8 << 10
+P99_GROWS_MAX = 1.5
+PARTITIONS = 10_000
+START_S_MAX = 10.0
+SPREAD_SHARE_MIN = 0.6
+IDLE_S = 5.0
+IDLE_SHARE_MAX = 0.01
+ROUNDS = 4
+ROUND_S = 1.0
+ROUND_BYTES_MAX = 512 << 20
+DESCRIPTORS = 2 * CONNECTIONS + 4096
+
+
+@pytest.fixture
+def broker(log_dir: Path) -> Iterator[BrokerProcess]:
+    """A broker, and as many open files for it and for this process as there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
+    sets = {"socket.listen.backlog.size": 4096}
+    with BrokerProcess(log_dir / "data", free_port(), sets=sets) as started:
+        yield started
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def peer(broker: BrokerProcess) -> Peer:
+    """On the first core, while the generator is on the last."""
+    assert broker.process is not None
+    return Peer("pybroker", broker.process.pid, (HOST, broker.port))
+
+
+def own_bytes(broker: BrokerProcess) -> int:
+    """What the process itself holds: RssAnon of proc(5), without the page cache that it has mapped."""
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
+
+
+def in_turns(runs: dict[str, Callable[[], Outcome]]) -> dict[str, list[Outcome]]:
+    """One after the other, after one round that does not count."""
+    found: dict[str, list[Outcome]] = {name: [] for name in runs}
+    for number in range(ROUNDS + 1):
+        os.sync()
+        for name, run in runs.items():
+            outcome = run()
+            assert not outcome.errors, outcome
+            if number:
+                found[name].append(outcome)
+    return found
+
+
+def connected(broker: BrokerProcess, stack: ExitStack) -> list[socket.socket]:
+    assert broker.process is not None
+    sockets = [stack.enter_context(socket.create_connection((HOST, broker.port), 10)) for _ in range(CONNECTIONS)]
+    files = f"/proc/{broker.process.pid}/fd"
+    until("the broker has them all", lambda: len(os.listdir(files)) >= CONNECTIONS, 30)
+    return sockets
+
+
+def test_connections(broker: BrokerProcess) -> None:
+    """10,000 that say nothing, then 10,000 with a fetch that waits: what each holds, and what others notice of them."""
+    fixed = WORKLOADS["W6"]
+    peer(broker)
+    with ExitStack() as stack, Wire(broker.port) as wire:
+        bench = stack.enter_context(Bench(broker.bootstrap))
+        assert wire.create_topic("waited-for") == 0
+        alone = stack.enter_context(bench.prepared(fixed))
+        before = [alone.run(ROUND_S) for _ in range(ROUNDS)]
+        empty_bytes = own_bytes(broker)
+        sockets = connected(broker, stack)
+        idle_bytes = own_bytes(broker) - empty_bytes
+        among = [alone.run(ROUND_S) for _ in range(ROUNDS)]
+        asked = array([string("waited-for") + array([struct.pack(">iqi", 0, 0, 1 << 20)])])
+        frame = wire.frame(FETCH, 4, struct.pack(">iiiib", -1, 600_000, 1, 1 << 20, 0) + asked)
+        idle_and_run = own_bytes(broker)
+        for sock in sockets:
+            sock.sendall(frame)
+        assert wire.api_versions()
+        time.sleep(1)
+        parked_bytes = own_bytes(broker) - idle_and_run
+        p99 = min(o.p99_us for o in before), min(o.p99_us for o in among)
+    share = p99[1] / p99[0]
+    show(
+        f"{CONNECTIONS:,} idle connections",
+        fixed.shows,
+        f"{idle_bytes / CONNECTIONS:,.0f} B each, p99 {p99[1]:.0f} us; "
+        f"{parked_bytes / CONNECTIONS:,.0f} B a parked fetch",
+        f"p99 {p99[0]:.0f} us without them",
+        f"<= {CONNECTION_BYTES_MAX} B, p99 {share:.2f}x (<= {P99_GROWS_MAX}x)",
+        idle_bytes / CONNECTIONS <= CONNECTION_BYTES_MAX and share <= P99_GROWS_MAX,
+    )
+
+
+def test_partitions(broker: BrokerProcess) -> None:
+    """10,000 with data: what each holds, W1 spread over all of them, and the start after a clean stop."""
+    four = WORKLOADS["W1"]
+    empty_bytes = own_bytes(broker)
+    peer(broker)
+    with ExitStack() as stack:
+        bench = stack.enter_context(Bench(broker.bootstrap, timeout_s=120))
+        narrow = bounded(stack.enter_context(bench.prepared(four)))
+        spread = bounded(stack.enter_context(bench.prepared(four._replace(partitions=PARTITIONS))))
+        each_bytes = (own_bytes(broker) - empty_bytes) / PARTITIONS
+        rates = {n: max(o.records_s for o in f) for n, f in in_turns({"narrow": narrow, "spread": spread}).items()}
+        broker.stop()
+        started_s = time.monotonic()
+        broker.restart()
+        with Wire(broker.port) as wire:
+            assert sorted(map(len, wire.metadata()[1].values())) == [four.partitions, PARTITIONS]
+        start_s = time.monotonic() - started_s
+    share = rates["spread"] / rates["narrow"]
+    show(
+        f"{PARTITIONS:,} partitions",
+        four.shows,
+        f"{rates['spread'] / 1e6:.2f} M rec/s, start {start_s:.1f} s, {each_bytes:,.0f} B each",
+        f"{rates['narrow'] / 1e6:.2f} M rec/s on {four.partitions}",
+        f"{share:.0%} (>= {SPREAD_SHARE_MIN:.0%}), start <= {START_S_MAX:.0f} s",
+        share >= SPREAD_SHARE_MIN and start_s <= START_S_MAX,
+    )
+
+
+def bounded(prepared: Prepared) -> Callable[[], Outcome]:
+    return lambda: prepared.run(ROUND_S, bytes_max=ROUND_BYTES_MAX)
+
+
+def test_readers_beside_writers(broker: BrokerProcess) -> None:
+    """W1 and F1 at once, on two reactors and wherever the kernel puts them, beside each alone."""
+    with ExitStack() as stack, ThreadPoolExecutor(1) as aside:
+        bench = stack.enter_context(Bench(broker.bootstrap))
+        write, read = (bounded(stack.enter_context(bench.prepared(WORKLOADS[name]))) for name in ("W1", "F1"))
+        alone = in_turns({"W1": write, "F1": read})
+        both: dict[str, list[Outcome]] = {"W1": [], "F1": []}
+        for _ in range(ROUNDS):
+            os.sync()
+            reading = aside.submit(read)
+            both["W1"].append(write())
+            both["F1"].append(reading.result())
+
+    def told(found: dict[str, list[Outcome]]) -> str:
+        return "; ".join(f"{name} {max(o.mb_s for o in outcomes):,.0f} MB/s" for name, outcomes in found.items())
+
+    show("W1 and F1 at once", f"unpinned, {os.cpu_count()} cores", told(both), f"{told(alone)} alone")
+
+
+def test_at_rest(broker: BrokerProcess) -> None:
+    """What a broker with a topic and a client uses of a core while nobody asks for anything."""
+    measured = peer(broker)
+    with Wire(broker.port) as wire:
+        assert wire.create_topic("quiet", 100) == 0
+        time.sleep(1)
+        before_s = measured.cpu_s()
+        time.sleep(IDLE_S)
+        share = (measured.cpu_s() - before_s) / IDLE_S
+    limit = f"<= {IDLE_SHARE_MAX:.0%}"
+    show("at rest", "100 partitions", f"{share:.2%} of a core", "-", limit, share <= IDLE_SHARE_MAX)
