@@ -1,4 +1,4 @@
-"""What the workloads reached, as JSON for programs and as a chart for people: build/bench/plane.{json,svg}."""
+"""What a run measured, as JSON for programs, and its workloads as a chart: build/bench/{figures.json,plane.svg}."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.build import ROOT
+from bench.figures import FIGURES
 
 TARGET = ROOT / "build/bench"
 COLOURS = {"pybroker": "#2a6f97", "limit": "#b0b0b0", "Kafka 3.9.1": "#c1666b"}
@@ -33,14 +34,20 @@ REACHED: list[Reached] = []
 
 
 def write(machine: str) -> list[Path]:
-    """Write what was reached; the files. Nothing is written where nothing was measured."""
-    if not REACHED:
+    """Write every figure and what the workloads reached; the files. Nothing is written where nothing was measured."""
+    if not FIGURES:
         return []
     TARGET.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "reached": [asdict(r) for r in REACHED]}
-    (TARGET / "plane.json").write_text(json.dumps(document, indent=1) + "\n")
+    document = {
+        "machine": machine,
+        "figures": [asdict(figure) for figure in FIGURES],
+        "workloads": [asdict(reached) for reached in REACHED],
+    }
+    (TARGET / "figures.json").write_text(json.dumps(document, indent=1) + "\n")
+    if not REACHED:
+        return [TARGET / "figures.json"]
     _draw(TARGET / "plane.svg", machine)
-    return [TARGET / "plane.json", TARGET / "plane.svg"]
+    return [TARGET / "figures.json", TARGET / "plane.svg"]
 
 
 def _draw(path: Path, machine: str) -> None:
