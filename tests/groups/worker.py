@@ -33,6 +33,9 @@ class Member(Protocol):
 
     def poll(self) -> Batch: ...
     def assigned(self) -> Iterable[int]: ...
+    def position(self, partition: int) -> int:
+        """The offset that it reads next of a partition that it has."""
+
     def commit(self, partition: int, offset: int) -> None: ...
     def commit_async(self, partition: int, offset: int) -> None:
         """Send it and return when it is answered."""
@@ -59,6 +62,7 @@ class Confluent:
             "log_level": 0,
         }
         self._answers: list[Any] = []
+        self._came: list[Any] = []  # while an answer was waited for
         self._consumer = ck.Consumer(config | ({"group.instance.id": o.instance} if o.instance else {}))
         self._consumer.subscribe([o.topic])
 
@@ -66,11 +70,14 @@ class Confluent:
         self._answers.append(error)
 
     def poll(self) -> Batch:
-        found = self._consumer.consume(100, POLL_MS / 1000)
+        found, self._came = self._came + self._consumer.consume(100, POLL_MS / 1000), []
         return [(m.partition(), m.offset(), m.value()) for m in found if m.error() is None]
 
     def assigned(self) -> Iterable[int]:
         return (tp.partition for tp in self._consumer.assignment())
+
+    def position(self, partition: int) -> int:
+        return int(self._consumer.position([self._ck.TopicPartition(self._topic, partition)])[0].offset)
 
     def commit(self, partition: int, offset: int) -> None:
         self._consumer.commit(offsets=[self._ck.TopicPartition(self._topic, partition, offset)], asynchronous=False)
@@ -80,7 +87,7 @@ class Confluent:
         self._consumer.commit(offsets=[self._ck.TopicPartition(self._topic, partition, offset)])
         self._consumer.pause(self._consumer.assignment())
         while not self._answers:
-            self._consumer.poll(0.05)
+            self._came += filter(None, [self._consumer.poll(0.05)])
         self._consumer.resume(self._consumer.assignment())
         if self._answers[0] is not None:
             raise self._ck.KafkaException(self._answers[0])
@@ -97,6 +104,7 @@ class KafkaPython:
         from kafka.coordinator.assignors.range import RangePartitionAssignor
 
         self._kafka, self._topic = kafka, o.topic
+        self._came: Batch = []  # while an answer was waited for
         self.failures = (kafka.errors.KafkaError,)
         self._consumer = kafka.KafkaConsumer(
             o.topic,
@@ -112,11 +120,18 @@ class KafkaPython:
         )
 
     def poll(self) -> Batch:
+        came, self._came = self._came, []
+        return came + self._poll()
+
+    def _poll(self) -> Batch:
         found = self._consumer.poll(timeout_ms=POLL_MS)
         return [(r.partition, r.offset, r.value) for records in found.values() for r in records]
 
     def assigned(self) -> Iterable[int]:
         return (tp.partition for tp in self._consumer.assignment())
+
+    def position(self, partition: int) -> int:
+        return int(self._consumer.position(self._kafka.TopicPartition(self._topic, partition)) or 0)
 
     def _offsets(self, partition: int, offset: int) -> Any:
         return {self._kafka.TopicPartition(self._topic, partition): self._kafka.OffsetAndMetadata(offset, "", -1)}
@@ -130,7 +145,7 @@ class KafkaPython:
         held = self._consumer.assignment()
         self._consumer.pause(*held)
         while not answers:
-            self._consumer.poll(timeout_ms=POLL_MS)
+            self._came += self._poll()
         self._consumer.resume(*held)
         if isinstance(answers[0], Exception):
             raise answers[0]
@@ -174,6 +189,10 @@ class Aiokafka:
     def assigned(self) -> Iterable[int]:
         return (tp.partition for tp in self._consumer.assignment())
 
+    def position(self, partition: int) -> int:
+        position = self._consumer.position(self._partition(self._topic, partition))
+        return int(self._loop.run_until_complete(asyncio.wait_for(position, CALL_S_MAX)))
+
     def commit(self, partition: int, offset: int) -> None:
         commit = self._consumer.commit({self._partition(self._topic, partition): offset})
         self._loop.run_until_complete(asyncio.wait_for(commit, CALL_S_MAX))
@@ -192,11 +211,18 @@ def say(what: str, *values: object) -> None:
     print(what, *values, flush=True)
 
 
-def keep(member: Member, how: str, partition: int, offset: int) -> None:
-    """Commit; what fails because a rebalance or a dead broker came between is read again by somebody."""
-    with contextlib.suppress(*member.failures):
-        (member.commit if how == "sync" else member.commit_async)(partition, offset)
-        say("kept", f"{partition}:{offset}")
+def keep(member: Member, how: str, ends: dict[int, int]) -> None:
+    """Commit, and forget what is committed.
+
+    What fails because a rebalance or a dead broker came between is read again by somebody, or stays with this member,
+    who then commits it the next time.
+    """
+    for partition, offset in list(ends.items()):
+        with contextlib.suppress(*member.failures):
+            if partition in member.assigned() and member.position(partition) >= offset:
+                (member.commit if how == "sync" else member.commit_async)(partition, offset)
+                say("kept", f"{partition}:{offset}")
+            del ends[partition]
 
 
 def main(client: str, bootstrap: str, options: str) -> None:
@@ -205,6 +231,7 @@ def main(client: str, bootstrap: str, options: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     member = CLIENTS[client](bootstrap, o)  # type: ignore[call-arg]
     held: list[int] = []
+    ends: dict[int, int] = {}
     left = o.limit
     alive = time.monotonic()
     while not ended and left != 0:
@@ -220,12 +247,10 @@ def main(client: str, bootstrap: str, options: str) -> None:
         if (now := sorted(member.assigned())) != held:
             held = now
             say("assigned", *held)
-        ends: dict[int, int] = {}
         for partition, offset, value in batch:
             say("read", f"{partition}:{value.decode()}")
             ends[partition] = offset + 1
-        for partition, offset in ends.items():
-            keep(member, o.commit, partition, offset)
+        keep(member, o.commit, ends)
     member.close()
     say("left")
 

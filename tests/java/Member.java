@@ -68,8 +68,11 @@ public class Member {
     private static void work(KafkaConsumer<String, String> consumer, JsonNode o) {
         int limit = o.get("limit").isNull() ? -1 : o.get("limit").asInt();
         TreeSet<Integer> held = new TreeSet<>();
+        TreeMap<Integer, Long> ends = new TreeMap<>();
+        List<ConsumerRecord<String, String>> came = new ArrayList<>(); // while an answer was waited for
         while (!ended && limit != 0) {
-            List<ConsumerRecord<String, String>> records = new ArrayList<>();
+            List<ConsumerRecord<String, String>> records = new ArrayList<>(came);
+            came.clear();
             consumer.poll(Duration.ofMillis(50)).forEach(records::add);
             if (limit >= 0 && records.size() > limit) {
                 records = records.subList(0, limit);
@@ -83,19 +86,26 @@ public class Member {
                 now.forEach(partition -> line.append(' ').append(partition));
                 say(line.toString());
             }
-            TreeMap<Integer, Long> ends = new TreeMap<>();
             for (var record : records) {
                 say("read " + record.partition() + ":" + record.value());
                 ends.put(record.partition(), record.offset() + 1);
             }
-            ends.forEach((partition, offset) -> keep(consumer, o, partition, offset));
+            ends.entrySet().removeIf(end -> keep(consumer, o, end.getKey(), end.getValue(), came));
         }
     }
 
-    /** Commit; what fails because a rebalance or a dead broker came between is read again by somebody. */
-    private static void keep(KafkaConsumer<String, String> consumer, JsonNode o, int partition, long offset) {
-        var offsets = Map.of(new TopicPartition(o.get("topic").asText(), partition), new OffsetAndMetadata(offset));
+    /**
+     * Commit; whether that is over. What fails because a rebalance or a dead broker came between is read again by
+     * somebody, or stays with this member, who then commits it the next time.
+     */
+    private static boolean keep(KafkaConsumer<String, String> consumer, JsonNode o, int partition, long offset,
+            List<ConsumerRecord<String, String>> came) {
+        var tp = new TopicPartition(o.get("topic").asText(), partition);
+        var offsets = Map.of(tp, new OffsetAndMetadata(offset));
         try {
+            if (!consumer.assignment().contains(tp) || consumer.position(tp) < offset) {
+                return true;
+            }
             if (o.get("commit").asText().equals("sync")) {
                 consumer.commitSync(offsets);
             } else {
@@ -103,16 +113,18 @@ public class Member {
                 consumer.commitAsync(offsets, (committed, error) -> answers.add(error));
                 consumer.pause(consumer.assignment());
                 while (answers.isEmpty()) {
-                    consumer.poll(Duration.ofMillis(50));
+                    consumer.poll(Duration.ofMillis(50)).forEach(came::add);
                 }
                 consumer.resume(consumer.assignment());
                 if (answers.get(0) != null) {
-                    return;
+                    return false;
                 }
             }
             say("kept " + partition + ":" + offset);
+            return true;
         } catch (KafkaException e) {
             System.err.println("not committed: " + e);
+            return false;
         }
     }
 
