@@ -180,10 +180,16 @@ def lookup(code: int) -> ErrorCode:
     return known or ErrorCode(code, "UNKNOWN_SERVER_ERROR", False, f"of error {code}, which nobody here knows")
 
 
+MESSAGE_MAX = 4000
+"""Characters of a message: in UTF-8 they fit the strings of the protocol, whatever name of a client's stands in it."""
+
+
 class KafkaError(Exception):
     """A failure that a client is told as a Kafka error code; `message` has the numbers, or is the code's meaning."""
 
     def __init__(self, code: int, message: str = "") -> None:
+        if len(message) > MESSAGE_MAX:
+            message = message[: MESSAGE_MAX - 3] + "..."
         error = lookup(code)
         self.code = code
         self.name = error.name

@@ -34,6 +34,9 @@ from pybroker.cluster.group import (
     supports,
 )
 
+CAUSE_MAX = 1000
+"""Characters of a cause: it is told to whoever describes the group."""
+
 
 @dataclass(slots=True, frozen=True)
 class Join:
@@ -197,7 +200,8 @@ def _put_in_place(group: Group, out: Member, into: Member) -> None:
 
 
 def _because(what: str, reason: str) -> str:
-    return f"{what}: {reason}" if reason else what
+    """The cause of a rebalance in one line; what clients bring is as long as they like."""
+    return (f"{what}: {reason}" if reason else what)[:CAUSE_MAX]
 
 
 def _answer_join(group: Group, member: Member, token: Any) -> Joined:

@@ -39,6 +39,8 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
+NAME_IN_ID_MAX = 255
+"""Characters of a client's name that its members' ids begin with: with them an id still is a string of the protocol."""
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +165,7 @@ class Coordinator:
             entry = shard.entries[group_id] = Entry(Group(group_id), since_ms=wall_ms())
         future: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         name = fields["instance_id"] if fields["instance_id"] is not None else fields["client_id"]
-        request = rebalance.Join(token=future, fresh_id=f"{name}-{uuid.uuid4()}", **fields)
+        request = rebalance.Join(token=future, fresh_id=f"{name[:NAME_IN_ID_MAX]}-{uuid.uuid4()}", **fields)
         self._do(shard, entry, rebalance.join(entry.group, self._now_ms(), request, self._limits))
         return await future
 

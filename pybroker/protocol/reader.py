@@ -14,7 +14,16 @@ from typing import Any
 
 from pybroker.protocol.messages import Message
 from pybroker.protocol.schema import Field, Struct
-from pybroker.protocol.wire import ELEMENTS_MAX, FORMATS, SIZES, STRING_MAX, refuse, skip_tags, uvarint
+from pybroker.protocol.wire import (
+    ELEMENTS_MAX,
+    FORMATS,
+    NUMBERS_IN_ELEMENT,
+    SIZES,
+    STRING_MAX,
+    refuse,
+    skip_tags,
+    uvarint,
+)
 
 Reader = Callable[[bytes | memoryview, int, int], tuple[Any, int]]
 """(data, position, end) -> (message, position after it)"""
@@ -129,6 +138,7 @@ class _Compiler:
         if field.type in FORMATS:
             format_ = FORMATS[field.type]
             assert format_ != "16s", "struct would read one string of n * 16"
+            self.spend(where, 1 if self.kind.SCHEMA.name.endswith("Request") else NUMBERS_IN_ELEMENT)
             short = self.constant("U", _unpackers(format_))
             self.emit(f"{target} = list({short}[n](data, p) if n < 16 else unpack_from(f'>{{n}}{format_}', data, p))")
             self.emit(f"p += n * {SIZES[field.type]}")
@@ -208,9 +218,10 @@ class _Compiler:
         else:
             self.emit(f"if {null}: refuse('{where} is null')")
 
-    def spend(self, where: str) -> None:
-        """Takes `n` elements from what the message may hold."""
-        self.emit("left -= n", f"if left < 0: refuse('{where}: more than {ELEMENTS_MAX} elements in one message')")
+    def spend(self, where: str, share: int = 1) -> None:
+        """Takes `n` elements, or `n` things of which so many count as one, from what the message may hold."""
+        self.emit("left -= n" if share == 1 else f"left -= n // {share}")
+        self.emit(f"if left < 0: refuse('{where}: more than {ELEMENTS_MAX} elements in one message')")
 
     def least(self, field: Field) -> int:
         """The fewest bytes that an element takes."""

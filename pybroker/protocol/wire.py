@@ -15,6 +15,10 @@ ELEMENTS_MAX: Final = 1 << 18
 costs two hundred in memory and a microsecond, so that the size of a frame alone does not bound what it takes of us:
 this many take 50 MiB and half a second. A cluster of Kafka's largest size has 200,000 partitions to tell."""
 
+NUMBERS_IN_ELEMENT: Final = 8
+"""So many numbers in an array count as one element, as replicas of partitions do; in a request, each by itself: what
+is asked of a partition is answered with a struct."""
+
 STRING_MAX: Final = 0x7FFF
 """Bytes in a string: what the i16 before one that is not compact can tell; Kafka holds compact ones to the same."""
 

@@ -108,6 +108,9 @@ class Bridge:
         except Disconnect as problem:
             self._refuse(token, caller, problem)
             return
+        except Exception as problem:  # a frame that cannot be executed costs its connection, not those taken with it
+            self._fail(token, caller, problem)
+            return
         if isinstance(answer, Waiting):
             task = self._loop.create_task(_run(answer))
             self._running[token] = task, answer.abandon
@@ -122,10 +125,13 @@ class Bridge:
         elif isinstance(problem := task.exception(), Disconnect):
             self._refuse(token, caller, problem)
         elif problem is not None:
-            event(log, logging.ERROR, "request failed", client=caller.address, reason=problem, exc_info=problem)
-            self._plane.reply(token, None, close=True)
+            self._fail(token, caller, problem)
         else:
             self._reply(token, task.result())
+
+    def _fail(self, token: int, caller: Caller, problem: BaseException) -> None:
+        event(log, logging.ERROR, "request failed", client=caller.address, reason=problem, exc_info=problem)
+        self._plane.reply(token, None, close=True)
 
     def _refuse(self, token: int, caller: Caller, problem: Disconnect) -> None:
         self._tell(caller, str(problem))

@@ -223,6 +223,9 @@ class Connection:
         except Disconnect as why:
             self.close(str(why))
             return
+        except Exception as problem:
+            self._fail(problem)
+            return
         if isinstance(answer, Waiting):
             self._abandon = answer.abandon
             self._task = self._owner.loop.create_task(answer.answer)
@@ -239,8 +242,13 @@ class Connection:
         elif isinstance(problem, Disconnect):
             self.close(str(problem))
         else:
-            raise problem
+            self._fail(problem)
         self._advance()
+
+    def _fail(self, problem: BaseException) -> None:
+        """What nobody foresaw costs its connection, and a traceback in the log."""
+        event(log, logging.ERROR, "request failed", client=self.caller.address, reason=problem, exc_info=problem)
+        self.close(None)
 
     def _answer(self, parts: Answer) -> None:
         """Queue the answer behind its size, small parts joined, and send what the socket takes."""

@@ -120,6 +120,20 @@ def test_elements_are_bounded_over_all_arrays_of_a_message() -> None:
         assert read(kind, 4, frame) == (count == most)
 
 
+def test_numbers_count_as_well() -> None:
+    """Each of a request is one element, as it is answered with one; of an answer's, replicas say, eight are."""
+    asked: Any = messages.message("DescribeProducersRequest")
+    told: Any = messages.message("MetadataResponse")
+    for kind, most in ((asked, ELEMENTS_MAX - 2), (told, 8 * (ELEMENTS_MAX - 2) + 7)):
+        for count in (most, most + 1):
+            if kind is asked:
+                message = kind(topics=[kind.Topics(name="", partition_indexes=[0] * (count + 1))])
+            else:
+                partition = kind.Topics.Partitions(replica_nodes=[0] * count)
+                message = kind(topics=[kind.Topics(name="", partitions=[partition])])
+            assert read(kind, kind.SCHEMA.first, codec.encode(message, kind.SCHEMA.first)) == (count == most)
+
+
 def test_tags_count_as_elements() -> None:
     """A section of as many unknown tags as may be is skipped, one more is refused; neither takes long."""
     kind: Any = messages.message("HeartbeatRequest")

@@ -14,11 +14,16 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.image import Image
+from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.protocol import codec
+from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN, SERVED, Api
+from pybroker.protocol.schema import Field, Struct
+from pybroker.protocol.wire import STRING_MAX
 from pybroker.replication.replicas import Replica
+from pybroker.server.handlers.topics import TOPICS_MAX
 from tests.protocol.values import sample
-from tests.server.live import Live, batch, fetch_fields, produce_data
+from tests.server.live import Live, Wire, batch, fetch_fields, produce_data
 
 NAMES = sorted(api.name for api in SERVED.values())
 HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", "back\\slash"]
@@ -211,3 +216,139 @@ async def test_what_nobody_foresaw_is_answered_and_logged(
         if name == "Fetch":
             assert response.error_code == errors.UNKNOWN_SERVER_ERROR
     assert (await wire.produce("t", batch(b"v"))).error_code == 0
+
+
+def longest(kind: Any, struct: Struct, text: str) -> Any:
+    """A message with this text in every string, one element in every array, and numbers that nobody minds."""
+    fitting = {"resource_type": 2, "session_timeout_ms": 9000, "num_partitions": 1, "replication_factor": 1, "acks": 1}
+
+    def one(field: Field) -> Any:
+        if field.struct:
+            return longest(getattr(kind, field.struct.name), field.struct, text)
+        kinds: dict[str, Any] = {"str": text, "bytes": b"", "records": b"", "uuid": bytes(16), "bool": False}
+        return kinds.get(field.type, fitting.get(field.name, 0))
+
+    return kind(**{field.name: [one(field)] if field.is_array else one(field) for field in struct.fields})
+
+
+@pytest.mark.parametrize("text", ["n" * STRING_MAX, "\0" * STRING_MAX, "é" * (STRING_MAX // 2)], ids=["n", "nul", "é"])
+async def test_names_as_long_as_strings_can_be(target: Live, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What an answer says of a name still fits into it, at every version: nothing unexpected happens."""
+    for api in SERVED.values():
+        for version in range(api.min_version, api.max_version + 1):
+            frame = codec.encode_request(api.key, version, 5, text, longest(api.request, api.request.STRUCT, text))
+            answer = await outcome(target, frame)
+            assert answer is not None, f"{api.name} v{version} closed its connection"
+            codec.decode_response(api.key, version, answer)
+    assert not [r.getMessage()[:500] for r in caplog.records if r.levelno >= logging.ERROR]
+    await serves(target)
+
+
+async def test_a_member_whose_client_s_name_and_reason_are_long(target: Live) -> None:
+    """Its id begins with as much of the name as leaves it a string; who describes the group is told why it came."""
+    wire = await target.connect()
+    await coordinator(wire)
+    name = "n" * STRING_MAX
+    request = m.JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1000, member_id="", group_instance_id=name,
+        protocol_type="consumer", protocols=[m.JoinGroupRequest.Protocols(name="range", metadata=b"")], reason=name,
+    )  # fmt: skip
+    wire.send_frame(codec.encode_request(11, 9, 5, name, request))
+    joined = codec.decode_response(11, 9, await wire.frame())[1]
+    assert joined.error_code == 0 and joined.member_id.startswith("nnn") and len(joined.member_id) < 400
+    (group,) = (await wire.call("DescribeGroups", 5, groups=["g"])).groups
+    assert group.error_code == 0 and group.members[0].group_instance_id == name
+
+
+async def coordinator(wire: Wire) -> None:
+    async with asyncio.timeout(10):
+        while (await wire.call("FindCoordinator", 0, key="g", key_type=0)).error_code:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_offset_may_be_kept_until_the_end_of_time(target: Live) -> None:
+    """A retention that ends behind what 64 bits tell is the longest that there is."""
+    wire = await target.connect()
+    await wire.create("t")
+    await coordinator(wire)
+    kind = m.OffsetCommitRequest.Topics
+    topics = [kind(name="t", partitions=[kind.Partitions(partition_index=0, committed_offset=7)])]
+    how = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
+    answer = await wire.call("OffsetCommit", 2, retention_time_ms=(1 << 63) - 1, **how)
+    assert answer.topics[0].partitions[0].error_code == 0
+    fetched = await wire.call("OffsetFetch", 5, group_id="g", topics=None)
+    assert fetched.topics[0].partitions[0].committed_offset == 7
+
+
+TIMES = 20_000
+
+
+async def test_what_is_named_again_and_again_is_not_told_again(target: Live) -> None:
+    """A short request cannot ask for the same long answer any number of times."""
+    wire = await target.connect()
+    await wire.create("t", 50)
+    await coordinator(wire)
+    kind = m.OffsetCommitRequest.Topics
+    note = kind.Partitions(partition_index=0, committed_offset=7, committed_metadata="n" * 4000)
+    await wire.call(
+        "OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, member_id="",
+        topics=[kind(name="t", partitions=[note])],
+    )  # fmt: skip
+    resource = m.DescribeConfigsRequest.Resources(resource_type=2, resource_name="t", configuration_keys=None)
+    of_group = m.OffsetFetchRequest.Groups(group_id="g", topics=None)
+    of_topic = m.OffsetFetchRequest.Topics(name="t", partition_indexes=[0])
+    of_producers = m.DescribeProducersRequest.Topics(name="t", partition_indexes=[0] * TIMES)
+    ids = [n.to_bytes(16, "big") for n in range(TIMES)]
+    asked: list[tuple[str, int, dict[str, Any]]] = [
+        ("DescribeConfigs", 4, {"resources": [resource] * TIMES, "include_documentation": True}),
+        ("OffsetFetch", 8, {"groups": [of_group] * TIMES}),
+        ("OffsetFetch", 7, {"group_id": "g", "topics": [of_topic] * TIMES}),
+        ("DescribeGroups", 5, {"groups": ["g"] * TIMES}),
+        ("DescribeProducers", 0, {"topics": [of_producers]}),
+        ("Metadata", 12, {"topics": [m.MetadataRequest.Topics(name="t", topic_id=i) for i in ids]}),
+    ]
+    for name, version, fields in asked:
+        wire.send(name, version, **fields)
+        answer = await wire.frame()
+        assert len(answer) < 120 * TIMES, name
+    once = await wire.call("OffsetFetch", 7, group_id="g", topics=[of_topic, of_topic])
+    assert [(t.name, [p.committed_offset for p in t.partitions]) for t in once.topics] == [("t", [7])]
+
+
+async def test_a_request_plans_no_more_than_can_be_planned_at_one_go(target: Live) -> None:
+    """Topics and partitions are counted over the whole request: at the limit it is planned, above it nothing is."""
+    wire = await target.connect()
+    kind = m.CreateTopicsRequest.Topics
+
+    async def plan(topics: int, partitions: int) -> set[int]:
+        asked = [kind(name=f"t{n}", num_partitions=partitions, replication_factor=1) for n in range(topics)]
+        answer = await wire.call("CreateTopics", 7, topics=asked, timeout_ms=9000, validate_only=True)
+        return {topic.error_code for topic in answer.topics}
+
+    assert await plan(2, PARTITIONS_MAX // 2) == {0}
+    assert await plan(2, PARTITIONS_MAX // 2 + 1) == {errors.POLICY_VIOLATION}
+    assert await plan(TOPICS_MAX + 1, -1) == {errors.POLICY_VIOLATION}
+    await wire.create("t")
+    grown = m.CreatePartitionsRequest.Topics(name="t", count=PARTITIONS_MAX + 1, assignments=None)
+    answer = await wire.call("CreatePartitions", 3, topics=[grown], timeout_ms=9000, validate_only=True)
+    assert answer.results[0].error_code == errors.POLICY_VIOLATION
+
+
+async def test_a_frame_that_cannot_be_executed_takes_no_other_with_it(
+    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever fails before a handler is asked costs one connection; letters behind it are still read."""
+    wires = [await live.connect() for _ in range(3)]
+    decode = codec.decode
+
+    def broken(kind: Any, *rest: Any) -> Any:
+        if kind is m.DescribeAclsRequest:
+            raise MemoryError("no room for it")
+        return decode(kind, *rest)
+
+    monkeypatch.setattr(codec, "decode", broken)
+    wires[0].send("DescribeAcls", 1)
+    assert await wires[0].closed()
+    assert [r for r in caplog.records if r.levelno == logging.ERROR and "no room for it" in r.getMessage()]
+    for wire in wires[1:]:
+        assert (await wire.call("ApiVersions", 2)).error_code == 0

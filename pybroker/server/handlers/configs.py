@@ -1,5 +1,6 @@
 """DescribeConfigs: the settings of topics and of this broker, where their values come from, and what they mean."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,9 +24,13 @@ class DescribeConfigs:
     def __call__(self, request: Any, call: Call) -> Any:
         kind = m.DescribeConfigsResponse.Results
         results = []
+        named = Counter((r.resource_type, r.resource_name) for r in request.resources)
         for resource in request.resources:
             result = kind(resource_type=resource.resource_type, resource_name=resource.resource_name)
             try:
+                times = named[resource.resource_type, resource.resource_name]
+                if times > 1:
+                    raise KafkaError(errors.INVALID_REQUEST, f"the request names it {times} times")
                 entries = self._entries(resource.resource_type, resource.resource_name)
                 wanted = _wanted(entries, resource.configuration_keys)
                 result.configs = [_show(entry, request) for entry in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
 KEY_TYPE_GROUP = 0
+LAST_MS = (1 << 63) - 1
+"""The end of time, as 64 bits tell it."""
 BATCH_FIND_VERSION = 4
 BATCH_FETCH_VERSION = 8
 
@@ -65,7 +68,8 @@ class OffsetCommit:
             for p in topic.partitions:
                 key = TopicPartition(topic.name, p.partition_index)
                 if self._image.partition(*key) is not None:
-                    expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+                    kept_ms = request.retention_time_ms
+                    expire_ms = min(now_ms + kept_ms, LAST_MS) if kept_ms >= 0 else -1
                     offsets[key] = Committed(
                         p.committed_offset, p.committed_leader_epoch, p.committed_metadata or "", now_ms, expire_ms
                     )
@@ -110,9 +114,14 @@ class OffsetFetch:
 
     def __call__(self, request: Any, call: Call) -> Any:
         if call.version >= BATCH_FETCH_VERSION:
-            kind = m.OffsetFetchResponse.Groups
+            kind, named = m.OffsetFetchResponse.Groups, Counter(group.group_id for group in request.groups)
             return m.OffsetFetchResponse(
-                groups=[self._group(group.group_id, group.topics, kind) for group in request.groups]
+                groups=[
+                    self._group(group.group_id, group.topics, kind)
+                    if named[group.group_id] == 1
+                    else kind(group_id=group.group_id, error_code=errors.INVALID_REQUEST)
+                    for group in request.groups
+                ]
             )
         only = self._group(request.group_id, request.topics, m.OffsetFetchResponse)
         if call.version < 2 and only.error_code:  # no place yet for an error of the whole
@@ -134,13 +143,14 @@ class OffsetFetch:
         return answer
 
 
-def _wanted(topics: Any, known: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:
+def _wanted(topics: Any, known: Iterable[TopicPartition]) -> Iterable[tuple[str, Iterable[int]]]:
+    """Each topic once, with each of its partitions once, however often they are named."""
     if topics is not None:
-        return [(topic.name, list(topic.partition_indexes)) for topic in topics]
-    everything: dict[str, list[int]] = {}
+        known = (TopicPartition(topic.name, p) for topic in topics for p in topic.partition_indexes)
+    wanted: dict[str, dict[int, None]] = {}
     for key in known:
-        everything.setdefault(key.topic, []).append(key.partition)
-    return everything.items()
+        wanted.setdefault(key.topic, {})[key.partition] = None
+    return wanted.items()
 
 
 def _position(kind: Any, partition: int, committed: Committed | None) -> Any:

@@ -113,7 +113,7 @@ class DescribeGroups:
     def __call__(self, request: Any, call: Call) -> Any:
         operations = ALL_OF_GROUP if request.include_authorized_operations else NOT_ASKED
         return m.DescribeGroupsResponse(
-            groups=[self._describe(name, call.version, operations) for name in request.groups]
+            groups=[self._describe(name, call.version, operations) for name in dict.fromkeys(request.groups)]
         )
 
     def _describe(self, name: str, version: int, operations: int) -> Any:

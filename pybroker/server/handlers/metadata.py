@@ -54,7 +54,8 @@ class Metadata:
             for topic in self._image.topics():
                 yield self._describe(topic, rights)
             return
-        for name, topic_id in dict.fromkeys((t.name, t.topic_id) for t in request.topics):
+        named = ((t.name, NO_ID if t.name is not None else t.topic_id) for t in request.topics)
+        for name, topic_id in dict.fromkeys(named):
             if name is not None:
                 yield self._by_name(name, request.allow_auto_topic_creation, rights)
             elif call.version < IDS_VERSION:

@@ -1,7 +1,9 @@
 """DescribeProducers: the idempotent producers that a partition knows, with their last sequence (KIP-664)."""
 
+from collections import Counter
 from typing import Any
 
+from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -16,17 +18,23 @@ class DescribeProducers:
 
     def __call__(self, request: Any, call: Call) -> Any:
         kind = m.DescribeProducersResponse.Topics
+        named = Counter((topic.name, p) for topic in request.topics for p in topic.partition_indexes)
         return m.DescribeProducersResponse(
             topics=[
-                kind(name=topic.name, partitions=[self._describe(topic.name, p) for p in topic.partition_indexes])
+                kind(
+                    name=topic.name,
+                    partitions=[self._describe(topic.name, p, named[topic.name, p]) for p in topic.partition_indexes],
+                )
                 for topic in request.topics
             ]
         )
 
-    def _describe(self, topic: str, partition: int) -> Any:
+    def _describe(self, topic: str, partition: int, times: int) -> Any:
         kind = m.DescribeProducersResponse.Topics.Partitions
         answer = kind(partition_index=partition, error_message=None)
         try:
+            if times > 1:
+                raise KafkaError(errors.INVALID_REQUEST, "the partition is asked for more than once")
             log = self._replicas.leader(topic, partition).partition()
         except KafkaError as problem:
             answer.error_code, answer.error_message = problem.code, problem.message

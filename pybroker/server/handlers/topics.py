@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import Image, Topic
+from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller.topics import NewTopic, TopicAdmin
 from pybroker.errors import KafkaError
@@ -22,10 +23,22 @@ from pybroker.protocol import messages as m
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS_MIN = 1.0
+TOPICS_MAX = 10_000
+"""That one request may create or grow: it is planned at one go, and answered with the settings of each."""
 IDS_VERSION = 6
 DELETION_DISABLED_VERSION = 3
 NO_ID = bytes(16)
 T = TypeVar("T")
+
+
+def _check_size(topics: int, partitions: int) -> None:
+    """Hold what a request asks for against what is planned at one go. Raises POLICY_VIOLATION, as Kafka does."""
+    if topics > TOPICS_MAX or partitions > PARTITIONS_MAX:
+        raise KafkaError(
+            errors.POLICY_VIOLATION,
+            f"{topics} topics with {partitions} partitions are too many for one request, which may have {TOPICS_MAX} "
+            f"and {PARTITIONS_MAX}",
+        )
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int) -> list[T | KafkaError]:
@@ -60,6 +73,7 @@ class CreateTopics:
         kind = m.CreateTopicsResponse.Topics
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
+        _check_size(len(asked), sum(max(topic.num_partitions, len(topic.assignments)) for topic in asked))
         works = [self._create(topic, named[topic.name], request.validate_only) for topic in asked]
         results = []
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
@@ -168,6 +182,7 @@ class CreatePartitions:
         kind = m.CreatePartitionsResponse.Results
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
+        _check_size(len(asked), sum(max(topic.count, 0) for topic in asked))
         works = [self._grow(topic, named[topic.name], request.validate_only) for topic in asked]
         response = m.CreatePartitionsResponse()
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
