@@ -25,6 +25,9 @@ PLAIN_BYTES_MAX: Final = 100 << 20
 
 _GZIP_WINDOW: Final = 31  # zlib's wbits for 32 KiB in a gzip wrapper
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP_STEP_BYTES: Final = 256
+_GZIP_STEP_BYTES_MAX: Final = 1 << 20
+"""A member is fed in steps that double: zlib copies what follows the end of one, and there may be a great many."""
 
 # snappy-java's framing, which Kafka's clients use: magic, version, oldest compatible version, then blocks with an i32
 # of length each. librdkafka also takes and older clients sent snappy's raw format, one block and nothing else.
@@ -86,24 +89,28 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 def _gunzip(codec: int, data: Buffer, max_bytes: int) -> bytes:
     """One member or several, as gzip allows."""
+    view = memoryview(data)
     made: list[bytes] = []
-    left = max_bytes
+    left, position = max_bytes, 0
     while True:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            made.append(member.decompress(data, left + 1))
-        except zlib.error as error:
-            raise _corrupt(codec, error) from None
-        left -= len(made[-1])
-        if left < 0:
-            raise _too_large(codec, max_bytes)
-        if not member.eof:
-            raise _corrupt(codec, "it ends early")
-        data = member.unused_data
-        if not data:
+        member, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP_BYTES
+        while not member.eof:
+            piece = view[position : position + step]
+            if not piece:
+                raise _corrupt(codec, "it ends early")
+            try:
+                made.append(member.decompress(piece, left + 1))
+            except zlib.error as error:
+                raise _corrupt(codec, error) from None
+            left -= len(made[-1])
+            if left < 0:
+                raise _too_large(codec, max_bytes)
+            position += len(piece) - len(member.unused_data)
+            step = min(2 * step, _GZIP_STEP_BYTES_MAX)
+        if position == len(view):
             return b"".join(made)
-        if not data.startswith(_GZIP_MAGIC):
-            raise _corrupt(codec, f"{len(data)} bytes follow it")
+        if bytes(view[position : position + 2]) != _GZIP_MAGIC:
+            raise _corrupt(codec, f"{len(view) - position} bytes follow it")
 
 
 # -- snappy ----------------------------------------------------------------------------------------------------------

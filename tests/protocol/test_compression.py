@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import re
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -135,6 +136,29 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "zstd": (ZSTD, lambda: zstandard.ZstdCompressor(level=1).compress(bytes(BOMB_BYTES))),
     "zstd of many frames": (ZSTD, lambda: zstandard.ZstdCompressor().compress(bytes(1 << 20)) * 64),
 }
+
+
+def test_a_great_many_members_take_their_time_and_no_more() -> None:
+    """Gzip may have any number of members, of nothing too: twice as many take about twice as long."""
+
+    def seconds(members: int) -> float:
+        data = gzip.compress(b"", mtime=0) * members
+        started = time.thread_time()
+        assert decompress(GZIP, data, 1 << 20) == b""
+        return time.thread_time() - started
+
+    few = min(seconds(10_000) for _ in range(3))
+    assert seconds(160_000) < 16 * 4 * few
+
+
+@pytest.mark.parametrize("sizes", [(0, 255, 256, 257), (511, 0, 512), (1 << 20, 1, (1 << 20) + 1)])
+def test_members_of_any_size_follow_each_other(sizes: tuple[int, ...]) -> None:
+    parts = [random.Random(size).randbytes(size) for size in sizes]
+    data = b"".join(gzip.compress(part, mtime=0) for part in parts)
+    assert decompress(GZIP, data, sum(sizes)) == b"".join(parts)
+    for cut in (len(data) - 1, len(data) - 9):
+        with pytest.raises(KafkaError, match="ends early"):
+            decompress(GZIP, data[:cut], sum(sizes))
 
 
 def resident_peak_bytes(*, reset: bool = False) -> int:
