@@ -76,10 +76,12 @@ cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
 
 
 cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil:
-    """Where n bytes of output may be written, in one piece that does not move; NULL without memory."""
+    """Where n bytes of output may be written, in one piece that does not move; NULL without memory.
+
+    Behind a range of a file there is no more room than that: an answer may have one range after the other."""
     cdef chunk_t* k = c.last
     if k == NULL or k.log != NULL or k.capacity - k.used < n:
-        k = add_chunk(c, n if n > CHUNK_BYTES else CHUNK_BYTES)
+        k = add_chunk(c, n if n > CHUNK_BYTES or (k != NULL and k.log != NULL) else CHUNK_BYTES)
         if k == NULL:
             return NULL
     return k.data + k.used

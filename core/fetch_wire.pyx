@@ -329,10 +329,28 @@ cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
 
-cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, wanted_t* p) noexcept nogil:
+cdef bint begins_topic(const fetch_t* f, int32_t i) noexcept nogil:
+    return i == 0 or not same_topic(f.wanted[i - 1].partition, f.wanted[i].partition)
+
+
+cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
+    """The most that the answer takes from partition i on up to the next records, or to its end."""
+    cdef int64_t n = HEADER_BYTES_MAX    # what goes before the partitions, and what closes them
+    while i < f.count:
+        n += ANSWER_PARTITION_BYTES
+        if begins_topic(f, i):
+            n += f.wanted[i].partition.topic_length + TOPIC_BYTES
+        if f.wanted[i].read.found.files != NULL:
+            break
+        i += 1
+    return n
+
+
+cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int32_t i) noexcept nogil:
     """One partition of the answer. Records break the bytes: what follows goes on in a new piece of room."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
-    cdef int64_t left = w.end - w.at
+    cdef wanted_t* p = &f.wanted[i]
+    cdef int64_t left
     write_i32(w, p.partition.index)
     write_i16(w, <int16_t>p.error)
     write_i64(w, p.read.view.high_watermark)
@@ -345,7 +363,7 @@ cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, wan
     write_length(w, flexible, <int32_t>p.read.found.length)
     if p.read.found.files != NULL:
         conn_wrote(c, w.at - room[0])
-        left = w.end - w.at
+        left = bytes_from(f, i + 1)
         if conn_add_file(c, p.partition.log, &p.read.found, p.read.generation) < 0:
             return REFUSED
         p.read.found.files = NULL
@@ -357,10 +375,6 @@ cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, wan
     return DONE
 
 
-cdef bint begins_topic(const fetch_t* f, int32_t i) noexcept nogil:
-    return i == 0 or not same_topic(f.wanted[i - 1].partition, f.wanted[i].partition)
-
-
 cdef int32_t run_length(const fetch_t* f, int32_t i) noexcept nogil:
     cdef int32_t end = i + 1
     while end < f.count and not begins_topic(f, end):
@@ -368,24 +382,18 @@ cdef int32_t run_length(const fetch_t* f, int32_t i) noexcept nogil:
     return end - i
 
 
-cdef int64_t answer_bytes(const fetch_t* f, int32_t* topics) noexcept nogil:
-    """The most that the answer takes without its records; how many topics it has."""
-    cdef int64_t n = HEADER_BYTES_MAX
-    cdef int32_t i
-    topics[0] = 0
+cdef int32_t count_topics(const fetch_t* f) noexcept nogil:
+    cdef int32_t i, n = 0
     for i in range(f.count):
-        n += ANSWER_PARTITION_BYTES
-        if begins_topic(f, i):
-            n += f.wanted[i].partition.topic_length + TOPIC_BYTES
-            topics[0] += 1
+        n += begins_topic(f, i)
     return n
 
 
 cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noexcept nogil:
     """The whole answer into the connection's output: an error of the request, or each partition wanted."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
-    cdef int32_t topics = 0, i
-    cdef int64_t most = answer_bytes(f, &topics), before = c.queued_bytes
+    cdef int32_t i
+    cdef int64_t most = bytes_from(f, 0), before = c.queued_bytes
     cdef uint8_t* room = conn_room(c, most)
     cdef uint8_t* size_at = room
     cdef writer_t w
@@ -399,14 +407,14 @@ cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noex
     if f.version >= VERSION_SESSIONS:
         write_i16(&w, <int16_t>error)
         write_i32(&w, session_id)
-    write_length(&w, flexible, topics)
+    write_length(&w, flexible, count_topics(f))
     for i in range(f.count):
         if begins_topic(f, i):
             if i > 0:
                 write_no_tags(&w, flexible)
             write_topic(&w, f.version, f.wanted[i].partition)
             write_length(&w, flexible, run_length(f, i))
-        if write_partition(f, c, &w, &room, &f.wanted[i]) != DONE:
+        if write_partition(f, c, &w, &room, i) != DONE:
             return REFUSED
     if f.count > 0:
         write_no_tags(&w, flexible)

@@ -285,8 +285,8 @@ cdef class Plane:
         n.conn = c
         n.close = close
         if parts is not None:
-            store_be32(size, <int32_t>sum(map(len, parts)))
             try:
+                store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: no frame is so long
                 add_part(n, PyBytes_FromStringAndSize(<char*>size, 4))
                 for part in parts:
                     add_part(n, part)

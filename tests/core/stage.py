@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ class Client:
     def receive(self, api: int, version: int) -> tuple[int, Any]:
         size = struct.unpack(">i", self._exactly(4))[0]
         return codec.decode_response(api, version, self._exactly(size))
+
+    def receive_while(self, api: int, version: int, step: Callable[[], object]) -> Any:
+        """The next answer, however long, from a plane that is stepped while it comes."""
+        data = bytearray()
+        self.sock.setblocking(False)
+        while len(data) < 4 or len(data) - 4 < struct.unpack_from(">i", data)[0]:
+            step()
+            with contextlib.suppress(BlockingIOError):
+                piece = self.sock.recv(1 << 16)
+                assert piece, "the plane closed the connection"
+                data += piece
+        self.sock.settimeout(5)
+        return codec.decode_response(api, version, bytes(data[4:]))[1]
 
     def _exactly(self, n: int) -> bytes:
         data = b""

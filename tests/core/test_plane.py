@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import random
 import socket
 import struct
@@ -18,7 +19,7 @@ import pytest
 from pybroker import core, errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from tests.core.stage import FETCH, FRAME_MAX, METADATA, PRODUCE, Client, Stage, batch
+from tests.core.stage import FETCH, FRAME_MAX, METADATA, PRODUCE, TOPIC_ID, Client, Stage, batch
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -292,6 +293,46 @@ def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
     stage.plane.start()
     for number in range(50):
         assert client.receive(FETCH, 12)[0] == number
+
+
+def test_an_answer_of_many_ranges_takes_no_more_than_they_need(tmp_path: Path) -> None:
+    """Thousands of partitions that all have records: what lies between two ranges of files is as long as it is, not as
+    what is still to come. (Of address space, that is: only what is written into is ever memory.)"""
+    stage = Stage(tmp_path, partitions=17)
+    for partition in stage.partitions:
+        partition.append(batch(b"v"), now_ms=1)
+    client, wanted = Client(stage), 16_000
+    kind = m.FetchRequest.Topics
+    parts = [kind.Partitions(partition=n % 17, fetch_offset=0, partition_max_bytes=1000) for n in range(wanted)]
+    request = m.FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=1 << 26, topics=[kind(topic="t", topic_id=TOPIC_ID, partitions=parts)]
+    )
+    before = address_space_kb()
+    sender = threading.Thread(target=client.send, args=(codec.encode_request(FETCH, 12, 3, "c", request),))
+    sender.start()
+    while sender.is_alive():
+        stage.step(1)
+    stage.step()
+    assert address_space_kb() - before < 512 << 10  # a thread's arena is among it, and five gigabytes were
+    answer = client.receive_while(FETCH, 12, stage.step)
+    assert [len(p.records) > 0 for t in answer.responses for p in t.partitions] == [True] * wanted
+    stage.close()
+
+
+def address_space_kb() -> int:
+    return int(Path("/proc/self/status").read_text().split("VmSize:")[1].split()[0])
+
+
+def test_an_answer_that_no_frame_holds_closes_the_connection(stage: Stage) -> None:
+    """Two gigabytes are more than a size of 32 bits tells: the answer is not sent, and nobody waits for it for ever."""
+    client = Client(stage)
+    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    [(_, _, token, _)] = stage.plane.take()
+    with mmap.mmap(-1, 1 << 30) as pages:
+        stage.plane.reply(token, [pages, pages])
+    stage.step()
+    assert client.sock.recv(1) == b""
 
 
 def test_stop_answers_what_is_parked_and_closes(stage: Stage) -> None:
