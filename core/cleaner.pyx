@@ -152,7 +152,8 @@ cdef int read_batch(round_t* c, int64_t position, batch_t* out) noexcept nogil:
         status = batch_check(c.read.at + (position - c.read_from), <size_t>out.size, 0, False, out)
     if status == 0 and (out.base_offset < c.source.expected or batch_last_offset(out) >= c.source.next_base):
         status = CORRUPT_MESSAGE
-    c.source.expected = batch_last_offset(out) + 1
+    if status == 0:
+        c.source.expected = batch_last_offset(out) + 1
     return status if status <= 0 else CORRUPT_MESSAGE
 
 

@@ -189,7 +189,7 @@ cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t ma
     if s.size + bytes > l.settings.segment_bytes and s.size > 0:
         return True
     if s.size > 0:
-        waited = max_timestamp - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
+        waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
         if waited > l.settings.segment_ms - l.roll_jitter_ms:
             return True
         if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > l.settings.segment_index_bytes:

@@ -16,7 +16,7 @@ among them stays, which is safe either way; it goes itself where a plain record 
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -282,7 +282,7 @@ cdef int make_of_kept(sieve_t* s, const batch_t* b, const cursor_t* records, con
         header.max_timestamp = n.max_timestamp
     if begins:
         header.attributes |= DELETE_HORIZON
-        header.base_timestamp = s.now_ms + s.delete_retention_ms
+        header.base_timestamp = min(s.delete_retention_ms, INT64_MAX - s.now_ms) + s.now_ms
         status = shift_records(s, p, size, n.kept, <uint64_t>b.base_timestamp - <uint64_t>header.base_timestamp)
         p, size = s.shifted.at, s.shifted.length
     if status == 0 and batch_codec(b):

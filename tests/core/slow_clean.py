@@ -74,6 +74,7 @@ def one_round(
     now_ms: int = NOW,
     map_bytes: int = 1 << 20,
     bytes_per_s: int = 0,
+    delete_retention_ms: int = DELETE_RETENTION_MS,
 ) -> Cleaned | None:
     """A round with real codecs, as far as it may go."""
     return clean(
@@ -81,7 +82,7 @@ def one_round(
         first_dirty=first_dirty,
         end=partition.log_end_offset if end is None else end,
         now_ms=now_ms,
-        delete_retention_ms=DELETE_RETENTION_MS,
+        delete_retention_ms=delete_retention_ms,
         map_bytes=map_bytes,
         decompress=lambda codec, data: decompress(codec, data, PLAIN_BYTES_MAX),
         compress=compress,

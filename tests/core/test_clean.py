@@ -148,6 +148,21 @@ def test_a_tombstone_stays_for_its_time(tmp_path: Path) -> None:
     home.crash()
 
 
+def test_a_tombstone_may_stay_for_ever(tmp_path: Path) -> None:
+    """With the longest delete.retention.ms its time ends where 64 bits do, and not before it began."""
+    home, partition = opened(tmp_path)
+    put(partition, (b"a", b"1"))
+    put(partition, (b"a", None), at=NOW + 5)
+    seal(partition)
+    first_dirty = 0
+    for later in (0, 1, 1 << 60):
+        done = one_round(partition, first_dirty, now_ms=NOW + later, delete_retention_ms=(1 << 63) - 1)
+        assert done is not None
+        first_dirty = done.first_dirty
+        assert assert_whole(partition) == [(1, NOW + 5, b"a", None, 1)]
+    home.crash()
+
+
 def test_a_producers_last_batch_stays_as_a_header(tmp_path: Path) -> None:
     """So that its sequence goes on after a restart that finds no snapshot; others that are emptied go."""
     home, partition = opened(tmp_path, segment_bytes=1 << 20)
