@@ -43,6 +43,7 @@ cdef enum:
     DIRECTORY_BYTES_MAX = 2000   # what log_t.directory holds, with room for the names of files
 
 CLOSING_THREADS = 16
+OFFSET_MAX = (1 << 63) - 1 - ((1 << 31) - 1)  # a segment holds as many offsets more
 ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": ACT_SLEEP}
 LEFTOVERS = (".deleted", ".cleaned", ".tmp")
 SWAP = ".swap"
@@ -79,13 +80,14 @@ def list_segments(str directory) -> tuple:
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
         base = stem.partition(".")[0]
-        if suffix == ".cleaned" and base.isdigit():
+        named = len(base) == 20 and base.isascii() and base.isdigit() and int(base) <= OFFSET_MAX
+        if suffix == ".cleaned" and named:
             cleaned = int(base) if cleaned is None else min(cleaned, int(base))
         if suffix in LEFTOVERS:
             os.unlink(os.path.join(directory, name))
-        elif suffix == SWAP and base.isdigit():
+        elif suffix == SWAP and named:
             (swaps if stem == f"{base}.log" else others).append(int(base))
-        elif suffix == ".log" and len(stem) == 20 and stem.isdigit():
+        elif suffix == ".log" and named and stem == base:
             bases.append(int(stem))
     if swaps or others:
         undone = {base for base in swaps if cleaned is not None and base >= cleaned}

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
+from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.topics import creation
@@ -101,6 +102,10 @@ async def adopt(
         ids = {remains.topic_id for remains in partitions.values() if remains.topic_id is not None}
         if len(ids) > 1:
             event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
+            continue
+        if max(partitions) >= PARTITIONS_MAX:
+            reason = f"a topic has at most {PARTITIONS_MAX} partitions, and a directory is of number {max(partitions)}"
+            event(log, logging.ERROR, "topic not adopted", topic=name, reason=reason)
             continue
         topic_id = ids.pop() if ids else nodes.draw_id()
         epochs = [max(0, partitions[i].leader_epoch) if i in partitions else 0 for i in range(max(partitions) + 1)]

@@ -30,6 +30,13 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 Offsets = dict[TopicPartition, int]
+_DIGITS_MAX = 19
+_INT32_MAX = (1 << 31) - 1
+_INT64_MAX = (1 << 63) - 1
+
+
+SHOWN_MAX = 100
+"""Characters of a file that a message shows."""
 
 
 class Malformed(ValueError):
@@ -43,21 +50,31 @@ class Meta(NamedTuple):
     broker_id: int | None
 
 
+def _number(word: str, most: int) -> int | None:
+    """The number that a word of ASCII digits says; None for what is none, or is more than Kafka's field takes."""
+    if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX):
+        return None
+    number = int(word)
+    return number if number <= most else None
+
+
 def read_offsets(text: str) -> Offsets:
     """The offsets of a checkpoint file. Raises Malformed, also where the file is cut."""
     lines = text.split("\n")
     if lines[0] != "0":
-        raise Malformed(f"its version is {lines[0]!r}, not 0")
+        raise Malformed(f"its version is {lines[0][:SHOWN_MAX]!r}, not 0")
     offsets: Offsets = {}
     for number, line in enumerate(lines[2:], 3):
         words = line.split(" ")
         if line == "" and number == len(lines):
             break
-        if len(words) != 3 or not words[1].isdecimal() or not words[2].removeprefix("-").isdecimal():
-            raise Malformed(f"line {number} is {line!r}, not a topic, a partition and an offset")
-        offsets[TopicPartition(words[0], int(words[1]))] = int(words[2])
+        partition = _number(words[1], _INT32_MAX) if len(words) == 3 else None
+        offset = _number(words[2], _INT64_MAX) if partition is not None else None
+        if partition is None or offset is None:
+            raise Malformed(f"line {number} is {line[:SHOWN_MAX]!r}, not a topic, a partition and an offset")
+        offsets[TopicPartition(words[0], partition)] = offset
     if lines[1:2] != [str(len(offsets))]:
-        raise Malformed(f"it has {len(offsets)} entries and says {lines[1:2]}")
+        raise Malformed(f"it has {len(offsets)} entries and says {str(lines[1:2])[:SHOWN_MAX]}")
     return offsets
 
 
@@ -72,11 +89,12 @@ def read_meta(text: str) -> Meta:
     values = {key.strip(): value.strip() for key, value in pairs}
     version = values.get("version")
     if version not in ("0", "1"):
-        raise Malformed(f"its version is {version!r}, not 0 or 1")
-    broker_id = values.get("node.id" if version == "1" else "broker.id")
-    if broker_id is not None and not broker_id.isdecimal():
-        raise Malformed(f"its broker id is {broker_id!r}, not a number")
-    return Meta(values.get("cluster.id"), None if broker_id is None else int(broker_id))
+        raise Malformed(f"its version is {version if version is None else version[:SHOWN_MAX]!r}, not 0 or 1")
+    told = values.get("node.id" if version == "1" else "broker.id")
+    broker_id = None if told is None else _number(told, _INT32_MAX)
+    if told is not None and broker_id is None:
+        raise Malformed(f"its broker id is {told[:SHOWN_MAX]!r}, not a number of 32 bits")
+    return Meta(values.get("cluster.id"), broker_id)
 
 
 def write_meta(meta: Meta) -> str:
@@ -100,10 +118,13 @@ def read_topic_id(text: str) -> bytes | None:
 
 def read_latest_epoch(text: str) -> int:
     """The last epoch in a leader-epoch-checkpoint; -1 if it has none. Raises Malformed."""
-    lines = text.split()
-    if len(lines) % 2 or lines[:1] != ["0"] or not all(word.isdecimal() for word in lines):
+    words = text.split()
+    if len(words) % 2 or words[:1] != ["0"] or any(_number(word, _INT64_MAX) is None for word in words):
         raise Malformed("it is not a list of epochs and offsets")
-    return int(lines[-2]) if len(lines) > 2 else -1
+    epoch = _number(words[-2], _INT32_MAX) if len(words) > 2 else -1
+    if epoch is None:
+        raise Malformed(f"its last epoch is {words[-2]}, more than 32 bits tell")
+    return epoch
 
 
 def write_clean_shutdown(broker_epoch: int) -> str:

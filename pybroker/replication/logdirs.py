@@ -72,12 +72,11 @@ class LogDir:
         """Create it if need be, lock it and read whose it is. Raises StartError; OSError where the disk fails."""
         os.makedirs(self.path, exist_ok=True)
         self._take_lock()
-        text = self._read(checkpoints.META)
-        if text is not None:
-            try:
-                self.meta = checkpoints.read_meta(text)
-            except Malformed as problem:
-                raise StartError(f"{self.path}/{checkpoints.META} cannot be used: {problem}") from None
+        try:
+            text = self._read(checkpoints.META)
+            self.meta = None if text is None else checkpoints.read_meta(text)
+        except (Malformed, UnicodeDecodeError) as problem:
+            raise StartError(f"{self.path}/{checkpoints.META} cannot be used: {problem}") from None
 
     def _take_lock(self) -> None:
         """Two kinds of lock: flock also holds brokers of one process apart, lockf is the one that Kafka takes."""

@@ -87,6 +87,51 @@ async def test_meta_properties_of_the_future_refuses(live: Live) -> None:
     assert "version is '9'" in await refusal(live)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe\x00",
+        b"version=0\nbroker.id=4294967296\n",
+        b"version=0\nbroker.id=" + b"9" * 5000,
+        b"version=" + b"9" * 5000,
+    ],
+    ids=["binary", "64 bits", "5000 digits", "long version"],
+)
+async def test_meta_properties_that_is_none_refuses(live: Live, content: bytes) -> None:
+    """In one sentence, of a length that somebody reads."""
+    await live.stop()
+    (live.data_dir / "meta.properties").write_bytes(content)
+    message = await refusal(live)
+    assert "meta.properties cannot be used" in message and len(message) < 500
+
+
+async def test_file_names_that_no_offset_has(live: Live) -> None:
+    """Names of twenty digits of another script, or above what 64 bits tell, are no segments: they are passed by."""
+    await filled(live)
+    await live.stop()
+    for stem in ("²" * 20, "९" * 20, "9" * 20):
+        for suffix in (".log", ".log.swap", ".index", ".snapshot"):
+            (live.data_dir / "t-0" / f"{stem}{suffix}").write_bytes(b"not ours")
+    await live.start()
+    assert await read(live) == [b"0", b"1", b"2"]
+
+
+async def test_a_directory_cannot_make_a_topic_of_a_billion_partitions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At a first start topics are adopted from the names of directories: what no topic can have is told, and left."""
+    home = Live(tmp_path / "data")
+    for name in ("t-999999999", "u-0"):
+        (home.data_dir / name).mkdir(parents=True)
+    await home.start()
+    try:
+        metadata = await (await home.connect()).call("Metadata", 12, topics=None)
+        assert [(t.name, len(t.partitions)) for t in metadata.topics] == [("u", 1)]
+        assert [r for r in caplog.records if r.levelno == logging.ERROR and "topic=t" in r.getMessage()]
+    finally:
+        await home.stop()
+
+
 async def test_ids_are_recorded_as_kafka_does(live: Live) -> None:
     text = (live.data_dir / "meta.properties").read_text()
     pairs = dict(line.split("=") for line in text.splitlines() if "=" in line)
@@ -115,12 +160,20 @@ async def test_a_clean_stop_leaves_its_mark_and_a_start_takes_it(live: Live) -> 
 
 @pytest.mark.parametrize("name", [RECOVERY, STARTS, MARKS])
 @pytest.mark.parametrize(
-    "content", [b"", b"0", b"0\n9\nt 0 3\n", b"1\n0\n", b"0\n1\nt zero 3\n", b"\xff\xfe\x00", b"0\n1\nt 0"]
+    "content",
+    [
+        *(b"", b"0", b"0\n9\nt 0 3\n", b"1\n0\n", b"0\n1\nt zero 3\n", b"\xff\xfe\x00", b"0\n1\nt 0"),
+        *(b"0\n1\nt 0 %d\n" % n for n in (1 << 63, -(1 << 63), -1)),
+        *(b"0\n1\nt %d 3\n" % n for n in (1 << 31, 1 << 64)),
+        b"0\n1\nt 0 " + b"9" * 5000 + b"\n",
+        "0\n1\nt 0 ३\n".encode(),
+    ],
+    ids=range(14),
 )
 async def test_a_checkpoint_that_is_no_use_is_ignored(
     live: Live, name: str, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Torn, of another version, or garbage: a warning names the file, and nothing is lost."""
+    """Torn, of another version, numbers that no field holds, or garbage: a warning names the file, nothing is lost."""
     await filled(live)
     await live.stop()
     (live.data_dir / name).write_bytes(content)
