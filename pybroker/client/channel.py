@@ -25,6 +25,7 @@ from pybroker.client.connection import (
     FRAME_BYTES_MAX,
     agreed_version,
     lost,
+    no_address,
     nonsense,
     shown_address,
 )
@@ -169,6 +170,9 @@ class Channel:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             self._fail(lost(error, "reach", self.host, self.port, self.timeout_s))
+            return
+        except (ValueError, OverflowError):
+            self._fail(no_address(self.host, self.port))
             return
         self._addresses = found[::-1]
         self._connect_next(ConnectionRefusedError(errno.ECONNREFUSED, "no address"))
@@ -379,7 +383,7 @@ class Channel:
         self.asked.popleft()
         if throttle_ms := getattr(answer, "throttle_time_ms", 0):
             self._muted = True
-            self._loop.call_later(throttle_ms / 1000, self._unmute)
+            self._loop.call_later(min(throttle_ms / 1000, self.timeout_s), self._unmute)  # what waits has no longer
         asked.done(answer, None)
 
     def _unmute(self) -> None:

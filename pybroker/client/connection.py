@@ -47,6 +47,8 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise self._lost(error, "reach", timeout_s) from error
+        except (ValueError, OverflowError) as error:
+            raise no_address(host, port) from error
         self._greet()
 
     def __enter__(self) -> "Connection":
@@ -187,6 +189,11 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
     else:
         why = (error.strerror or str(error)).lower()
     return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}")
+
+
+def no_address(host: str, port: int) -> KafkaError:
+    """What a broker calls an address, and the system cannot even look up: a label that is too long, say."""
+    return KafkaError(errors.NETWORK_EXCEPTION, f"could not reach {host!r}, port {port}: that is no address")
 
 
 def nonsense(address: str, what: str) -> KafkaError:

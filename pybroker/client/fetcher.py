@@ -109,7 +109,8 @@ class Fetcher:
 
     def _node(self, place: Place, now_s: float) -> int:
         view = self._network.view
-        if place.replica >= 0 and now_s < place.replica_until_s and place.replica in view.nodes:
+        near = place.replica >= 0 and now_s < place.replica_until_s and place.replica in view.nodes
+        if near and place.tp.topic in view.topics:
             return place.replica
         return view.leader(*place.tp)
 

@@ -127,7 +127,8 @@ class Cluster:
         self.id = answer.cluster_id
         self.controller_id = answer.controller_id
         self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
-        return sorted((topic_info(topic) for topic in answer.topics), key=lambda topic: topic.name)
+        named = (topic_info(topic) for topic in answer.topics if topic.name is not None)
+        return sorted(named, key=lambda topic: topic.name)
 
     def ask_controller(self, ask: Callable[[Connection], Answer]) -> Answer:
         """`ask` the controller, and again the next one while the one asked says that it is not (NOT_CONTROLLER)."""

@@ -56,14 +56,15 @@ class View:
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition; -1 if none is known."""
         known = self.topics.get(topic)
-        if known is None or partition >= len(known.partitions):
+        if known is None or not 0 <= partition < len(known.partitions):
             return -1
         leader = known.partitions[partition].leader
         return leader if leader in self.nodes else -1
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         known = self.topics.get(topic)
-        return known.partitions[partition].leader_epoch if known and partition < len(known.partitions) else -1
+        there = known is not None and 0 <= partition < len(known.partitions)
+        return known.partitions[partition].leader_epoch if known and there else -1
 
 
 class Network:

@@ -38,7 +38,7 @@ INDEXES: Final = {
 """Of each kind of index file an entry; offsets count from the segment's first, which is the file's name."""
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")
-_DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d+)(\.[0-9a-f]{32}-(delete|stray|future))?")
+_DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d{1,9})(\.[0-9a-f]{32}-(delete|stray|future))?")
 _LENGTH_AT: Final = 8
 _FRAME_BYTES: Final = 12
 _ATTEMPTS: Final = 100

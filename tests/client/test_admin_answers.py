@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from pybroker import errors
+from pybroker import Consumer, errors
 from pybroker.client.admin import Admin, Alteration, Committed, ConfigOperation, ConfigResource, ResourceType
+from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
+from pybroker.client.network import View
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import apis, codec
@@ -237,3 +240,32 @@ def test_a_member_s_bytes_are_its_own(fake: Callable[..., tuple[FakeBroker, Admi
     _, admin = fake({"DescribeGroups": describe})
     (described,) = admin.describe_groups(["g"])
     assert described.members[0].assignment == ()
+
+
+def test_a_throttle_without_end_ends_with_the_request_s_time(fake: Callable[..., tuple[FakeBroker, Admin]]) -> None:
+    """A broker may ask for silence (KIP-219), for weeks too: what waits behind it has no longer than its own time."""
+
+    def metadata(request: Any) -> Any:
+        answer = broker._metadata(request)
+        answer.throttle_time_ms = (1 << 31) - 1
+        return answer
+
+    def offsets(request: Any) -> Any:
+        kind = m.ListOffsetsResponse.Topics
+        return m.ListOffsetsResponse(topics=[kind(name="t", partitions=[kind.Partitions(partition_index=0, offset=7)])])
+
+    broker, _ = fake({"Metadata": metadata, "ListOffsets": offsets})
+    started = time.monotonic()
+    with Consumer(bootstrap_servers=f"127.0.0.1:{broker.port}", request_timeout_ms=500) as consumer:
+        assert consumer.end_offsets([("t", 0)]) == {TopicPartition("t", 0): 7}
+    assert time.monotonic() - started < 20
+
+
+def test_partitions_that_no_topic_has_are_led_by_nobody() -> None:
+    """An assignment may name any number: below 0 it is none, and not one counted from the end."""
+    partition = PartitionInfo(0, 1, 5, (1,), (1,), 0)
+    topic = TopicInfo("t", bytes(16), False, (partition,), 0)
+    view = View(nodes={1: Node(1, "h", 9092, None)}, topics={"t": topic})
+    assert (view.leader("t", 0), view.leader_epoch("t", 0)) == (1, 5)
+    for index in (-(1 << 31), -2, -1, 1, (1 << 31) - 1):
+        assert (view.leader("t", index), view.leader_epoch("t", index)) == (-1, -1)

@@ -126,6 +126,32 @@ def test_a_name_that_is_not_known() -> None:
         Connection("no-such-host.invalid", 9092)
 
 
+HOSTS = ["a" * 64 + ".example", "é" * 80, "..", ".a", "nul\0nul", "two words", "a\nb", "x" * 3000]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("port", [9092, 0, -1, 65536, 2**31 - 1])
+def test_addresses_that_no_resolver_takes(host: str, port: int) -> None:
+    """A broker may call itself anything: what cannot even be looked up is an address that cannot be reached."""
+    with pytest.raises(KafkaError, match="could not reach") as caught:
+        Connection(host, port, timeout_s=2.0)
+    assert caught.value.code in (errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT)
+
+
+def test_topics_without_a_name_are_passed_over(fake_broker: Callable[[Answer], int]) -> None:
+    """From version 12 on a topic's name may be null, which only a question by id explains."""
+
+    def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == API_VERSIONS:
+            return versions(header, {METADATA: (0, 13)})
+        kind = m.MetadataResponse.Topics
+        response = m.MetadataResponse(topics=[kind(name=None), kind(name="b"), kind(name=None), kind(name="a")])
+        return frame(codec.encode_response(header.api_key, header.api_version, header.correlation_id, response))
+
+    with Cluster(f"127.0.0.1:{fake_broker(answer)}") as cluster:
+        assert [topic.name for topic in cluster.metadata()] == ["a", "b"]
+
+
 def test_a_broker_that_closes(fake_broker: Callable[[Answer], int]) -> None:
     assert "it closed the connection" in fails(fake_broker(lambda header, request: None)).message
 
