@@ -12,6 +12,7 @@ Offsets in index files are relative to the base offset, which is the file's name
 the active segment larger than what they hold, with zeros, until it closes them.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct as Layout
@@ -26,6 +27,7 @@ _TRANSACTION_ENTRY: Final = Layout(">hqqqq")
 _SNAPSHOT_HEAD: Final = Layout(">hIi")
 _SNAPSHOT_ENTRY: Final = Layout(">qhiqiqiq")
 _SNAPSHOT_CRC_FROM: Final = 6
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _SNAPSHOT_FIELDS: Final = (
     "producer_id",
     "producer_epoch",
@@ -154,13 +156,13 @@ def _checkpoint(path: Path, _: bool) -> Items:
     for raw in path.read_bytes().splitlines(keepends=True):
         words = raw.decode(errors="replace").split()
         if len(counts) < 2:
-            if len(words) != 1 or not words[0].isdigit() or (not counts and words[0] != "0"):
+            if len(words) != 1 or not _NUMBER.fullmatch(words[0]) or (not counts and words[0] != "0"):
                 yield Damage(
                     position, f"{' '.join(words)!r} where {('version 0', 'a number of lines')[len(counts)]} belongs"
                 )
                 return
             counts += [int(words[0])] if not counts else [int(words[0]), 0]
-        elif len(words) != len(names) or not all(word.lstrip("-").isdigit() for word in words[-2:]):
+        elif len(words) != len(names) or not all(_NUMBER.fullmatch(word) for word in words[-2:]):
             yield Damage(position, f"{' '.join(words)!r} where {' '.join(names)} belong")
         else:
             yield {name: word if name == "topic" else int(word) for name, word in zip(names, words, strict=True)}

@@ -224,6 +224,16 @@ def test_checkpoints(tmp_path: Path) -> None:
         assert run("dump", epochs).code == 1, content
 
 
+@pytest.mark.parametrize("number", ["²", "--5", "-", "९", "9" * 5000, "1_0", "+1"])
+def test_checkpoints_with_what_is_no_number(tmp_path: Path, number: str) -> None:
+    """Wherever it stands it is damage, in a sentence."""
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    for text in (f"{number}\n0\n", f"0\n{number}\n", f"0\n1\nt {number} 0\n", f"0\n1\nt 0 {number}\n"):
+        path.write_text(text)
+        done = run("dump", path)
+        assert done.code == 1 and "is damaged at byte" in done.err and "Traceback" not in done.err
+
+
 def test_several_files(segment: Path, tmp_path: Path) -> None:
     """Each is headed by its name; the first that cannot be shown is refused before anything is."""
     other = tmp_path / "leader-epoch-checkpoint"
