@@ -28,7 +28,7 @@ class Damage(NamedTuple):
 
 Items = Iterator[Entry | Damage]
 """What a file holds, in its order, as dicts that go into JSON as they are, and a Damage where it is not as it should
-be."""
+be. The records of a batch are an iterator, to be read before the next item is: a small file may hold a great many."""
 
 
 class _Window:
@@ -111,19 +111,25 @@ def _batch(batch: records.Batch, whole: memoryview, position: int, with_records:
         "delete_horizon": bool(attributes & records.DELETE_HORIZON),
         "crc": batch.crc,
     }
-    damages = []
+    damages: list[Damage] = []
     counted = crc32c(whole[records.CRC_FROM :])
     if counted != batch.crc:
         damages.append(Damage(position, f"CRC {batch.crc:#010x} is written, {counted:#010x} is right"))
     elif with_records:
-        entry["records"] = []
-        try:
-            for record in batch.records():
-                entry["records"].append(_record(record, batch))
-        except KafkaError as error:
-            damages.append(Damage(position, f"record {len(entry['records'])} of the batch: {error.message}"))
+        entry["records"] = _records(batch, position, damages)
     yield entry
     yield from damages
+
+
+def _records(batch: records.Batch, position: int, damages: list[Damage]) -> Iterator[Entry]:
+    """The records of a batch, up to one that does not parse, which is added to the damages."""
+    count = 0
+    try:
+        for record in batch.records():
+            yield _record(record, batch)
+            count += 1
+    except KafkaError as error:
+        damages.append(Damage(position, f"record {count} of the batch: {error.message}"))
 
 
 def _record(record: records.Record, batch: records.Batch) -> Entry:

@@ -56,7 +56,12 @@ def _dump(path: Path, kind: files.Kind, with_records: bool, as_json: bool) -> in
             if as_json:
                 output.as_json_line({"file": str(path), "damage": item.reason, "position": item.position})
         elif as_json:
-            output.as_json_line({"file": str(path), "kind": kind.name, **item})
+            found = {"file": str(path), "kind": kind.name, **item}
+            records = found.pop("records", None)
+            if records is None:
+                output.as_json_line(found)
+            else:
+                output.as_json_line_of(found, "records", records)
         elif kind.name == "log":
             _show_batch(item, first=shown == 0)
         else:

@@ -23,6 +23,16 @@ def as_json_line(document: Any) -> None:
     click.echo(json.dumps(document, separators=(",", ":"), default=_jsonable))
 
 
+def as_json_line_of(document: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    """One line of JSON Lines whose last member, `name`, is an array that is written as it comes."""
+    head = json.dumps(document, separators=(",", ":"), default=_jsonable)
+    click.echo(f"{head[:-1]},{json.dumps(name)}:[", nl=False)
+    for index, item in enumerate(items):
+        text = json.dumps(item, separators=(",", ":"), default=_jsonable)
+        sys.stdout.write(f",{text}" if index else text)  # which does not flush each of a million
+    click.echo("]}")
+
+
 def _jsonable(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         raw = bytes(value)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from pybroker.cli import batches
 from pybroker.core import crc32c
 from pybroker.protocol.compression import CODECS
 from pybroker.protocol.records import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, build_batch
@@ -222,6 +223,32 @@ def test_checkpoints(tmp_path: Path) -> None:
     for content in ("", "1\n0\n", "0\n", "0\n2\n0 0\n", "0\n1\n0 0\n1 1\n", "0\n1\n0\n", "0\nx\n", "0\n1\na b\n"):
         epochs.write_text(content)
         assert run("dump", epochs).code == 1, content
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+def test_a_batch_of_many_records_takes_no_more_memory_than_it_is(
+    tmp_path: Path, form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of gzip may be a million records: they are written as they are read."""
+    count = 40_000
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(build_batch([(1000, None, b"", ())] * count, attributes=1))
+    alive, most = [0], [0]
+
+    class Counted(dict[str, Any]):
+        def __init__(self, *what: Any, **more: Any) -> None:
+            super().__init__(*what, **more)
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+
+        def __del__(self) -> None:
+            alive[0] -= 1
+
+    whole = batches._record
+    monkeypatch.setattr(batches, "_record", lambda record, batch: Counted(whole(record, batch)))
+    done = run("dump", path, "--records", *form)
+    assert done.code == 0 and most[0] < 10
+    assert len(lines(done)[0]["records"] if form else done.out.splitlines()) == count + (0 if form else 2)
 
 
 @pytest.mark.parametrize("number", ["²", "--5", "-", "९", "9" * 5000, "1_0", "+1"])
