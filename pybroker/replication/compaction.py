@@ -15,6 +15,7 @@ from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress
+from pybroker.replication.checkpoints import CLEANED
 from pybroker.replication.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Compactor:
 
     def _dirt(self, replica: Replica, partition: core.Partition) -> Dirt:
         assert replica.directory is not None
-        recorded = replica.directory.cleaned.get(replica.key)
+        recorded = replica.directory.recorded[CLEANED].get(replica.key)
         return dirt(
             partition.segments(),
             first_dirty(recorded, partition.log_start_offset, partition.log_end_offset),
@@ -93,7 +94,12 @@ class Compactor:
     def _clean(self, found: Found) -> bool:
         """One round; False if the broker is about to end. Raises core.LogError."""
         started = time.monotonic()
+        key, directory = found.replica.key, found.replica.directory
+        assert directory is not None
         try:
+            if key not in directory.recorded[CLEANED]:
+                # Offsets have gaps from the first segment on that is put in place, whatever becomes of the round.
+                directory.record_cleaned(key, found.dirt.first_dirty)
             done = core.clean(
                 found.log,
                 first_dirty=found.dirt.first_dirty,
@@ -105,18 +111,18 @@ class Compactor:
                 compress=compress,
                 bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"], NO_LIMIT)),
             )
+            if done is not None and not found.replica.gone:
+                directory.record_cleaned(key, done.first_dirty)
         except OSError as problem:  # a full disk: the next turn may find it otherwise
-            event(log, logging.ERROR, "log not compacted", partition=found.replica.key, reason=problem)
+            event(log, logging.ERROR, "log not compacted", partition=key, reason=problem)
             return True
         if done is None:
             return not self._replicas.ending
-        if found.replica.directory is not None and not found.replica.gone:
-            found.replica.directory.record_cleaned(found.replica.key, done.first_dirty)
         event(
             log,
             logging.INFO,
             "log compacted",
-            partition=found.replica.key,
+            partition=key,
             up_to=done.first_dirty,
             bytes_before=done.bytes_before,
             bytes_after=done.bytes_after,

@@ -24,6 +24,8 @@ from pybroker.replication.checkpoints import Malformed, Meta, Offsets
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Held = Callable[[], tuple[Sequence[core.Partition], Set[TopicPartition]]]
+"""Tells the partitions of a log dir that are open now, and which keys are offline: what is recorded of those stays."""
 LOCK = ".lock"
 KRAFT_LOG = "__cluster_metadata"
 """Kafka's own metadata log: its directory looks like a partition and is none of ours."""
@@ -56,14 +58,11 @@ class LogDir:
         self.failure: str | None = None  # why it is not used
         self.clean = False
         self.meta: Meta | None = None
-        self.recovery_points: Offsets = {}
-        self.log_starts: Offsets = {}
-        self.high_watermarks: Offsets = {}
-        self.cleaned: Offsets = {}  # up to where each log that ever was is compacted
+        self.recorded: dict[str, Offsets] = {name: {} for name in checkpoints.OFFSET_FILES}
         self.placed = 0  # partitions that lie here
         self.write: Callable[[str, bytes], None] = core.write_atomic
         self._written: dict[str, str] = {}
-        self._writing = threading.Lock()
+        self._recording = {name: threading.Lock() for name in checkpoints.OFFSET_FILES}
         self._lock = -1
 
     # -- taking it -------------------------------------------------------------------------------------------------
@@ -94,15 +93,12 @@ class LogDir:
 
     def recall(self) -> None:
         """Read how the last life ended, and forget the mark of a clean stop."""
-        points = self._told(checkpoints.RECOVERY_POINTS, checkpoints.read_offsets)
-        trusted = points is not None or not Path(self.path, checkpoints.RECOVERY_POINTS).exists()
-        self.recovery_points = points or {}
-        self.log_starts = self._told(checkpoints.LOG_STARTS, checkpoints.read_offsets) or {}
-        self.high_watermarks = self._told(checkpoints.HIGH_WATERMARKS, checkpoints.read_offsets) or {}
-        self.cleaned = self._told(checkpoints.CLEANED, checkpoints.read_offsets) or {}
+        told = {name: self._told(name, checkpoints.read_offsets) for name in checkpoints.OFFSET_FILES}
+        self.recorded = {name: offsets or {} for name, offsets in told.items()}
+        torn = told[checkpoints.RECOVERY_POINTS] is None and Path(self.path, checkpoints.RECOVERY_POINTS).exists()
         mark = Path(self.path, checkpoints.CLEAN_SHUTDOWN)
         if mark.exists():
-            self.clean = trusted  # who tore that checkpoint may have torn more
+            self.clean = not torn  # who tore that checkpoint may have torn more
             mark.unlink()
             self._sync()
 
@@ -135,7 +131,8 @@ class LogDir:
                 key = TopicPartition(match["topic"], int(match["partition"]))
                 topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
                 epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
-                yield key, Found(self, topic_id, -1 if epoch is None else epoch, key in self.cleaned)
+                compacted = key in self.recorded[checkpoints.CLEANED]
+                yield key, Found(self, topic_id, -1 if epoch is None else epoch, compacted)
 
     def _told(self, name: str, read: Callable[[str], T]) -> T | None:
         """What a file says; None if it is not there or, with a warning, if it is no use."""
@@ -156,34 +153,51 @@ class LogDir:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def record_recovery_points(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
-        """Write the partitions' own checkpoints, then how far each is safely on disk.
+    def record_recovery_points(self, held: Held) -> None:
+        """Write each partition's own checkpoints, then how far it is safely on disk."""
 
-        Here as below, what is recorded of `offline` partitions stays."""
-        for partition in partitions:
+        def safe(partition: core.Partition) -> int:
             partition.write_checkpoints()
-        points = {_key(p): p.recovery_point for p in partitions}
-        self.recovery_points = _of(self.recovery_points, offline) | points
-        self._write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(self.recovery_points))
+            return partition.recovery_point
 
-    def record_log_starts(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
+        self._record(checkpoints.RECOVERY_POINTS, held, safe)
+
+    def record_log_starts(self, held: Held) -> None:
         """Write the log starts that DeleteRecords raised into a segment; the others are told by the first segment."""
-        starts = {_key(p): p.log_start_offset for p in partitions if p.log_start_offset > p.segments()[0][0]}
-        self.log_starts = _of(self.log_starts, offline) | starts
-        self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(self.log_starts))
 
-    def record_high_watermarks(self, partitions: Sequence[core.Partition], offline: Set[TopicPartition]) -> None:
-        marks = {_key(p): p.high_watermark for p in partitions}
-        self.high_watermarks = _of(self.high_watermarks, offline) | marks
-        self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(self.high_watermarks))
+        def raised(partition: core.Partition) -> int | None:
+            start = partition.log_start_offset
+            return start if start > partition.segments()[0][0] else None
 
-    def record_cleaned(self, key: TopicPartition, first_dirty: int | None) -> None:
-        """Write up to where a log is compacted; None: it is gone. Raises OSError."""
-        if first_dirty is not None:
-            self.cleaned[key] = first_dirty
-        elif self.cleaned.pop(key, None) is None:
-            return
-        self._write(checkpoints.CLEANED, checkpoints.write_offsets(self.cleaned))
+        self._record(checkpoints.LOG_STARTS, held, raised)
+
+    def record_high_watermarks(self, held: Held) -> None:
+        self._record(checkpoints.HIGH_WATERMARKS, held, lambda partition: partition.high_watermark)
+
+    def _record(self, name: str, held: Held, tell: Callable[[core.Partition], int | None]) -> None:
+        """Replace what is recorded; one at a time from the look on, so that no older look is written after a newer."""
+        with self._recording[name]:
+            partitions, offline = held()
+            told = {_key(partition): tell(partition) for partition in partitions}
+            kept = {key: offset for key, offset in self.recorded[name].items() if key in offline}
+            self._replace(name, kept | {key: offset for key, offset in told.items() if offset is not None})
+
+    def record_cleaned(self, key: TopicPartition, first_dirty: int) -> None:
+        """Write up to where a log is compacted. Raises OSError."""
+        with self._recording[checkpoints.CLEANED]:
+            self._replace(checkpoints.CLEANED, self.recorded[checkpoints.CLEANED] | {key: first_dirty})
+
+    def forget(self, keys: Set[TopicPartition]) -> None:
+        """These partitions are gone: what is recorded of them is not to be taken for what is of the next ones of their
+        names. Raises OSError."""
+        for name, recording in self._recording.items():
+            with recording:
+                if not keys.isdisjoint(recorded := self.recorded[name]):
+                    self._replace(name, {key: offset for key, offset in recorded.items() if key not in keys})
+
+    def _replace(self, name: str, offsets: Offsets) -> None:
+        self._write(name, checkpoints.write_offsets(offsets))
+        self.recorded[name] = offsets
 
     def record_clean_stop(self, broker_epoch: int) -> None:
         """The last thing written in a life: everything is flushed and recorded."""
@@ -191,10 +205,9 @@ class LogDir:
 
     def _write(self, name: str, text: str) -> None:
         """Replace a file as a whole, unless it already says so. Raises OSError."""
-        with self._writing:
-            if self._written.get(name) != text:
-                self.write(os.path.join(self.path, name), text.encode())
-                self._written[name] = text
+        if self._written.get(name) != text:
+            self.write(os.path.join(self.path, name), text.encode())
+            self._written[name] = text
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -205,10 +218,6 @@ class LogDir:
 
 def _key(partition: core.Partition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
-
-
-def _of(offsets: Offsets, keys: Set[TopicPartition]) -> Offsets:
-    return {key: offset for key, offset in offsets.items() if key in keys}
 
 
 def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:

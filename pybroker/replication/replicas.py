@@ -7,6 +7,7 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 """
 
 import asyncio
+import functools
 import logging
 import os
 import uuid
@@ -22,7 +23,8 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import Buffer
 from pybroker.replication import failpoints
-from pybroker.replication.logdirs import Found, LogDir, StartError
+from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from pybroker.replication.logdirs import Found, Held, LogDir, StartError
 from pybroker.replication.validation import Rules
 
 DISK_THREADS = 16
@@ -320,19 +322,20 @@ class Replicas:
         key, new = opening.replica.key, opening.new
         if new:
             self._set_aside(key, "stray")  # nobody knows it, and it has the new partition's name
-            log_dir.record_cleaned(key, None)
+            log_dir.forget({key})
+        recorded = log_dir.recorded
         partition = self._core.open(
             log_dir.path,
             key.topic,
             key.partition,
             topic_id=opening.replica.topic_id,
             config=opening.replica.core_config,
-            recovery_point=0 if new else log_dir.recovery_points.get(key, 0),
-            log_start_offset=0 if new else log_dir.log_starts.get(key, 0),
-            high_watermark=-1 if new else log_dir.high_watermarks.get(key, -1),
+            recovery_point=recorded[RECOVERY_POINTS].get(key, 0),
+            log_start_offset=recorded[LOG_STARTS].get(key, 0),
+            high_watermark=recorded[HIGH_WATERMARKS].get(key, -1),
             clean=log_dir.clean and not new,
             epoch_max=opening.state.leader_epoch,
-            compacted=key in log_dir.cleaned,
+            compacted=key in recorded[CLEANED],
         )
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
@@ -361,8 +364,6 @@ class Replicas:
                     self._core.delete(replica.log)
                 else:
                     self._set_aside(key, "delete")
-                if replica is not None and replica.directory is not None:
-                    replica.directory.record_cleaned(key, None)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
 
@@ -371,6 +372,11 @@ class Replicas:
         path = self.directory_of(key)
         if path is not None:
             aside = f"{path}.{uuid.uuid4().hex}-{why}"
+        for log_dir in self._usable():
+            try:
+                log_dir.forget(gone.keys())
+            except OSError as problem:
+                event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
             os.rename(path, aside)
             event(log, logging.WARNING, "directory set aside", directory=aside)
 
@@ -404,14 +410,12 @@ class Replicas:
     def record_high_watermarks(self) -> None:
         self._record(LogDir.record_high_watermarks)
 
-    def _record(self, write: Callable[[LogDir, list[core.Partition], Set[TopicPartition]], None]) -> list[LogDir]:
+    def _record(self, write: Callable[[LogDir, Held], None]) -> list[LogDir]:
         """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
         failed = []
-        offline = {replica.key for replica in self if replica.log is None}
         for log_dir in self._usable():
-            here = [r.log for r in self if r.log is not None and r.directory is log_dir and not r.log.offline]
             try:
-                write(log_dir, here, offline)
+                write(log_dir, functools.partial(self._in, log_dir))
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
                 failed.append(log_dir)
@@ -423,6 +427,12 @@ class Replicas:
 
     def close_idle_files(self) -> None:
         """Close what nobody read from since the last call."""
+    def _in(self, log_dir: LogDir) -> tuple[list[core.Partition], Set[TopicPartition]]:
+        """The logs of a log dir that are open, and which replicas are offline."""
+        replicas = list(self)
+        here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and not r.log.offline]
+        return here, {r.key for r in replicas if r.log is None}
+
         self._core.close_idle_files()
 
     def stop_cleaning(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.core import build_batch
 from pybroker.protocol import messages as m
+from pybroker.replication.checkpoints import CLEANED
 from pybroker.replication.replicas import Replicas
 from tests.core.slow_clean import latest, stored
 from tests.server.live import BASE_MS, Live
@@ -85,7 +86,7 @@ async def test_a_compacted_topic_is_compacted_and_others_are_not(live: Live) -> 
         assert latest(stored(found["compacted"])) == latest(stored(found["kept"])) == expected
         assert len(stored(found["compacted"])) < len(stored(found["kept"])) == 60
         await live.restart("log.cleaner.backoff.ms=20")
-    assert replicas(live).log_dirs[0].cleaned == {("compacted", 0): active}
+    assert replicas(live).log_dirs[0].recorded[CLEANED] == {("compacted", 0): active}
 
 
 def offset_after(data: bytes) -> int:
@@ -102,10 +103,10 @@ async def test_what_is_recorded_goes_with_its_topic(live: Live) -> None:
     wire = await live.connect()
     for _ in range(2):
         await wire.create("again", cleanup_policy="compact", segment_bytes="300")
-        assert not replicas(live).log_dirs[0].cleaned
+        assert not replicas(live).log_dirs[0].recorded[CLEANED]
         for i in range(20):
             await wire.produce("again", pair(b"k", b"%d" % i))
-        await until(lambda: replicas(live).log_dirs[0].cleaned)
+        await until(lambda: replicas(live).log_dirs[0].recorded[CLEANED])
         topics = [m.DeleteTopicsRequest.Topics(name="again")]
         await wire.call("DeleteTopics", 6, topics=topics, timeout_ms=5000)
     assert (live.data_dir / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
@@ -119,4 +120,4 @@ async def test_no_log_is_compacted_where_the_cleaner_is_off(live: Live) -> None:
         await wire.produce("t", pair(b"k", b"%d" % i))
     replicas(live).leader("t", 0).partition().flush()
     await asyncio.sleep(0.1)
-    assert not replicas(live).log_dirs[0].cleaned
+    assert not replicas(live).log_dirs[0].recorded[CLEANED]

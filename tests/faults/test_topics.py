@@ -1,0 +1,128 @@
+"""Topics come, change and go while the broker is killed; nothing is left of what went."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pybroker import Admin
+from pybroker.client.admin.configs import Alteration, ConfigOperation, ConfigResource, ResourceType
+from tests.faults.sequenced import Sequenced
+from tests.harness import BrokerProcess, until
+from tests.wire import Wire, batch
+
+Start = Callable[..., BrokerProcess]
+FULL = 28  # ENOSPC
+
+
+def kill_and_restart(broker: BrokerProcess) -> None:
+    broker.kill()
+    broker.failpoints = ""
+    broker.restart()
+
+
+@contextmanager
+def until_death(broker: BrokerProcess) -> Iterator[None]:
+    """What is done in it meets the failpoint that kills the broker; afterwards the broker runs again, without one."""
+    with pytest.raises(ConnectionError):
+        yield
+    assert broker.wait_end() == -signal.SIGKILL
+    broker.failpoints = ""
+    broker.restart()
+
+
+# -- the name of one that was deleted ----------------------------------------------------------------------------------
+
+
+def leave_a_trimmed_topic(broker: BrokerProcess, topic: str) -> None:
+    """A topic that began at offset 60, which is on record, and that is deleted."""
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic) == 0
+        Sequenced(broker, topic).send_range(0, 100)
+        assert w.delete_records(topic, 60) == (0, 60)
+        assert w.delete_topic(topic) == 0
+
+
+def test_the_next_topic_of_a_name_keeps_what_it_was_given(broker: BrokerProcess, topic: str) -> None:
+    """What was on record of the one before it is not taken for its own after a kill: it begins at 0, with all of it."""
+    leave_a_trimmed_topic(broker, topic)
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic) == 0
+    producer = Sequenced(broker, topic)
+    producer.send_range(0, 10)
+    kill_and_restart(broker)
+    producer.assert_stored(10)
+
+
+@pytest.mark.parametrize("point", ["partition.create", "metadata.write", "segment.create"])
+def test_killed_while_the_next_topic_of_a_name_is_made(broker: BrokerProcess, topic: str, point: str) -> None:
+    """The start makes it, and it begins at 0 as well."""
+    leave_a_trimmed_topic(broker, topic)
+    broker.kill()
+    broker.failpoints = f"{point}=kill"
+    broker.restart()
+    with until_death(broker), Wire(broker.port) as w:
+        w.create_topic(topic)
+    producer = Sequenced(broker, topic)
+    producer.send_range(0, 10)
+    producer.assert_stored(10)
+
+
+def test_starts_that_many_raise_at_once_are_all_on_record(start_broker: Start, topic: str) -> None:
+    """Each DeleteRecords that was answered holds after a kill, whoever else's was being written at that time."""
+    clients = 16
+    broker = start_broker(failpoints="checkpoint.write=sleep:30:0:1000")
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic, clients) == 0
+        for index in range(clients):
+            assert w.produce(topic, batch([b"x"] * 20), index).error == 0
+    told = dict.fromkeys(range(clients), 0)
+
+    def raise_it(index: int) -> None:
+        try:
+            with Wire(broker.port) as w:
+                for offset in range(1, 20):
+                    told[index] = w.delete_records(topic, offset, index)[1]
+        except ConnectionError:
+            pass
+
+    threads = [threading.Thread(target=raise_it, args=(index,)) for index in told]
+    for thread in threads:
+        thread.start()
+    until("each was answered three times", lambda: min(told.values()) >= 3)
+    broker.kill()
+    for thread in threads:
+        thread.join()
+    broker.failpoints = ""
+    broker.restart()
+    with Wire(broker.port) as w:
+        starts = {index: w.list_offset(topic, -2, index)[2] for index in told}
+    assert all(starts[index] >= told[index] for index in told), (starts, told)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_known_to_have_gaps_from_the_first_one_on(start_broker: Start, topic: str) -> None:
+    """Compaction put one segment in place, and the disk was full for the next. Not compacted any more, and killed
+    before the log was recorded as flushed: the gaps are no damage, and what lies behind them is kept."""
+    sets = {"log.cleaner.backoff.ms": 50, "log.cleaner.min.cleanable.ratio": 0}
+    broker = start_broker(sets=sets, failpoints=f"clean.write=errno:{FULL}:1:1000000")
+    compact = {"cleanup.policy": "compact", "segment.bytes": "3000"}
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic, config=compact) == 0
+        for n in range(100):
+            assert w.produce(topic, batch([b"." * 100], key=b"k%d" % (n % 3))).error == 0
+        until("a round ended early", lambda: "log not compacted" in broker.output())
+        before = [b.base_offset for b in w.fetch_all(topic)]
+        assert 0 < len(before) < 100
+    to_delete = Alteration("cleanup.policy", ConfigOperation.SET, "delete")
+    with Admin(broker.bootstrap) as admin:
+        admin.alter_configs(ConfigResource(ResourceType.TOPIC, topic), [to_delete])
+    kill_and_restart(broker)
+    with Wire(broker.port) as w:
+        assert [b.base_offset for b in w.fetch_all(topic)] == before
