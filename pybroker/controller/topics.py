@@ -5,7 +5,7 @@
     grow     one write: topic, new states          then the new logs are made, then clients see them
 
 A crash in between leaves nothing half-done: logs are made at the next start from what the store knows, and a wish to
-delete that is still there is granted then.
+delete that is still there is granted then. Where a log cannot be made, the store forgets what was to come.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ class NewTopic(NamedTuple):
 class Holders(Protocol):
     """Whoever holds replicas and must be told: this broker's own."""
 
-    async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None: ...
+    async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
+        """Where `new`, all of it or nothing. Raises KAFKA_STORAGE_ERROR."""
+
     async def delete(self, topic: Topic) -> None: ...
 
 
@@ -60,6 +62,7 @@ class TopicAdmin:
         self._holders = holders
         self.on_deleted: list[Callable[[str], object]] = []  # who keeps something of topics, and is told their names
         self._changing: set[str] = set()
+        self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
         self._background: set[asyncio.Task[Topic]] = set()
         self._random = random.Random()
 
@@ -72,19 +75,30 @@ class TopicAdmin:
             return topic
         self._begin(topic.name)
         try:
-            await self._write_new(topic)
-            await self._holders.open([topic], new=True)
-            self._image.put(topic)
+            await self._add(topic, 0, creation(topic), _removal(topic))
+        except NodeExists:
+            raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already") from None
         finally:
             self._changing.discard(topic.name)
         event(log, logging.INFO, "topic created", topic=topic.name, partitions=len(topic.partitions))
         return topic
 
-    async def _write_new(self, topic: Topic) -> None:
+    async def _add(self, topic: Topic, first: int, ops: list[Op], undo: list[Op]) -> None:
+        """Have the store know a topic's partitions from `first` on, make them, and show them; or undo it."""
+        await self._write(topic.name, ops)
         try:
-            await write(self._session, self._fence, creation(topic))
-        except NodeExists:
-            raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already") from None
+            await self._holders.open([topic], first=first, new=True)
+        except KafkaError:
+            self._left[topic.name] = undo
+            with contextlib.suppress(KafkaError):  # the next change of the topic begins with it, or a start makes them
+                await self._write(topic.name, [])
+            raise
+        self._image.put(topic)
+
+    async def _write(self, name: str, ops: list[Op]) -> None:
+        """Write a change of a topic, and what is left of an earlier one. Raises as `write`."""
+        await write(self._session, self._fence, [*self._left.get(name, ()), *ops])
+        self._left.pop(name, None)
 
     def auto_create(self, name: str) -> None:
         """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
@@ -164,12 +178,7 @@ class TopicAdmin:
         await self._holders.delete(topic)
         for tell in self.on_deleted:
             tell(topic.name)
-        ops: list[Op] = []
-        for index in range(len(topic.partitions)):
-            ops += [Delete(nodes.state(topic.name, index)), Delete(nodes.partition(topic.name, index))]
-        ops += [Delete(f"{nodes.topic(topic.name)}/partitions"), Delete(nodes.topic(topic.name))]
-        ops += [Delete(nodes.topic_config(topic.name)), Delete(nodes.deletion(topic.name))]
-        await write(self._session, self._fence, ops)
+        await self._write(topic.name, [*_removal(topic), Delete(nodes.deletion(topic.name))])
 
     # -- growing ---------------------------------------------------------------------------------------------------
 
@@ -188,14 +197,11 @@ class TopicAdmin:
         try:
             grown = Topic(name, topic.id, [*topic.partitions, *added], topic.config)
             first = len(topic.partitions)
-            replicas = [p.replicas for p in grown.partitions]
-            ops: list[Op] = [Set(nodes.topic(name), nodes.dump_topic(topic.id, replicas)), *_state_ops(grown, first)]
-            try:
-                await write(self._session, self._fence, ops)
-            except NoNode as problem:
-                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
-            await self._holders.open([grown], first=first, new=True)
-            self._image.put(grown)
+            ops = [_topic_op(grown), *_state_ops(grown, first)]
+            undo = [_topic_op(topic), *_state_removal(grown, first)]
+            await self._add(grown, first, ops, undo)
+        except NoNode as problem:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         finally:
             self._changing.discard(name)
         event(log, logging.INFO, "topic grown", topic=name, partitions=count, added=len(added))
@@ -241,6 +247,27 @@ def creation(topic: Topic) -> list[Op]:
         Create(f"{nodes.topic(topic.name)}/partitions"),
         *_state_ops(topic, 0),
     ]
+
+
+def _removal(topic: Topic) -> list[Op]:
+    """What takes a topic out of the store."""
+    return [
+        *_state_removal(topic, 0),
+        Delete(f"{nodes.topic(topic.name)}/partitions"),
+        Delete(nodes.topic(topic.name)),
+        Delete(nodes.topic_config(topic.name)),
+    ]
+
+
+def _topic_op(topic: Topic) -> Op:
+    return Set(nodes.topic(topic.name), nodes.dump_topic(topic.id, [p.replicas for p in topic.partitions]))
+
+
+def _state_removal(topic: Topic, first: int) -> list[Op]:
+    ops: list[Op] = []
+    for index in range(first, len(topic.partitions)):
+        ops += [Delete(nodes.state(topic.name, index)), Delete(nodes.partition(topic.name, index))]
+    return ops
 
 
 def _state_ops(topic: Topic, first: int) -> list[Op]:

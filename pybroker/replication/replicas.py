@@ -212,7 +212,8 @@ class Replicas:
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
         """Open or create this broker's replicas of these topics from partition `first` on; what fails is offline.
 
-        Each log dir has threads of its own; `new`: nothing of these partitions can be on disk."""
+        Each log dir has threads of its own. `new`: nothing of these partitions can be on disk, and none is made where
+        one cannot be: KAFKA_STORAGE_ERROR."""
         shares: dict[LogDir, list[Opening]] = {}
         opened: list[Replica] = []
         for topic in topics:
@@ -239,6 +240,9 @@ class Replicas:
                 work.append(loop.run_in_executor(self._workers, self._open_share, log_dir, share[turn::threads]))
         await asyncio.gather(*work)
         self._held.update((replica.key, replica) for replica in opened)
+        if new and (failed := next((replica for replica in opened if replica.log is None), None)):
+            await self._remove([replica.key for replica in opened])
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
         for replica in opened:
             self._publish(replica)
 
@@ -346,7 +350,9 @@ class Replicas:
 
     async def delete(self, topic: Topic) -> None:
         """Take a topic's replicas from view at once, tell those who wait, then have their files removed."""
-        keys = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+        await self._remove([TopicPartition(topic.name, index) for index in range(len(topic.partitions))])
+
+    async def _remove(self, keys: Iterable[TopicPartition]) -> None:
         gone = {key: self._held.pop(key, None) for key in keys}
         for replica in gone.values():
             if replica is not None:
@@ -366,17 +372,17 @@ class Replicas:
                     self._set_aside(key, "delete")
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
+        for log_dir in self._usable():
+            try:
+                log_dir.forget(gone.keys())
+            except OSError as problem:
+                event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
 
     def _set_aside(self, key: TopicPartition, why: str) -> None:
         """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""
         path = self.directory_of(key)
         if path is not None:
             aside = f"{path}.{uuid.uuid4().hex}-{why}"
-        for log_dir in self._usable():
-            try:
-                log_dir.forget(gone.keys())
-            except OSError as problem:
-                event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
             os.rename(path, aside)
             event(log, logging.WARNING, "directory set aside", directory=aside)
 
@@ -421,18 +427,18 @@ class Replicas:
                 failed.append(log_dir)
         return failed
 
-    def highest_producer_id(self) -> int:
-        """The highest producer id that any log has seen; -1 if none has."""
-        return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
-
-    def close_idle_files(self) -> None:
-        """Close what nobody read from since the last call."""
     def _in(self, log_dir: LogDir) -> tuple[list[core.Partition], Set[TopicPartition]]:
         """The logs of a log dir that are open, and which replicas are offline."""
         replicas = list(self)
         here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and not r.log.offline]
         return here, {r.key for r in replicas if r.log is None}
 
+    def highest_producer_id(self) -> int:
+        """The highest producer id that any log has seen; -1 if none has."""
+        return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
+
+    def close_idle_files(self) -> None:
+        """Close what nobody read from since the last call."""
         self._core.close_idle_files()
 
     def stop_cleaning(self) -> None:

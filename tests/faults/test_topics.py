@@ -1,4 +1,4 @@
-"""Topics come, change and go while the broker is killed; nothing is left of what went."""
+"""Topics come, grow, change and go while the broker is killed, or its disk is full; nothing is left of what went."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 
 from pybroker import Admin
 from pybroker.client.admin.configs import Alteration, ConfigOperation, ConfigResource, ResourceType
+from pybroker.errors import KafkaError
 from tests.faults.sequenced import Sequenced
 from tests.harness import BrokerProcess, until
 from tests.wire import Wire, batch
 
 Start = Callable[..., BrokerProcess]
+KAFKA_STORAGE_ERROR = 56
 FULL = 28  # ENOSPC
 
 
@@ -102,6 +104,44 @@ def test_starts_that_many_raise_at_once_are_all_on_record(start_broker: Start, t
     with Wire(broker.port) as w:
         starts = {index: w.list_offset(topic, -2, index)[2] for index in told}
     assert all(starts[index] >= told[index] for index in told), (starts, told)
+
+
+# -- a disk that is full -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["partition.create", "metadata.write", "segment.create"])
+def test_a_topic_that_cannot_be_made(start_broker: Start, topic: str, point: str) -> None:
+    """The client is told, nothing is left of it, and with room again the same request makes it, without a restart."""
+    broker = start_broker(failpoints=f"{point}=errno:{FULL}:1:1")
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic, 3) == KAFKA_STORAGE_ERROR
+        assert w.metadata()[1] == {}
+        assert w.create_topic(topic, 3) == 0
+        for partition in range(3):
+            assert w.produce(topic, batch([b"x"]), partition)[:2] == (0, 0)
+    kill_and_restart(broker)
+    with Wire(broker.port) as w:
+        assert {name: len(leaders) for name, leaders in w.metadata()[1].items()} == {topic: 3}
+        assert [len(w.fetch_all(topic, 0, partition)) for partition in range(3)] == [1, 1, 1]
+    assert not [line for line in broker.output().splitlines() if "unknown topics" in line or "Traceback" in line]
+
+
+def test_a_topic_that_cannot_grow(start_broker: Start, topic: str) -> None:
+    """It stays as it was, and grows once there is room."""
+    broker = start_broker(failpoints=f"partition.create=errno:{FULL}:2:1")
+    with Wire(broker.port) as w, Admin(broker.bootstrap) as admin:
+        assert w.create_topic(topic) == 0
+        with pytest.raises(KafkaError) as refused:
+            admin.create_partitions(topic, 4)
+        assert refused.value.code == KAFKA_STORAGE_ERROR
+        assert len(w.metadata()[1][topic]) == 1
+        assert w.produce(topic, batch([b"x"]))[:2] == (0, 0)
+        admin.create_partitions(topic, 3)
+        assert [w.produce(topic, batch([b"x"]), partition)[:2] for partition in (0, 1, 2)] == [(0, 1), (0, 0), (0, 0)]
+    kill_and_restart(broker)
+    with Wire(broker.port) as w:
+        assert len(w.metadata()[1][topic]) == 3
+        assert [len(w.fetch_all(topic, 0, partition)) for partition in range(3)] == [2, 1, 1]
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
