@@ -61,31 +61,28 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     return status
 
 
+cdef int trust(log_t* l, int status) noexcept nogil:
+    """Pass on what a sync came to. One that failed takes the log offline, and its log dir: the kernel tells once and
+    forgets, so that no later sync can be trusted."""
+    if status == -EIO:
+        store_i32(&l.offline, 1)
+        store_i32(&l.syncer.failed, 1)
+    return status
+
+
 cdef int sync_names(log_t* l) noexcept nogil:
     """Make the names of the log's files durable and, once, its own in the log dir. Under the flush mutex."""
     cdef char parent[PATH_BYTES]
     cdef char* slash
-    cdef int status = vfs_sync_dir(l.directory)
+    cdef int status = vfs_sync_dir(l.context.fs, l.directory)
     if status == 0 and not l.named:
         snprintf(parent, sizeof(parent), "%s", l.directory)
         slash = strrchr(parent, c"/")
         if slash != NULL:
             slash[0] = 0
-            status = vfs_sync_dir(parent)
+            status = vfs_sync_dir(l.context.fs, parent)
         l.named = status == 0
-    return status
-
-
-cdef int flush_segment(log_t* l, segment_t* s, int64_t size) noexcept nogil:
-    """Flush one segment. Under the flush mutex, pinned.
-
-    A failed sync takes the log offline, and its log dir: the kernel tells once and forgets, so that no later sync can be
-    trusted."""
-    cdef int status = segment_flush(s, size)
-    if status == -EIO:
-        store_i32(&l.offline, 1)
-        store_i32(&l.syncer.failed, 1)
-    return status
+    return trust(l, status)
 
 
 cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
@@ -107,7 +104,7 @@ cdef int seal_rolled(log_t* l) noexcept nogil:
         s = list.items[i].segment
         status = segment_seal(s, &l.context.quiesce)
         if status == 0:
-            status = flush_segment(l, s, s.size)
+            status = trust(l, segment_flush(s, s.size))
         if status == 0:
             status = sync_names(l)
         if status == 0:
@@ -207,7 +204,7 @@ cdef int flush_segments(log_t* l, const view_t* v) noexcept nogil:
     cdef int status = 0
     while status == 0 and i < load_i64(&list.count):
         s = list.items[i].segment
-        status = flush_segment(l, s, load_i64(&s.size))
+        status = trust(l, segment_flush(s, load_i64(&s.size)))
         i += 1
     return status if status != 0 else sync_names(l)
 
@@ -241,14 +238,14 @@ cdef int log_flush(log_t* l) noexcept nogil:
 cdef int sync_active(log_t* l, segment_t* s) noexcept nogil:
     """Make the active segment's data durable, and its name where that is new. Under the flush mutex, pinned."""
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
+    cdef int status = 0
     if f == NULL or vfs_sync(l.context.fs, P_SEGMENT_SYNC, f.fd) < 0:
-        store_i32(&l.offline, 1)
-        store_i32(&l.syncer.failed, 1)
-        return -EIO
+        return trust(l, -EIO)
     if l.synced_base != s.base_offset + 1:
-        l.synced_base = s.base_offset + 1
-        return sync_names(l)
-    return 0
+        status = sync_names(l)
+        if status == 0:
+            l.synced_base = s.base_offset + 1
+    return status
 
 
 cdef int log_sync(log_t* l) noexcept nogil:

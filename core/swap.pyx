@@ -42,7 +42,7 @@ cdef int decide(log_t* l, segment_t* fresh) noexcept nogil:
     """From .cleaned to .swap. On failure neither is left."""
     cdef int status = segment_rename(fresh, ".cleaned", ".swap")
     if status == 0:
-        status = vfs_sync_dir(l.directory)
+        status = vfs_sync_dir(l.context.fs, l.directory)
     if status != 0:
         segment_unlink(fresh, ".swap")
         segment_unlink(fresh, ".cleaned")
@@ -58,7 +58,7 @@ cdef int change_names(log_t* l, segments_t* list, int64_t first, int64_t count, 
     if status == 0:
         status = segment_rename(fresh, ".swap", "")
     if status == 0:
-        status = vfs_sync_dir(l.directory)
+        status = vfs_sync_dir(l.context.fs, l.directory)
     return status
 
 
@@ -147,7 +147,7 @@ cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noex
             if status < 0:
                 return status
     status = segment_rename(swap, ".swap", "")
-    return status if status != 0 else vfs_sync_dir(l.directory)
+    return status if status != 0 else vfs_sync_dir(l.context.fs, l.directory)
 
 
 cdef int swap_finish(log_t* l, int64_t base, const int64_t* bases, int64_t n) noexcept nogil:

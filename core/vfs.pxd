@@ -43,6 +43,7 @@ cdef enum point_t:
     P_CHECKPOINT_RENAME
     P_PARTITION_CREATE
     P_PARTITION_RENAME
+    P_DIRECTORY_SYNC
     POINTS
 
 cdef enum action_t:
@@ -76,7 +77,7 @@ cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil
 cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil
-cdef int vfs_sync_dir(const char* path) noexcept nogil
+cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil          # -EIO: the sync itself failed
 cdef int64_t vfs_size(int fd) noexcept nogil                               # bytes or -errno
 cdef int vfs_replace(
     vfs_t* fs, int write_point, const char* path, const void* data, size_t n, bint durable) noexcept nogil

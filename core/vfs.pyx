@@ -54,6 +54,7 @@ FAILPOINTS = (
     "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
     "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
+    "directory.sync",
 )  # fmt: skip
 assert len(FAILPOINTS) == POINTS
 
@@ -277,16 +278,18 @@ cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
     return 0 if mkdir(path, <mode_t>0o755) == 0 else -errno
 
 
-cdef int vfs_sync_dir(const char* path) noexcept nogil:
-    """Make the names in a directory durable."""
-    cdef int status = 0
+cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:
+    """Make the names in a directory durable. -EIO if the sync itself fails, for whatever reason: it is not to be trusted
+    if it is tried again."""
+    cdef int status
     cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
     if fd < 0:
         return -errno
-    if fsync(fd) != 0:
-        status = -errno
+    status = vfs_pass(fs, P_DIRECTORY_SYNC)
+    if status == 0:
+        status = fsync(fd)
     close(fd)
-    return status
+    return -EIO if status != 0 else 0
 
 
 cdef int64_t vfs_size(int fd) noexcept nogil:
@@ -325,7 +328,7 @@ cdef int vfs_replace(
     slash = strrchr(directory, c"/")
     if slash != NULL:
         slash[0] = 0
-        return vfs_sync_dir(directory)
+        return vfs_sync_dir(fs, directory)
     return 0
 
 

@@ -150,6 +150,18 @@ def test_a_sync_that_fails_takes_the_log_dir_offline(tmp_path: Path) -> None:
     stage.close()
 
 
+@pytest.mark.parametrize("after", [0, 1], ids=["of its files", "of its directory"])
+def test_a_name_that_cannot_be_made_durable(synced: Stage, after: int) -> None:
+    """Records in a file that nobody finds after a loss of power are not durable: neither the first of them is
+    acknowledged nor those behind it."""
+    synced.broker.arm("directory.sync", "errno", errno.ENOSPC, after=after)
+    client = Client(synced)
+    for value in (b"a", b"b"):
+        client.produce(batch(value))
+        assert answer(client) == (errors.KAFKA_STORAGE_ERROR, -1)
+    assert synced.log.offline
+
+
 def test_a_client_that_goes_while_the_disk_works(synced: Stage) -> None:
     """Nothing is told to nobody, and the connection is gone once the disk is done."""
     client = Client(synced)
