@@ -72,7 +72,7 @@ class EmbeddedStore(Store):
         self._thread.start()
         try:
             await opened
-        except StoreFailed:
+        except BaseException:
             self._thread = None
             raise
 

@@ -5,8 +5,13 @@ node are both one search. `creates` counts the children ever created: it numbers
 cversion is 2 * creates - children. `meta` has the last transaction's number. Journal mode WAL with synchronous=FULL:
 a commit is one write and one fsync, and a crash leaves the last commit or the one before. The exclusive lock keeps a
 second process out.
+
+Opening must write, on a full disk too: FILE-reserve keeps room for a journal, and is given up where there is no other.
+Later openings have the journal that took its place.
 """
 
+import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +41,8 @@ from .store import (
 
 APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
+JOURNAL_BYTES = 4 << 20
+"""How large the journal grows before SQLite writes it back: 1,000 pages."""
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE node (
@@ -70,20 +77,21 @@ class Tree:
         self._wall_ms = wall_ms
         if not Path(path).parent.is_dir():
             raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
+        _see_to_room(f"{path}-reserve")
         self._sql = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
         try:
             self._open()
+            self.zxid: int = self._one("SELECT value FROM meta WHERE name = 'zxid'")[0]
+            self._durable_zxid = self.zxid
+            for (owner,) in self._sql.execute("SELECT DISTINCT owner FROM node WHERE owner != 0").fetchall():
+                self.end_session(owner)
+            self.commit()
         except sqlite3.Error as error:
             self._sql.close()
             raise StoreFailed(detail=f"the coordination store {path} {_why(error)}") from None
         except StoreFailed:
             self._sql.close()
             raise
-        self.zxid: int = self._one("SELECT value FROM meta WHERE name = 'zxid'")[0]
-        self._durable_zxid = self.zxid
-        for (owner,) in self._sql.execute("SELECT DISTINCT owner FROM node WHERE owner != 0").fetchall():
-            self.end_session(owner)
-        self.commit()
 
     def _open(self) -> None:
         self._sql.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -101,6 +109,8 @@ class Tree:
         (checked,) = self._one("PRAGMA quick_check(1)")
         if checked != "ok":
             raise StoreFailed(detail=f"the coordination store {self.path} is damaged: {' '.join(checked.split())}")
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._one("PRAGMA wal_checkpoint(RESTART)")  # what a killed process left of its journal is used again
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         row: tuple[Any, ...] = self._sql.execute(sql).fetchone()
@@ -255,6 +265,17 @@ class Tree:
             "UPDATE node SET creates = creates + ?, children = children + ?, pzxid = ? WHERE parent = ? AND name = ?",
             (created, children, zxid, *split(parent)),
         )
+
+
+def _see_to_room(reserve: str) -> None:
+    """Keep a journal's room in a file, or give it up where the disk has no more than that."""
+    disk = os.statvfs(os.path.dirname(reserve) or ".")
+    if disk.f_bavail * disk.f_frsize < JOURNAL_BYTES:
+        with contextlib.suppress(OSError):
+            os.unlink(reserve)
+    elif not os.path.exists(reserve):
+        with contextlib.suppress(OSError), open(reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, JOURNAL_BYTES)
 
 
 def _why(error: sqlite3.Error) -> str:

@@ -56,6 +56,8 @@ POOL_BYTES = 512 << 20
 """What requests may hold in memory where queued.max.request.bytes says nothing."""
 FINISH_SECONDS = 30.0
 """How long running requests have at a stop."""
+FAREWELL_SECONDS = 3.0
+"""How long the store has for the end of the session; where it cannot write, it does that when it is opened again."""
 
 Table = Mapping[int, Handler]
 """API key to handler."""
@@ -333,7 +335,7 @@ class Broker:
             self._workers.shutdown()
         with contextlib.suppress(StoreError):
             if self._session is not None:
-                await self._session.close()
+                await asyncio.wait([self._session.close()], timeout=FAREWELL_SECONDS)
             if self._store is not None:
                 await self._store.close()
         for log_dir in self._dirs:

@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import StoreFailed, WatchEvent
-from pybroker.coordination.tree import Tree
+from pybroker.coordination.tree import JOURNAL_BYTES, Tree
 from tests.coordination.conftest import TIMEOUT_MS, on_the_thread, opened
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -204,6 +205,41 @@ async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(embedded: Em
     _, created = await session.create("/large", b"x" * 100_000)
     assert created.czxid > (await small).mzxid
     assert len(heard) == 1
+
+
+async def test_an_opening_that_cannot_write_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one, with room again, opens; a store that did not open can be closed."""
+
+    def full(tree: Tree) -> None:
+        problem = sqlite3.OperationalError("database or disk is full")
+        problem.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise problem
+
+    file = tmp_path / "store.db"
+    store = EmbeddedStore(str(file))
+    with monkeypatch.context() as patched:
+        patched.setattr(Tree, "commit", full)
+        with pytest.raises(StoreFailed, match="cannot be opened: database or disk is full"):
+            await store.open()
+    await asyncio.wait_for(store.close(), 10)
+    async with opened(file):
+        pass
+
+
+async def test_room_for_a_journal_is_kept_until_there_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening writes, and has room for it on a full disk: the file that kept it is gone, until the disk has more."""
+    file, reserve = tmp_path / "store.db", tmp_path / "store.db-reserve"
+    async with opened(file):
+        assert reserve.stat().st_blocks * 512 >= JOURNAL_BYTES
+    with monkeypatch.context() as patched:
+        patched.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=4096))
+        for _ in range(2):
+            async with opened(file):
+                assert not reserve.exists()
+    async with opened(file):
+        assert reserve.exists()
 
 
 async def test_a_session_whose_store_fails_is_ended_once_it_works(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import shutil
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.tree import Tree
 from pybroker.errors import KafkaError
 from pybroker.server.broker import STORE_FILE
 from tests.server.live import Live, Wire, batch, values
@@ -190,6 +193,22 @@ async def test_checkpoints_are_written_at_intervals(live: Live) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert (live.data_dir / RECOVERY).exists()
+
+
+async def test_a_stop_does_not_wait_for_a_store_that_cannot_write(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk; what it had to write, the next start does."""
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    await filled(live)
+    with monkeypatch.context() as patched:
+        patched.setattr("pybroker.server.broker.FAREWELL_SECONDS", 0.1)
+        patched.setattr(Tree, "end_session", full)
+        async with asyncio.timeout(20):
+            await live.stop()
+    await live.start()
+    assert await read(live) == [b"0", b"1", b"2"]
 
 
 # -- what is found -----------------------------------------------------------------------------------------------------
