@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -62,7 +62,7 @@ class LogDir:
         self.placed = 0  # partitions that lie here
         self.write: Callable[[str, bytes], None] = core.write_atomic
         self._written: dict[str, str] = {}
-        self._recording = {name: threading.Lock() for name in checkpoints.OFFSET_FILES}
+        self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
         self._lock = -1
 
     # -- taking it -------------------------------------------------------------------------------------------------
@@ -162,14 +162,19 @@ class LogDir:
 
         self._record(checkpoints.RECOVERY_POINTS, held, safe)
 
-    def record_log_starts(self, held: Held) -> None:
-        """Write the log starts that DeleteRecords raised into a segment; the others are told by the first segment."""
+    def record_log_starts(self, held: Held, raised: Mapping[core.Partition, int]) -> None:
+        """Write the log starts that lie in a segment; the others are told by the first segment. Those that are to be
+        `raised` are so once they are written: who has seen a log start will never see a lower one."""
 
-        def raised(partition: core.Partition) -> int | None:
-            start = partition.log_start_offset
-            return start if start > partition.segments()[0][0] else None
+        def start(partition: core.Partition) -> int | None:
+            offset = max(partition.log_start_offset, raised.get(partition, 0))
+            return offset if offset > partition.segments()[0][0] else None
 
-        self._record(checkpoints.LOG_STARTS, held, raised)
+        with self._recording[checkpoints.LOG_STARTS]:
+            self._record(checkpoints.LOG_STARTS, held, start)
+            for partition, offset in raised.items():
+                if self.recorded[checkpoints.LOG_STARTS].get(_key(partition), -1) >= offset:
+                    partition.set_log_start(offset)
 
     def record_high_watermarks(self, held: Held) -> None:
         self._record(checkpoints.HIGH_WATERMARKS, held, lambda partition: partition.high_watermark)

@@ -409,9 +409,9 @@ class Replicas:
     def record_recovery_points(self) -> None:
         self._record(LogDir.record_recovery_points)
 
-    def record_log_starts(self) -> list[LogDir]:
-        """Write them down; the log dirs where that failed."""
-        return self._record(LogDir.record_log_starts)
+    def record_log_starts(self, raised: Mapping[core.Partition, int]) -> list[LogDir]:
+        """Write them down, and raise those that are to be `raised`; the log dirs where that failed."""
+        return self._record(functools.partial(LogDir.record_log_starts, raised=raised))
 
     def record_high_watermarks(self) -> None:
         self._record(LogDir.record_high_watermarks)
@@ -428,10 +428,11 @@ class Replicas:
         return failed
 
     def _in(self, log_dir: LogDir) -> tuple[list[core.Partition], Set[TopicPartition]]:
-        """The logs of a log dir that are open, and which replicas are offline."""
+        """The logs of a log dir that are in use, and which replicas are offline."""
         replicas = list(self)
-        here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and not r.log.offline]
-        return here, {r.key for r in replicas if r.log is None}
+        offline = {r.key for r in replicas if r.log is None or r.log.offline}
+        here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and r.key not in offline]
+        return here, offline
 
     def highest_producer_id(self) -> int:
         """The highest producer id that any log has seen; -1 if none has."""
@@ -449,7 +450,7 @@ class Replicas:
     def close(self) -> list[LogDir]:
         """Flush and close every log, and record it; the log dirs where all of that went well. Waits for the disk."""
         list(self._workers.map(_flush, self))
-        self.record_log_starts()
+        self.record_log_starts({})
         self.record_recovery_points()
         self.record_high_watermarks()
         troubled = {r.directory for r in self if r.log is None or r.log.offline}

@@ -87,7 +87,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
         Chore(
             "log-start-checkpoint",
             config["log.flush.start.offset.checkpoint.interval.ms"],
-            replicas.record_log_starts,
+            lambda: replicas.record_log_starts({}),
         ),
         Chore("idle-files", IDLE_FILES_MS, replicas.close_idle_files),
         Chore("flush", config["log.flush.scheduler.interval.ms"], Flusher(replicas).turn),

@@ -148,5 +148,21 @@ async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wir
     live.broker.replicas.arm("checkpoint.write", errno.ENOSPC, 1)
     refused = await delete_records(wire, "t", 1)
     assert (refused.error_code, refused.low_watermark) == (errors.KAFKA_STORAGE_ERROR, -1)
+    assert live.broker.replicas.leader("t", 0).partition().log_start_offset == 0  # nobody saw what a crash would undo
     assert (await delete_records(wire, "t", 1)).low_watermark == 1
     assert (live.data_dir / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+
+
+async def test_what_is_recorded_of_a_log_outlives_its_disk(live: Live, wire: Wire) -> None:
+    """A sync fails and takes the log dir offline: no start is raised there any more, and the one on record stays."""
+    await wire.create("t", flush_messages="1")
+    for _ in range(3):
+        await wire.produce("t", batch(b"v"))
+    assert (await delete_records(wire, "t", 2)).low_watermark == 2
+    assert live.broker is not None and live.broker.replicas is not None
+    live.broker.replicas.arm("segment.sync", errno.EIO, 1)
+    assert (await wire.produce("t", batch(b"v"))).error_code == errors.KAFKA_STORAGE_ERROR
+    refused = await delete_records(wire, "t", 3)
+    assert (refused.error_code, refused.low_watermark) == (errors.KAFKA_STORAGE_ERROR, -1)
+    await live.restart()
+    assert live.broker.replicas.leader("t", 0).partition().log_start_offset == 2

@@ -1,7 +1,6 @@
 """DeleteRecords: raise the first offset of a log; what lies before it is never served again (KIP-107)."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from pybroker import core, errors
@@ -9,7 +8,7 @@ from pybroker.cluster.caller import Call
 from pybroker.cluster.image import INTERNAL_TOPICS
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.replication.replicas import Replicas
+from pybroker.replication.replicas import Replica, Replicas
 
 
 class DeleteRecords:
@@ -17,36 +16,47 @@ class DeleteRecords:
         self._replicas = replicas
 
     async def __call__(self, request: Any, call: Call) -> Any:
-        """A raised log start is on disk before it is told: it never goes back."""
+        """A raised log start is on disk before anybody sees it: it never goes back."""
         kind = m.DeleteRecordsResponse.Topics
         response = m.DeleteRecordsResponse()
+        raised: dict[core.Partition, int] = {}
+        raising: list[tuple[Replica, Any]] = []
         for topic in request.topics:
             answers = []
             for asked in topic.partitions:
                 answer = kind.Partitions(partition_index=asked.partition_index, low_watermark=-1)
                 try:
-                    raise_start = self._raiser(topic.name, asked.partition_index, asked.offset)
-                    answer.low_watermark = await asyncio.to_thread(raise_start)
-                except (KafkaError, core.LogError, OSError) as problem:
-                    answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+                    replica = self._deletable(topic.name, asked.partition_index)
+                    log = replica.partition()
+                    raised[log] = max(raised.get(log, 0), _start(log, asked.offset))
+                    raising.append((replica, answer))
+                except KafkaError as problem:
+                    answer.error_code = problem.code
                 answers.append(answer)
             response.topics.append(kind(name=topic.name, partitions=answers))
-        unwritten = await asyncio.to_thread(self._replicas.record_log_starts)
-        for topic in response.topics:
-            for answer in topic.partitions:
-                replica = self._replicas.get(topic.name, answer.partition_index)
-                if answer.error_code == errors.NONE and replica is not None and replica.directory in unwritten:
-                    answer.error_code, answer.low_watermark = errors.KAFKA_STORAGE_ERROR, -1  # a crash may undo it
+        unwritten = await asyncio.to_thread(self._replicas.record_log_starts, raised)
+        for replica, answer in raising:
+            if replica.log is None or replica.log.offline or replica.directory in unwritten:
+                answer.error_code = errors.KAFKA_STORAGE_ERROR
+            else:
+                answer.low_watermark = replica.log.log_start_offset
         return response
 
-    def _raiser(self, topic: str, partition: int, offset: int) -> Callable[[], int]:
+    def _deletable(self, topic: str, partition: int) -> Replica:
         if topic in INTERNAL_TOPICS:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{topic} is cut by brokers only")
         replica = self._replicas.leader(topic, partition)
         if "delete" not in replica.config["cleanup.policy"]:
             raise KafkaError(errors.POLICY_VIOLATION, f"the cleanup.policy of {topic} does not allow deletion")
-        log = replica.partition()
-        return lambda: log.set_log_start(offset)
+        return replica
+
+
+def _start(log: core.Partition, offset: int) -> int:
+    """The log start that is asked for, -1 being the high watermark. Raises OFFSET_OUT_OF_RANGE."""
+    high_watermark = log.high_watermark
+    if not -1 <= offset <= high_watermark:
+        raise KafkaError(errors.OFFSET_OUT_OF_RANGE, f"{offset} is past the high watermark, {high_watermark}")
+    return high_watermark if offset == -1 else offset
 
 
 def failed(request: Any, code: int, message: str) -> Any:
