@@ -100,7 +100,7 @@ class LogDir:
         if mark.exists():
             self.clean = not torn  # who tore that checkpoint may have torn more
             mark.unlink()
-            self._sync()
+            self.sync()
 
     def _read(self, name: str) -> str | None:
         try:
@@ -108,7 +108,8 @@ class LogDir:
         except FileNotFoundError:
             return None
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
+        """Make the names in it durable. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

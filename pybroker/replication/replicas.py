@@ -374,9 +374,10 @@ class Replicas:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
         for log_dir in self._usable():
             try:
+                log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
                 log_dir.forget(gone.keys())
             except OSError as problem:
-                event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
+                event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
 
     def _set_aside(self, key: TopicPartition, why: str) -> None:
         """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""

@@ -1,0 +1,147 @@
+"""Loss of power, the worst that POSIX allows: what was never synced is gone, what was promised is not.
+
+A preloaded library keeps what each sync made durable (powercut.c), and the next life begins with that alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sequenced import Sequenced
+from tests.harness import BrokerProcess, free_port, until
+from tests.wire import Wire, batch
+
+SOURCE = Path(__file__).with_name("powercut.c")
+DURABLE = {"flush.messages": "1", "segment.bytes": "3000"}
+WRITERS = 6
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("powercut") / "powercut.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", made, SOURCE, "-ldl"], check=True)
+    return made
+
+
+class Plugged(BrokerProcess):
+    """A broker that can lose its power; each life has a directory of its own, of what the last one left on disk."""
+
+    def __init__(self, home: Path, library: Path) -> None:
+        super().__init__(home / "life-0", free_port(), {"log.retention.check.interval.ms": 200})
+        self._home, self._library, self._lives = home, library, 0
+        self.data_dir.mkdir()
+
+    def environment(self) -> Mapping[str, str]:
+        kept = self._home / f"durable-{self._lives}"
+        kept.mkdir()
+        names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self.data_dir, "POWERCUT_DURABLE": kept}
+        return {**super().environment(), **{name: str(path) for name, path in names.items()}}
+
+    def lose_power(self) -> None:
+        """End at once, and begin again with what is on disk."""
+        self.kill()
+        kept = self._home / f"durable-{self._lives}"
+        self._lives += 1
+        self.data_dir = self._home / f"life-{self._lives}"
+        rebuild(kept, (kept / "root").read_text(), self.data_dir)
+        self.restart()
+
+
+def rebuild(kept: Path, identity: str, to: Path) -> None:
+    """Make a directory with what is on disk of it; a file that was never synced has a name at most."""
+    to.mkdir()
+    listing = kept / identity
+    for line in listing.read_text().splitlines() if listing.exists() else ():
+        kind, child, name = line.split(" ", 2)
+        if kind == "d":
+            rebuild(kept, child, to / name)
+        elif (kept / child).exists():
+            shutil.copy(kept / child, to / name)
+        else:
+            (to / name).touch()
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, library: Path) -> Iterator[Plugged]:
+    broker = Plugged(tmp_path, library)
+    with broker:
+        yield broker
+
+
+def test_what_no_class_promises_is_gone(plugged: Plugged, topic: str) -> None:
+    """Of a topic in the page cache's class nothing is left but the topic: this is a loss of power, and no kill."""
+    with Wire(plugged.port) as w:
+        assert w.create_topic(topic) == 0
+    Sequenced(plugged, topic).send_range(0, 20)
+    plugged.lose_power()
+    with Wire(plugged.port) as w:
+        assert w.list_offset(topic, -1)[2] == 0
+        assert w.produce(topic, batch([b"x"]))[:2] == (0, 0)
+
+
+def test_group_commit_keeps_what_it_acknowledged(plugged: Plugged, topic: str) -> None:
+    """Several connections to several partitions, segments that roll, three lives: each record at its offset, and an
+    idempotent producer goes on where it was."""
+    with Wire(plugged.port) as w:
+        assert w.create_topic(topic, 3, DURABLE) == 0
+    told: dict[tuple[int, int], bytes] = {}
+    producer = Sequenced(plugged, topic, pad=100)
+    for life in range(3):
+        ending = threading.Event()
+
+        def write(writer: int, life: int = life, ending: threading.Event = ending) -> None:
+            try:
+                with Wire(plugged.port) as w:
+                    for n in range(10_000):
+                        if ending.is_set():
+                            return
+                        value = b"%d %d %d " % (life, writer, n) + b"." * 100
+                        produced = w.produce(topic, batch([value]), 1 + writer % 2)
+                        assert produced.error == 0
+                        told[1 + writer % 2, produced.base_offset] = value
+            except ConnectionError:
+                pass
+
+        before = len(told)
+        writers = [threading.Thread(target=write, args=(n,)) for n in range(WRITERS)]
+        for thread in writers:
+            thread.start()
+        producer.send_range(max(0, 30 * life - 4), 30 * life + 30)
+        until("enough is acknowledged", lambda before=before: len(told) > before + 150)
+        plugged.lose_power()
+        ending.set()
+        for thread in writers:
+            thread.join()
+        producer.assert_stored(30 * life + 30)
+        with Wire(plugged.port) as w:
+            for partition in (1, 2):
+                found = {b.base_offset: b.data for b in w.fetch_all(topic, 0, partition)}
+                lost = [o for (p, o), value in told.items() if p == partition and value not in found.get(o, b"")]
+                assert not lost
+
+
+def test_what_was_decided_stays_decided(plugged: Plugged, topic: str) -> None:
+    """A topic that was made is there, one that was deleted is not, and a log start that was raised never goes back."""
+    kept, gone = topic + "-kept", topic + "-gone"
+    with Wire(plugged.port) as w:
+        for name in (kept, gone):
+            assert w.create_topic(name, 2, DURABLE) == 0
+            for _ in range(60):
+                assert w.produce(name, batch([b"." * 200])).error == 0
+        assert w.delete_records(kept, 40) == (0, 40)
+        assert w.delete_topic(gone) == 0
+    for _ in range(2):
+        plugged.lose_power()
+        with Wire(plugged.port) as w:
+            assert {name: len(leaders) for name, leaders in w.metadata()[1].items()} == {kept: 2}
+            assert [w.list_offset(kept, at)[2] for at in (-2, -1)] == [40, 60]
+            assert [b.base_offset for b in w.fetch_all(kept, 40)] == list(range(40, 60))
+    assert "Traceback" not in plugged.output()
+    assert not [name for name in os.listdir(plugged.data_dir) if name.startswith(gone) and not name.endswith("-delete")]
