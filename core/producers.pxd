@@ -11,6 +11,7 @@ cdef enum:
 cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil
 cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil
+cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil
 cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil
 cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil

@@ -3,7 +3,8 @@
 A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end, of a
 log without producers too: where there is none, one was lost), and holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
 five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
-an older one, but for one from before the log's first segment; with none the replay begins there.
+an older one, but for one from before the log's first segment; with none the replay begins there, and producers that
+wrote nothing since come from the newest of all.
 """
 
 from libc.errno cimport ENOMEM
@@ -19,8 +20,8 @@ from pybroker.core.index cimport entry_t, index_floor_value
 from pybroker.core.log cimport SNAPSHOTS_KEPT, log_t, pending_t, segments_floor, segments_t
 from pybroker.core.segment cimport PATH_BYTES, files_t, segment_files, segment_t
 from pybroker.core.sequence cimport (
-    SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_free, sequence_init, sequence_load, sequence_marker,
-    sequence_merge, sequence_t, sequence_update,
+    SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_adopt, sequence_free, sequence_init, sequence_load,
+    sequence_marker, sequence_merge, sequence_t, sequence_update,
 )
 from pybroker.core.vfs cimport (
     P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
@@ -163,6 +164,27 @@ cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
     return w.segment.base_offset
 
 
+cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
+    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none. `torn`: a newer one
+    was there, but not whole."""
+    cdef int64_t offset = newest_snapshot(l, at_most)
+    cdef uint8_t* data = NULL
+    cdef size_t n = 0
+    cdef int status
+    torn[0] = False
+    while offset >= first:
+        data = NULL
+        status = read_whole(l, offset, &data, &n)
+        if status == 0:
+            status = sequence_load(into, data, n)
+        free(data)
+        if status == 0:
+            break
+        torn[0] = True
+        offset = newest_snapshot(l, offset - 1)
+    return offset
+
+
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil:
     """Forget all producers and take the newest whole snapshot in [first, offset]; its offset, or -1 if there is none.
 
@@ -170,23 +192,10 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     there, but not whole."""
     cdef int64_t highest = l.producers.highest_id
     cdef sequence_t tail
-    cdef uint8_t* data = NULL
-    cdef size_t n = 0
     cdef int status
     sequence_free(&l.producers)
     l.producers.highest_id = highest
-    torn[0] = False
-    loaded[0] = newest_snapshot(l, offset)
-    while loaded[0] >= first:
-        data = NULL
-        status = read_whole(l, loaded[0], &data, &n)
-        if status == 0:
-            status = sequence_load(&l.producers, data, n)
-        free(data)
-        if status == 0:
-            break
-        torn[0] = True
-        loaded[0] = newest_snapshot(l, loaded[0] - 1)
+    loaded[0] = load_newest(l, first, offset, &l.producers, torn)
     if loaded[0] < first:
         loaded[0] = -1
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
@@ -196,6 +205,20 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     if status == 0:
         sequence_merge(&l.producers, &tail)
     sequence_free(&tail)
+    return status
+
+
+cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
+    """The producers of a log whose head is gone, and which was replayed from its first segment to its end: whoever wrote
+    nothing in it is as the newest snapshot says. Those of what lay past the end, and was lost, are removed first."""
+    cdef sequence_t older
+    cdef bint torn
+    cdef int status = 0
+    producers_prune(l, end)
+    sequence_init(&older)
+    if load_newest(l, 0, end, &older, &torn) >= 0:
+        status = sequence_adopt(&l.producers, &older)
+    sequence_free(&older)
     return status
 
 

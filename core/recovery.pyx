@@ -20,7 +20,7 @@ from pybroker.core.index cimport (
 )
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
-from pybroker.core.producers cimport producers_load, producers_replay, producers_see, producers_tail
+from pybroker.core.producers cimport producers_adopt, producers_load, producers_replay, producers_see, producers_tail
 from pybroker.core.segment cimport (
     PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
     segment_open, segment_path, segment_seal, segment_t, segment_times, segment_unlink,
@@ -414,6 +414,8 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
         i += 1
     free(c.buffer)
     end[0] = c.expected
+    if status == 0 and loaded < 0 and bases[0] > 0:
+        status = producers_adopt(l, c.expected)
     return status
 
 

@@ -316,6 +316,19 @@ cdef void sequence_merge(sequence_t* s, sequence_t* tail) noexcept nogil:
             e.window = tail.table[i].window
 
 
+cdef int sequence_adopt(sequence_t* s, const sequence_t* older) noexcept nogil:
+    """Add the producers of an older state that are not known; of the others nothing is taken."""
+    cdef int32_t i
+    cdef producer_t* e
+    for i in range(older.capacity):
+        if older.table[i].id >= 0 and sequence_find(s, older.table[i].id) == NULL:
+            e = enter(s, older.table[i].id, older.table[i].epoch)
+            if e == NULL:
+                return -ENOMEM
+            e[0] = older.table[i]
+    return 0
+
+
 def read_snapshot(str path) -> list:
     """The entries of a producer .snapshot file, in the order of the file; LogError(2) if it is not whole."""
     cdef bytes data

@@ -375,3 +375,19 @@ def test_few_snapshots_are_kept(tmp_path: Path) -> None:
     assert len(home.files(".log")) == 20
     assert len(home.files(".snapshot")) <= 4
     home.crash()
+
+
+def test_a_producer_whose_batches_retention_removed_is_known_after_a_crash(tmp_path: Path) -> None:
+    """Its last batch went with the head of the log; all that tells of it then is the newest snapshot."""
+    home = Home(tmp_path, {"segment.bytes": 1000, "retention.bytes": 8000, "file.delete.delay.ms": 0})
+    home.open(flush_idle_ms=1)
+    assert send(home.partition, 0, pid=1) == 0
+    for n in range(200):
+        send(home.partition, n, pid=2)
+    home.partition.flush()
+    assert home.partition.enforce_retention(NOW) > 0
+    assert home.partition.segment_count > 5
+    assert is_duplicate(home.partition, 0, pid=1)
+    home.reopen(clean=False)
+    assert is_duplicate(home.partition, 0, pid=1)
+    assert [is_duplicate(home.partition, n, pid=2) for n in (199, 195, 200)] == [True, True, False]
