@@ -6,6 +6,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strcmp, strdup
 
+from pybroker.core.atomic cimport store_i32
 from pybroker.core.quiesce cimport (
     collect, pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     quiesce_destroy, quiesce_init,
@@ -142,7 +143,7 @@ cdef work_t* context_next(context_t* c) noexcept nogil:
 cdef void context_stop(context_t* c) noexcept nogil:
     cdef syncer_t* s
     pthread_mutex_lock(&c.lock)
-    c.stopping = 1
+    store_i32(&c.stopping, 1)    # the flusher looks at it without the lock
     s = c.syncers
     pthread_cond_signal(&c.wake)
     pthread_mutex_unlock(&c.lock)

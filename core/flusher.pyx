@@ -334,13 +334,15 @@ cdef void flusher_run(context_t* c) noexcept nogil:
     """The flusher's thread: work until the context stops and nothing is left."""
     cdef work_t* w
     cdef int64_t now, looked = 0
+    cdef bint stops
     while True:
+        stops = load_i32(&c.stopping)  # before the look at the queue: into which nothing comes after it
         w = context_next(c)
         if w != NULL:
             flusher_work(<log_t*>w.owner)
             log_drop(<log_t*>w.owner)
             collect(&c.quiesce)
-        elif load_i32(&c.stopping):
+        elif stops:
             return
         now = monotonic_ms()
         if now - looked >= c.idle_ms:
