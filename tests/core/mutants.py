@@ -21,7 +21,7 @@ VERSIONS = {PRODUCE: range(3, 14), FETCH: range(4, 18)}
 FLEXIBLE = {PRODUCE: 9, FETCH: 12}
 IDS = 13
 WIDTHS = {"i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q", "len16": ">h", "len32": ">i"}
-ATTRIBUTES_AT, CRC_AT = 21, 17
+ATTRIBUTES_AT, CRC_AT, HEADER_BYTES = 21, 17, 61
 HEADER_FIELDS = {0: ">q", 8: ">i", 12: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q", 51: ">h",
                  53: ">i", 57: ">i"}  # fmt: skip
 """Of a batch, by where they stand: base offset, length, leader epoch, magic, attributes, last offset delta, base and
@@ -202,9 +202,9 @@ def spoil_tags(_: Piece, rng: random.Random) -> Piece:
 def spoil_batch(piece: Piece, rng: random.Random) -> Piece:
     """A few of its bytes, or fields of its header; mostly with the checksum made right, or nothing behind it would be
     looked at."""
-    data = bytearray(piece.data)
+    data = bytearray(piece.data or b"\0")  # it may have been cut before
     for _ in range(rng.randint(1, 3)):
-        if rng.random() < 0.4:
+        if rng.random() < 0.4 and len(data) >= HEADER_BYTES:
             at, layout = rng.choice([*HEADER_FIELDS.items()])
             top = (1 << 8 * struct.calcsize(layout) - 1) - 1
             struct.pack_into(layout, data, at, rng.choice([0, -1, 1, top, -top - 1, rng.randint(-top, top)]))
