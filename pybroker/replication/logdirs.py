@@ -69,7 +69,10 @@ class LogDir:
 
     def open(self) -> None:
         """Create it if need be, lock it and read whose it is. Raises StartError; OSError where the disk fails."""
+        absent = [path for path in (Path(self.path), *Path(self.path).parents) if not path.exists()]
         os.makedirs(self.path, exist_ok=True)
+        for path in absent:
+            _sync_names(path.parent)
         self._take_lock()
         try:
             text = self._read(checkpoints.META)
@@ -110,11 +113,7 @@ class LogDir:
 
     def sync(self) -> None:
         """Make the names in it durable. Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_names(self.path)
 
     def claim(self, meta: Meta) -> None:
         """Record whose it is from now on, if it was nobody's."""
@@ -220,6 +219,14 @@ class LogDir:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _sync_names(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _key(partition: core.Partition) -> TopicPartition:

@@ -31,17 +31,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Plugged(BrokerProcess):
-    """A broker that can lose its power; each life has a directory of its own, of what the last one left on disk."""
+    """A broker that can lose its power; each life has a disk of its own, with what the last one left on its."""
 
     def __init__(self, home: Path, library: Path) -> None:
-        super().__init__(home / "life-0", free_port(), {"log.retention.check.interval.ms": 200})
+        super().__init__(home / "disk-0" / "new" / "data", free_port(), {"log.retention.check.interval.ms": 200})
         self._home, self._library, self._lives = home, library, 0
-        self.data_dir.mkdir()
+        self._disk.mkdir()
+
+    @property
+    def _disk(self) -> Path:
+        return self._home / f"disk-{self._lives}"
 
     def environment(self) -> Mapping[str, str]:
         kept = self._home / f"durable-{self._lives}"
         kept.mkdir()
-        names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self.data_dir, "POWERCUT_DURABLE": kept}
+        names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self._disk, "POWERCUT_DURABLE": kept}
         return {**super().environment(), **{name: str(path) for name, path in names.items()}}
 
     def lose_power(self) -> None:
@@ -49,8 +53,8 @@ class Plugged(BrokerProcess):
         self.kill()
         kept = self._home / f"durable-{self._lives}"
         self._lives += 1
-        self.data_dir = self._home / f"life-{self._lives}"
-        rebuild(kept, (kept / "root").read_text(), self.data_dir)
+        rebuild(kept, (kept / "root").read_text(), self._disk)
+        self.data_dir = self._disk / "new" / "data"
         self.restart()
 
 
