@@ -364,7 +364,6 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         sent -= c.bytes_out
         if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
-            c.is_ready = 0
         sent += c.bytes_out
         if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
             close_conn(r, c, "")
