@@ -27,7 +27,7 @@ from pybroker.protocol.compression import decompress
 from pybroker.protocol.records import HEADER_BYTES
 
 CHUNK_BYTES: Final = 1 << 20
-"""Read at once; a batch that is larger gets a buffer of its size."""
+"""Read at once, and decoded while it lies in a core's cache; a batch that is larger gets a buffer of its size."""
 
 BATCH_ROWS: Final = 1 << 16
 
@@ -85,13 +85,44 @@ def _floor(path: Path, key: int, value: str) -> int:
     return max(0, int(entries[value][place - 1])) if place else 0
 
 
+def position_of(file: int, index: Path, base: int, offset: int) -> int:
+    """A position at or before the batch with `offset` in the open segment that begins with `base`, by its index file.
+
+    The beginning where the index does not help: it is missing, or names what is no batch at or before the offset."""
+    position = _floor(index, min(offset - base, 0x7FFFFFFF), "position") if offset > base else 0
+    head = os.pread(file, HEADER_BYTES, position) if position else b""
+    sound = len(head) == HEADER_BYTES and head[16] == 2 and base <= int.from_bytes(head[:8], "big") <= offset
+    return position if sound else 0
+
+
+class Chunk:
+    """The buffer that segments are read through, one read after the other; a batch that is larger gets a larger one."""
+
+    def __init__(self, size_bytes: int = CHUNK_BYTES) -> None:
+        self._buffer = bytearray(size_bytes)
+
+    def read(self, file: int, position: int) -> memoryview | None:
+        """The bytes from a batch's start on, that batch at least; None where the file ends before it does."""
+        while True:
+            view = memoryview(self._buffer)
+            size = os.preadv(file, [view], position)
+            if size < HEADER_BYTES:
+                return None
+            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
+            if wanted <= size:
+                return view[:size]
+            if wanted > os.fstat(file).st_size - position:
+                return None
+            self._buffer = bytearray(wanted)
+
+
 class LogFiles:
     """The segments of one partition's directory, read as feeds from an offset on."""
 
     def __init__(self, path: str | os.PathLike[str], *, check_crcs: bool = True) -> None:
         self.path = Path(path)
         self._check_crcs = check_crcs
-        self._chunk = bytearray(CHUNK_BYTES)
+        self._chunk = Chunk()
         if not self.segments():
             raise FileNotFoundError(f"{self.path} has no segments: a partition's directory has files like {0:020}.log")
 
@@ -149,11 +180,7 @@ class LogFiles:
 
     def _feeds(self, file: int, base: int, offset: int, end: int | None, sealed: bool) -> Iterator[Feed]:
         """The batches of one segment, as much as the buffer holds at once."""
-        position = 0
-        if offset > base:
-            position = _floor(self._file(base, ".index"), min(offset - base, 0x7FFFFFFF), "position")
-            if not self._begins_at(file, position, base, offset):
-                position = 0
+        position = position_of(file, self._file(base, ".index"), base, offset)
         while (data := self._read(file, base, position, sealed)) is not None:
             feed = Feed(data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True)
             yield feed
@@ -162,30 +189,15 @@ class LogFiles:
             if not feed.position or offset == end:
                 return
 
-    def _begins_at(self, file: int, position: int, base: int, offset: int) -> bool:
-        """Whether what the index names looks like a batch at or before the offset."""
-        head = os.pread(file, HEADER_BYTES, position)
-        return len(head) == HEADER_BYTES and head[16] == 2 and base <= int.from_bytes(head[:8], "big") <= offset
-
     def _read(self, file: int, base: int, position: int, sealed: bool) -> memoryview | None:
         """The next bytes of the file, a whole batch at least; None at the end of what was written."""
-        while True:
-            view = memoryview(self._chunk)
-            size = os.preadv(file, [view], position)
-            if size == 0:
-                return None
-            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
-            if size >= _FRAME_BYTES and wanted <= size:
-                return view[:size]
-            left = os.fstat(file).st_size - position
-            if size < _FRAME_BYTES or wanted > left:
-                if sealed:
-                    raise LogError(
-                        CORRUPT_MESSAGE,
-                        f"{self._file(base, '.log')}: the batch at byte {position} is cut: {left} bytes",
-                    )
-                return None
-            self._chunk = bytearray(wanted)
+        data = self._chunk.read(file, position)
+        left = os.fstat(file).st_size - position if data is None and sealed else 0
+        if left > 0:
+            raise LogError(
+                CORRUPT_MESSAGE, f"{self._file(base, '.log')}: the batch at byte {position} is cut: {left} bytes"
+            )
+        return data
 
     # -- by time -------------------------------------------------------------------------------------------------------
 

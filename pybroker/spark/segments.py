@@ -4,30 +4,21 @@ A partition's directory has its records in files named after their first offset.
 before it change no more, but retention may remove them and compaction may put another in their place. So a file is read
 from its open descriptor, which outlives both, with pread, for which a file that gets shorter is the end and no signal.
 Whatever is not there as expected, the broker is asked for: this path only ever saves it work.
-
-An index entry is two i32, big-endian: offset less the segment's first, and the position of the batch that ends there or
-begins before; ascending (Kafka's OffsetIndex).
 """
 
 import contextlib
 import os
-import struct
 from base64 import urlsafe_b64decode
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pybroker.client.segments import CHUNK_BYTES, Chunk, position_of
 from pybroker.core import Feed
-from pybroker.protocol.records import HEADER_BYTES
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
 
-_ENTRY: Final = struct.Struct(">ii")
-CHUNK_BYTES: Final = 1 << 20
-"""Read at once, if a task is not to ask for less: it is decoded while it lies in a core's cache."""
 _LOG: Final = ".log"
-_LENGTH_AT: Final = 8  # after the base offset; it counts what follows it
-_FRAME_BYTES: Final = 12
 
 
 class Segment(NamedTuple):
@@ -45,7 +36,7 @@ class SegmentReader:
         self.range = partition.range
         self.offset = offset
         self._segments = [] if options.read_committed else _sealed(options.log_dirs, partition)
-        self._chunk = bytearray(min(options.fetch_bytes, CHUNK_BYTES))  # a batch that is larger gets more
+        self._chunk = Chunk(min(options.fetch_bytes, CHUNK_BYTES))
         self._file: int | None = None
         self._position = 0
         self._segment_end = 0
@@ -61,7 +52,8 @@ class SegmentReader:
         while self.offset < min(self.range.end, self._segments[-1].end if self._segments else 0):
             if self._file is None and not self._open():
                 return None
-            data = self._read()
+            assert self._file is not None, "a file is open"
+            data = self._chunk.read(self._file, self._position)
             if data is not None:
                 self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
                 return self._feed
@@ -84,24 +76,9 @@ class SegmentReader:
                 except OSError:
                     return False
                 self._segment_end = end
-                self._position = _position_of(path.with_suffix(".index"), self.offset - base)
+                self._position = position_of(self._file, path.with_suffix(".index"), base, self.offset)
                 return True
         return False
-
-    def _read(self) -> memoryview | None:
-        """The next bytes of the file, a whole batch at least; None where there is none."""
-        assert self._file is not None, "a file is open"
-        while True:
-            view = memoryview(self._chunk)
-            size = os.preadv(self._file, [view], self._position)
-            if size < HEADER_BYTES:
-                return None
-            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
-            if wanted <= size:
-                return view[:size]
-            if wanted > os.fstat(self._file).st_size - self._position:
-                return None
-            self._chunk = bytearray(wanted)
 
 
 def _sealed(log_dirs: tuple[str, ...], partition: KafkaInputPartition) -> list[Segment]:
@@ -124,22 +101,3 @@ def _is_of_topic(home: Path, topic_id: bytes) -> bool:
         return urlsafe_b64decode(told + "==") == topic_id
     except (OSError, KeyError, ValueError):
         return False
-
-
-def _position_of(index: Path, delta: int) -> int:
-    """A position at or before the batch with this offset, by the index; the beginning where the index does not help."""
-    try:
-        with open(index, "rb") as file:
-            count = os.fstat(file.fileno()).st_size // _ENTRY.size
-            low, high, found = 0, count, 0
-            while low < high:
-                middle = (low + high) // 2
-                entry = os.pread(file.fileno(), _ENTRY.size, middle * _ENTRY.size)
-                offset, position = _ENTRY.unpack(entry)
-                if offset <= delta:
-                    low, found = middle + 1, position
-                else:
-                    high = middle
-            return max(0, found)
-    except (OSError, struct.error):
-        return 0
