@@ -14,13 +14,14 @@ from pybroker.core.handles cimport Partition
 from pybroker.core.partition cimport (
     BOUND_HIGH_WATERMARK, FROM_CLIENT, appended_t, partition_append, partition_read, read_t,
 )
-from pybroker.core.segment cimport RESERVE_MAX, RESERVE_MIN, files_drop
+from pybroker.core.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN, files_drop
 
 import os
 
 cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, off_t at, off_t n)
-    int FALLOC_FL_KEEP_SIZE
+    int sync_file_range(int fd, off_t at, off_t n, unsigned int flags)
+    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
 
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
@@ -80,10 +81,12 @@ cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
     return end + step if fallocate(fd, FALLOC_FL_KEEP_SIZE, reserved, end + step - reserved) == 0 else -1
 
 
-def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times):
-    """CRC and pwritev of one batch, `times` times from the file's start, into space reserved ahead."""
+def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, int64_t behind_least=0):
+    """CRC and pwritev of one batch, `times` times from the file's start, into space reserved ahead.
+
+    With behind_least, write-behind too: the kernel is asked to write in the steps that a segment takes from there on."""
     cdef iovec v
-    cdef int64_t at = 0, reserved = 0, _
+    cdef int64_t at = 0, reserved = 0, behind = 0, _
     cdef uint32_t crc = 0
     cdef size_t n = batch.shape[0]
     cdef bint failed = False
@@ -97,6 +100,9 @@ def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times):
                 failed = True
                 break
             at += n
+            if behind_least and at - behind >= max(behind_least, min(behind, <int64_t>BEHIND_MAX)):
+                sync_file_range(fd, behind, at - behind, SYNC_FILE_RANGE_WRITE)
+                behind = at
     if failed:
         fail()
     assert crc in (0, crc32c(&batch[CRC_FROM], n - CRC_FROM, 0))
