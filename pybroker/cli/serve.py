@@ -1,6 +1,5 @@
 """`pybroker serve`: a broker in this process, from its configuration to its last flushed byte."""
 
-import errno
 import logging
 import os
 import time
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli.main import Failure, Misuse
+from pybroker.cli.main import Misuse
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
@@ -22,7 +21,9 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 @click.command(name="serve")
-@click.option("--data-dir", metavar="DIR", help="Where the data lies; made if it is not there. Sets log.dirs.")
+@click.option(
+    "--data-dir", metavar="DIR", type=click.Path(), help="Where the data lies; made if it is not there. Sets log.dirs."
+)
 @click.option("--host", help=f"The address to listen at; {HOST_DEFAULT} if neither it nor listeners is set.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help=f"The port to listen at; {PORT_DEFAULT} if not set, 0: any."
@@ -32,7 +33,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     type=click.IntRange(0, 65535),
     help="Show metrics to Prometheus over HTTP at this port, with /healthz and /readyz. Sets metrics.listener.",
 )
-@click.option("--config", "file", metavar="FILE", help="A .properties file with Kafka's names.")
+@click.option("--config", "file", metavar="FILE", type=click.Path(), help="A .properties file with Kafka's names.")
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="One setting; may be repeated, wins over FILE."
 )
@@ -62,13 +63,7 @@ def command(
         click.echo(f"pybroker: warning: {warning}", err=True)
     from pybroker.server.broker import run
 
-    try:
-        run(config, _say_ready)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            listener = config.listener
-            raise Failure(f"could not listen on {listener.host}:{listener.port}: the port is in use") from error
-        raise
+    run(config, _say_ready)
 
 
 def _configuration(

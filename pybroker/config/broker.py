@@ -230,6 +230,8 @@ def _read_properties(file: str) -> Iterator[tuple[str, str, int]]:
         line = 1
         for element in javaproperties.parse(content.replace(b"\r\n", b"\n")):
             if isinstance(element, javaproperties.KeyValue):
+                if not element.key.isprintable():
+                    raise ConfigError(f"the config file {file} is not a .properties file, see line {line}: no text")
                 yield element.key, element.value, line
             line += element.source.count("\n")
     except OSError as error:

@@ -129,6 +129,7 @@ class Setting(NamedTuple):
     def parse(self, text: str, where: str) -> Value:
         """The typed value of a text; ConfigError if it is not allowed. `where` names the place that has the text."""
         try:
+            text.encode()  # what came as an argument may be no UTF-8
             value = self._read(text.strip())
             self._check(value)
         except ValueError:

@@ -38,7 +38,7 @@ from pybroker.server.connection import Responder
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.handlers.fetch import Fetch
-from pybroker.server.listener import Limits, Listener
+from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.pool import Pool
 from pybroker.server.table import Collaborators, fetch_of, handlers
 
@@ -105,7 +105,7 @@ class Broker:
     # -- start -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises StartError in one sentence for a person, OSError where the address cannot be had."""
+        """Serve. Raises StartError in one sentence for a person, OSError where the disk fails."""
         try:
             await self._start()
         except StoreError as problem:
@@ -162,7 +162,10 @@ class Broker:
             receive_buffer_bytes=_positive(config["socket.receive.buffer.bytes"]),
         )
         listener = Listener(endpoint.listener, Pool(_positive(pool_bytes) or POOL_BYTES), limits)
-        listener.bind(endpoint.host, endpoint.port)
+        try:
+            listener.bind(endpoint.host, endpoint.port)
+        except (OSError, ValueError) as problem:
+            raise StartError(f"could not listen on {HostPort(*endpoint[1:])}: {why_not(problem)}") from problem
         self.port = listener.port
         self.host = socket.gethostname() if endpoint.host in EVERY_INTERFACE else endpoint.host
         return listener

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 from collections import Counter
@@ -37,6 +38,15 @@ class Limits:
     backlog: int
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
+
+
+def why_not(problem: OSError | ValueError) -> str:
+    """Why an address cannot be listened at, in words for whoever chose it."""
+    if isinstance(problem, socket.gaierror | ValueError):  # ValueError: no resolver can be asked for such a name
+        return "the name is not known"
+    if problem.errno == errno.EADDRINUSE:
+        return "the port is in use"
+    return os.strerror(problem.errno or errno.EIO).lower()
 
 
 class Peer(Protocol):

@@ -16,6 +16,7 @@ from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
 from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Responder
+from pybroker.server.listener import why_not
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
 
@@ -35,8 +36,8 @@ class Exporter:
         """Listen. Raises StartError."""
         try:
             self.port = await self._server.start(where.host, where.port)
-        except OSError as problem:
-            raise StartError(f"metrics.listener = {where}: cannot listen there: {problem.strerror}") from problem
+        except (OSError, ValueError) as problem:
+            raise StartError(f"metrics.listener = {where}: cannot listen there: {why_not(problem)}") from problem
         event(log, logging.INFO, "metrics shown", host=where.host, port=self.port)
 
     def watch(self, replicas: Replicas, groups: Coordinator, responder: Responder) -> Responder:

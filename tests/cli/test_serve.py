@@ -1,6 +1,7 @@
 """`pybroker serve`: what it says when it serves, how it ends, and why it does not start."""
 
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -104,6 +105,8 @@ def test_it_is_quiet(tmp_path: Path) -> None:
         (["--data-dir", "d", "--config", "no-such-file"], "the config file no-such-file cannot be read"),
         (["--data-dir", "d", "--host", "not a host"], "listeners = "),
         (["--data-dir", "a,,b"], "log.dirs = "),
+        (["--data-dir", "d\udcff"], "log.dirs = 'd\\udcff' (--set) is not allowed"),
+        (["--data-dir", "d", "--config", sys.executable], "is not a .properties file, see line "),
     ],
 )
 def test_a_wrong_configuration_is_2(arguments: list[str], said: str) -> None:
@@ -124,6 +127,15 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
         done = run_process("serve", "--data-dir", tmp_path, "--port", port)
     assert done.code == 1 and done.sentence == f"could not listen on {HOST}:{port}: the port is in use"
+
+
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b"])
+def test_a_host_that_is_none(tmp_path: Path, name: str) -> None:
+    """Of the listener and of the metrics: which it was, and 1."""
+    done = run_process("serve", "--data-dir", tmp_path, "--port", 0, "--host", name)
+    assert done.code == 1 and done.sentence == f"could not listen on {name}:0: the name is not known"
+    done = run_process("serve", "--data-dir", tmp_path, "--port", 0, "--set", f"metrics.listener={name}:0")
+    assert done.sentence == f"metrics.listener = {name}:0: cannot listen there: the name is not known"
 
 
 def test_a_data_directory_in_use(start_broker: Callable[..., BrokerProcess]) -> None:
@@ -152,3 +164,23 @@ def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
     assert run("topics", "list", "-b", f"{HOST}:{port}").code == 0
     process.signal(signal.SIGTERM)
     assert process.wait(20) == 0
+
+
+def test_the_page_on_durability(tmp_path: Path) -> None:
+    """docs/durability.md: its commands start a broker that flushes by time, and make its two kinds of topics."""
+    page = (ROOT / "docs" / "durability.md").read_text()
+    serve, *creations = (shlex.split(line) for line in re.findall(r"^    pybroker (.+)$", page, re.M))
+    assert serve[:3] == ["serve", "--data-dir", "data"]
+    serving = Serving("--data-dir", tmp_path, "--port", 0, *serve[3:])
+    there = f"{HOST}:{serving.ready['port']}"
+    try:
+        assert [run(*create, "-b", there).code for create in creations] == [0, 0]
+        found = {d["name"]: d["configs"] for d in run("topics", "describe", "--json", "-b", there).json}
+        assert found["orders"]["flush.ms"] == {"value": "5000", "source": "topic"}
+        assert found["payments"]["flush.messages"] == {"value": "1", "source": "topic"}
+        (told,) = run(
+            "configs", "describe", "--broker", 1001, "log.flush.scheduler.interval.ms", "--json", "-b", there
+        ).json
+        assert told["value"] == "1000"
+    finally:
+        assert serving.end(signal.SIGTERM).code == 0
