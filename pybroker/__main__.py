@@ -1,5 +1,33 @@
-"""`python -m pybroker` is `pybroker`."""
+"""`pybroker`, and `python -m pybroker`: what has to be so before the first import that takes its time."""
 
-from pybroker.cli.main import main
+import os
+import signal
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it without a traceback from here on."""
+    _open_streams()
+    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a job in a shell's background ignores it
+    if heard:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from pybroker.cli.main import main as command
+
+    if heard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    command()
+
+
+def _open_streams() -> None:
+    """Let standard streams that were closed (`>&-`) lead nowhere: else the next files that are opened, logs of
+    partitions perhaps, would stand at their numbers, and be written to as if they were them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+if __name__ == "__main__":
+    main()

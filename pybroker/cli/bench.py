@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from pybroker.cli import output
-from pybroker.cli.options import cluster_options
+from pybroker.cli.options import Seconds, cluster_options
 from pybroker.client.load import READ_MIB, WORKLOADS, Bench, Outcome, Prepared, Workload
 
 REFRESH_S: Final = 0.1
@@ -27,8 +27,8 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> lis
 
 @click.command(name="bench")
 @click.option("--only", "workloads", callback=_names, metavar="W1,F1,...", help="These workloads; all if not given.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="For each workload.")
-@click.option("--warm", type=click.FloatRange(0, 3600), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="For each workload.")
+@click.option("--warm", type=Seconds(0, 3600), default=1.0, show_default=True, metavar="SECONDS",
               help="Not counted, before each: a JVM needs some.")  # fmt: skip
 @click.option("--read-mib", type=click.IntRange(1, 1 << 20), default=READ_MIB, show_default=True, metavar="MIB",
               help="How much is written first where reading is measured.")  # fmt: skip

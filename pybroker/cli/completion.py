@@ -28,5 +28,6 @@ def command(ctx: click.Context, shell: str | None) -> None:
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     kind = get_completion_class(name)
     if kind is None:
-        raise Misuse(f"no completion for the shell {name!r}: name one of {', '.join(SHELLS)}")
+        shown = f"the shell {name!r}" if name else "a shell that $SHELL does not name"
+        raise Misuse(f"no completion for {shown}: name one of {', '.join(SHELLS)}")
     click.echo(kind(ctx.find_root().command, {}, NAME, COMPLETION_VARIABLE).source())

@@ -19,6 +19,7 @@ from pybroker.cli.starts import Start
 from pybroker.cli.times import TIME_HELP, moment
 from pybroker.client.admin import Admin
 from pybroker.client.consumer import Consumer, Record
+from pybroker.client.settings import CONSUMER
 from pybroker.config.settings import ConfigError
 from pybroker.model import TopicPartition
 
@@ -80,7 +81,7 @@ def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **ho
         "allow_auto_create_topics": False,
         "isolation_level": how["isolation_level"],
         "default_api_timeout_ms": max(1, int(timeout_s * 1000)),
-        **client_settings(how["settings"]),
+        **client_settings(how["settings"], "consumer", CONSUMER),
     }
     try:
         consumer = Consumer(**settings)

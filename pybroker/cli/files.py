@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 from pybroker.cli.batches import Damage, Items, read_log
 from pybroker.core import crc32c
 
+SHOWN_MAX: Final = 80
+"""Characters of a line of a checkpoint that is none."""
 _OFFSET_ENTRY: Final = Layout(">ii")
 _TIME_ENTRY: Final = Layout(">qi")
 _TRANSACTION_ENTRY: Final = Layout(">hqqqq")
@@ -157,13 +159,11 @@ def _checkpoint(path: Path, _: bool) -> Items:
         words = raw.decode(errors="replace").split()
         if len(counts) < 2:
             if len(words) != 1 or not _NUMBER.fullmatch(words[0]) or (not counts and words[0] != "0"):
-                yield Damage(
-                    position, f"{' '.join(words)!r} where {('version 0', 'a number of lines')[len(counts)]} belongs"
-                )
+                yield Damage(position, f"{_cut(words)} where {('version 0', 'a number of lines')[len(counts)]} belongs")
                 return
             counts += [int(words[0])] if not counts else [int(words[0]), 0]
         elif len(words) != len(names) or not all(_NUMBER.fullmatch(word) for word in words[-2:]):
-            yield Damage(position, f"{' '.join(words)!r} where {' '.join(names)} belong")
+            yield Damage(position, f"{_cut(words)} where {' '.join(names)} belong")
         else:
             yield {name: word if name == "topic" else int(word) for name, word in zip(names, words, strict=True)}
             counts[2] += 1
@@ -172,6 +172,11 @@ def _checkpoint(path: Path, _: bool) -> Items:
         yield Damage(position, "it ends before the number of lines")
     elif counts[1] != counts[2]:
         yield Damage(position, f"{counts[2]} lines where {counts[1]} are promised")
+
+
+def _cut(words: list[str]) -> str:
+    text = " ".join(words)
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "...")
 
 
 KINDS: Final = {

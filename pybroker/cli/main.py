@@ -9,6 +9,7 @@ import click
 
 from pybroker import __version__
 from pybroker.errors import KafkaError
+from pybroker.logs import printable
 
 NAME: Final = "pybroker"
 COMPLETION_VARIABLE: Final = "_PYBROKER_COMPLETE"
@@ -56,7 +57,7 @@ class Failure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"pybroker: {self.message}", file=sys.stderr)
+        click.echo(f"pybroker: {printable(self.message)}", file=sys.stderr)
 
 
 class Misuse(Failure):
@@ -116,5 +117,9 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point of `pybroker`, by that name however it was started."""
-    cli(prog_name=NAME, complete_var=COMPLETION_VARIABLE)
+    """Run `pybroker`, by that name however it was started."""
+    try:
+        cli(prog_name=NAME, complete_var=COMPLETION_VARIABLE)
+    except OSError as error:  # of --help, which is written before a command begins
+        failure_of(error).show()
+        sys.exit(EXIT_FAILED)

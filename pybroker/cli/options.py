@@ -1,24 +1,41 @@
 """What the commands about a cluster have in common: their options, how they ask, how they tell what they did."""
 
 import contextlib
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from pybroker.cli import output
 from pybroker.cli.lines import unescaped
+from pybroker.cli.main import Misuse
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import parse_bootstrap
 from pybroker.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pybroker.config.settings import Setting
 
 BOOTSTRAP_DEFAULT: Final = "localhost:9092"
 BOOTSTRAP_VARIABLE: Final = "PYBROKER_BOOTSTRAP_SERVER"
 COMPLETION_S_MAX: Final = 1.0
 """How long somebody who pressed the tab key waits for a broker."""
 
+WAIT_S_MAX: Final = 86_400.0
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """The type of an option that is a time: nan, which lies in no range and out of none, is no time."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value} is no number of seconds.", param, ctx) if math.isnan(number) else number
 
 
 def _addresses(ctx: click.Context, option: click.Parameter, text: str) -> str:
@@ -38,15 +55,16 @@ def cluster_options(function: F) -> F:
 
 def address_options(function: F) -> F:
     """Where the cluster is, and how long to wait for it."""
-    for option in (
-        click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
-                     metavar="SECONDS", help="How long to wait for the broker."),
-        click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,...",
-                     envvar=BOOTSTRAP_VARIABLE, show_envvar=True, callback=_addresses,
-                     help="Where the cluster is found."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+    wait = click.option("--timeout", "timeout_s", type=Seconds(0.1, WAIT_S_MAX), default=30.0, show_default=True,
+                        metavar="SECONDS", help="How long to wait for the broker.")  # fmt: skip
+    return bootstrap_option(wait(function))
+
+
+def bootstrap_option(function: F) -> F:
+    """Where the cluster is."""
+    return click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True,
+                        metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, show_envvar=True, callback=_addresses,
+                        help="Where the cluster is found.")(function)  # fmt: skip
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -119,10 +137,22 @@ def header(text: str) -> tuple[str, bytes]:
     return name, os.fsencode(value)
 
 
-def client_settings(texts: Sequence[str]) -> dict[str, str]:
-    """Settings of a client by Kafka's names, as its keyword arguments."""
-    pairs = (name_value(text, "--setting") for text in texts)
-    return {name.replace(".", "_"): value for name, value in pairs}
+def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Setting"]) -> dict[str, str]:
+    """Settings of a client by Kafka's names, as its keyword arguments. Misuse with the name as it was typed."""
+    given = {}
+    for name, value in (name_value(text, "--setting") for text in texts):
+        found = known.get(name.replace(".", "_"))
+        if found is None:
+            import difflib
+
+            near = difflib.get_close_matches(name, [each.replace("_", ".") for each in known], n=1)
+            raise Misuse(f"{name!r} is no setting of a {kind}" + (f"; did you mean {near[0]}?" if near else ""))
+        try:
+            found._replace(name=name).parse(value, "--setting")
+        except KafkaError as error:
+            raise Misuse(error.message) from error
+        given[found.name] = value
+    return given
 
 
 def say(as_json: bool, document: dict[str, Any], sentence: str) -> None:

@@ -16,6 +16,7 @@ from pybroker.cli.options import address_options, client_settings, complete_topi
 from pybroker.cli.progress import Progress
 from pybroker.client.admin import Admin
 from pybroker.client.producer import Delivery, Producer
+from pybroker.client.settings import PRODUCER
 from pybroker.config.settings import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.protocol.compression import CODECS
@@ -82,7 +83,7 @@ def command(topic: str, source: BinaryIO, bootstrap_server: str, timeout_s: floa
         "max_block_ms": wait_ms,
         "delivery_timeout_ms": wait_ms,
         "request_timeout_ms": min(wait_ms, REQUEST_MS_MAX),
-        **client_settings(how["settings"]),
+        **client_settings(how["settings"], "producer", PRODUCER),
     }
     try:
         producer = Producer(**settings)

@@ -1,6 +1,6 @@
 """`pybroker groups reset-offsets`: where a group goes on reading, decided for each partition, shown, and then done."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 import click
@@ -134,13 +134,20 @@ def _partitions(admin: Admin, named: Iterable[str]) -> list[TopicPartition]:
 
 def _plan(lines: Iterable[str]) -> Iterable[tuple[TopicPartition, int]]:
     """The lines of a plan. Failure with the number of one that is none."""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_text(lines), 1):
         fields = [field.strip().strip('"') for field in line[: LINE_MAX + 1].split(",")]
         if fields == [""]:
             continue
         if len(fields) != 3 or not all(f.isascii() and f.isdigit() for f in fields[1:]) or len(line) > LINE_MAX:
             raise Failure(f"line {number} of the file is not TOPIC,PARTITION,OFFSET: {line[:60].strip()!r}")
         yield TopicPartition(fields[0], int(fields[1])), int(fields[2])
+
+
+def _text(lines: Iterable[str]) -> Iterator[str]:
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise Failure(f"the file is not UTF-8 text: {error.reason}") from error
 
 
 def _wanted(

@@ -223,6 +223,10 @@ def test_checkpoints(tmp_path: Path) -> None:
     for content in ("", "1\n0\n", "0\n", "0\n2\n0 0\n", "0\n1\n0 0\n1 1\n", "0\n1\n0\n", "0\nx\n", "0\n1\na b\n"):
         epochs.write_text(content)
         assert run("dump", epochs).code == 1, content
+    for content in ("0\n²\n", "0\n1\n--5 3\n", "0\n1\n- 3\n", "9" * 9999, "0\n" + "9" * 9999, "0\n1\n0 " + "9" * 9999):
+        epochs.write_text(content)
+        done = run("dump", epochs)
+        assert done.code == 1 and "is damaged at byte" in done.err and len(done.err) < 500, content[:20]
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])

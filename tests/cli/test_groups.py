@@ -135,6 +135,8 @@ def test_offsets_go_to_a_file_and_back(pybroker_: Command, group: str) -> None:
     for bad in ("nonsense", f"{group},0", f"{group},0,-5", f"{group},x,5", "," * 2000):
         refused = pybroker_("groups", "reset-offsets", group, "--from-file", "-", stdin=f"{group},0,1\n{bad}\n")
         assert refused.code == 1 and refused.sentence.startswith("line 2 "), bad
+    refused = pybroker_("groups", "reset-offsets", group, "--from-file", "-", stdin=b"\xff\xfe\0")
+    assert refused.code == 1 and refused.sentence.startswith("the file is not UTF-8 text")
 
 
 def test_nobody_s_offsets_are_moved_under_them(pybroker_: Command, target: Server, topic: str) -> None:

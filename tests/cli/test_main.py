@@ -1,6 +1,8 @@
 """The command itself: what it knows, how it fails, what it costs to start."""
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +110,78 @@ def test_a_process_ends_with_the_code() -> None:
     done = run_process("dump", "/nowhere/1.log")
     assert done.code == 1 and done.sentence == "/nowhere/1.log: no such file or directory"
     assert run_process("dump", "x.txt").code == 2
+
+
+INTERRUPTED_AT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, {handler})
+from pybroker.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)],
+    ids=["heard", "ignored"],
+)
+def test_ctrl_c_before_anything_is_imported(handler: str, code: int) -> None:
+    """It ends without a traceback, as any program does; where it is ignored it stays so."""
+    source = INTERRUPTED_AT.format(handler=handler)
+    done = subprocess.run(
+        [sys.executable, "-c", source, "--version"], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("version >&-", 0, ""),
+        ("dump nowhere.log >&-", 1, "pybroker: nowhere.log: no such file or directory\n"),
+        ("dump nowhere.log 2>&-", 1, ""),
+        ("--help >/dev/full", 1, "pybroker: no space left on device\n"),
+        ("version >/dev/full", 1, "pybroker: no space left on device\n"),
+        ("groups reset-offsets g --from-file - --all-topics <&-", 2, "Usage: "),
+    ],
+)
+def test_streams_that_are_closed_or_full(command: str, code: int, said: str) -> None:
+    """What is closed leads nowhere, as /dev/null does; what is full is told."""
+    script = f"{sys.executable} -m pybroker {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == code and done.stderr.startswith(said) and "Traceback" not in done.stderr
+    assert said or done.stderr == ""
+
+
+def test_a_closed_stream_is_no_file_of_the_program() -> None:
+    """Its number is taken, so that no file that is opened later gets what is written to it."""
+    source = 'from pybroker.__main__ import _open_streams; _open_streams(); print(open("/dev/zero").fileno())'
+    script = f"{sys.executable} -c {shlex.quote(source)}"
+    for closed in ("", "<&-", "2>&-", "<&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f"{script} {closed}"], capture_output=True, text=True, cwd=ROOT, timeout=60
+        )
+        assert int(done.stdout) > 2, closed
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0", "86400.1"])
+def test_no_time_to_wait_for(seconds: str) -> None:
+    """What no clock can wait for is refused like any option that is wrong."""
+    for command in (("topics", "list", "--timeout"), ("bench", "--seconds"), ("bench", "--warm")):
+        if command[-1] != "--warm" or seconds != "0":
+            done = run(*command, seconds)
+            assert done.code == 2 and "Error: Invalid value for '--" in done.err
+
+
+def test_what_others_said_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is one line, whatever a broker put into its reason."""
+    sentence = main.Failure("a\x1b[2Jb\nc")
+    monkeypatch.setattr(output.json, "dumps", lambda _: (_ for _ in ()).throw(sentence))
+    assert run("version", "--json").sentence == "a\\x1b[2Jb\\nc"
