@@ -8,11 +8,11 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import Failure, Misuse
-from pybroker.cli.options import name_value
+from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
-BOOTSTRAP_DEFAULT: Final = "localhost:9092"
+EVERY_S_MAX: Final = 86_400.0
 
 
 def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -27,27 +27,66 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 source_options = _all(
-    click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True, metavar="HOST:PORT,..."),
-    click.option("--topics", "-t", metavar="NAME,...", help="The topics to read."),
+    bootstrap_option,
+    click.option("--topics", "-t", metavar="NAME,...", help="The topics to read.", shell_complete=complete_topics),
     click.option("--pattern", metavar="REGEX", help="Every topic whose whole name matches, instead."),
-    click.option("--from", "starting_offsets", default="earliest", show_default=True, metavar="earliest|latest|JSON"),
-    click.option("--max-records", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="A batch."),
+    click.option(
+        "--from",
+        "starting_offsets",
+        default="earliest",
+        show_default=True,
+        metavar="earliest|latest|JSON",
+        help="Where the first run begins; offsets as Spark writes them in JSON.",
+    ),
+    click.option(
+        "--max-records",
+        type=click.IntRange(min=1),
+        default=5_000_000,
+        show_default=True,
+        help="The most that a batch takes.",
+    ),
     click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="One more option of the source."),
 )
 format_options = _all(
-    click.option("--format", "format_", type=click.Choice(["json", "avro", "raw"]), default="json", show_default=True),
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice(["json", "avro", "raw"]),
+        default="json",
+        show_default=True,
+        help="What the values are; raw stores them as they are.",
+    ),
     click.option("--schema", metavar="TEXT|@FILE", help="Of JSON: 'id bigint, kind string'. Of Avro: its JSON."),
     click.option("--dead-letters", metavar="TOPIC", help="Where records go that do not parse; else they are counted."),
 )
 table_options = _all(
     click.option("--table", required=True, metavar="DIR|URI", help="Where the Parquet files go."),
-    click.option("--partition-by", default="date", show_default=True, metavar="COLUMN,...", help="May be empty."),
+    click.option(
+        "--partition-by",
+        default="date",
+        show_default=True,
+        metavar="COLUMN,...",
+        help="A directory for each value: columns of the schema, date or hour; may be empty.",
+    ),
     click.option("--checkpoint", metavar="DIR|URI", help="Where Spark keeps the offsets; in the table if not given."),
-    click.option("--compact-files", type=click.IntRange(min=0), default=16, show_default=True, help="0: never."),
+    click.option(
+        "--compact-files",
+        type=click.IntRange(min=0),
+        default=16,
+        show_default=True,
+        metavar="N",
+        help="After N batches make one file of each directory's small ones; 0: never.",
+    ),
 )
 run_options = _all(
     click.option(
-        "--every", "trigger_s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds."
+        "--every",
+        "trigger_s",
+        type=Seconds(0, EVERY_S_MAX),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How often a batch begins.",
     ),
     click.option("--once", is_flag=True, help="Read what is there now, and end."),
     click.option("--name", default="pybroker-pipeline", show_default=True, help="Of the query, and of its group."),
@@ -55,7 +94,11 @@ run_options = _all(
         "--master", default="local[*]", show_default=True, help="A Spark cluster; 'submit' leaves it to Spark."
     ),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
-    click.option("--metrics-port", type=click.IntRange(0, 65535), help="Show metrics to Prometheus at this port."),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Show metrics to Prometheus at this port of every interface.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="End with what was done as one JSON document."),
 )
 
@@ -126,4 +169,9 @@ def command(
 
 def _text(given: str | None) -> str | None:
     """An option's text, or with @ before it that of a file."""
-    return Path(given[1:]).read_text() if given is not None and given.startswith("@") else given
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Misuse(f"the schema in {given[1:]} is not UTF-8 text: {error.reason}") from error

@@ -30,14 +30,19 @@ QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showCo
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
+def find_spark() -> None:
+    """See to it that PySpark and the Java that it needs are there. KafkaError with one sentence where they are not."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise KafkaError(INVALID_CONFIG, "PySpark is not installed: pip install 'pybroker[spark]'")
+    use_java()
+
+
 def session(app: str, master: str | None = "local[*]", settings: Mapping[str, str] | None = None) -> "SparkSession":
     """A session that knows format "pybroker"; `settings` win over SETTINGS. KafkaError where Java or
     PySpark is missing.
 
     `master` None leaves it to spark-submit and spark-defaults.conf."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise KafkaError(INVALID_CONFIG, "PySpark is not installed: pip install 'pybroker[spark]'")
-    use_java()
+    find_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
     from pyspark.sql import SparkSession
 

@@ -126,3 +126,35 @@ def test_spark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.importlib.util, "find_spec", lambda _: None)
     done = run("pipeline", "--table", "/nowhere", "-t", "a", "--schema", "id bigint")
     assert done.code == 2 and "pip install 'pybroker[spark]'" in done.sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["-t", "no-such-topic"], 1, "topic no-such-topic: "),
+        (["-t", "a", "-b", "127.0.0.1:1"], 1, "could not reach 127.0.0.1:1: connection refused"),
+        (["-t", "a", "--option", "startingOfsets=latest"], 2, "unknown option startingofsets: did you mean "),
+        (["-t", "a", "--schema", f"@{sys.executable}"], 2, f"the schema in {sys.executable} is not UTF-8 text"),
+    ],
+)
+def test_what_is_not_there_is_told(
+    topics: Topics, options: list[str], code: int, sentence: str, tmp_path: Path
+) -> None:
+    """In one sentence and at once: Spark, which takes seconds and many lines, is not started for it."""
+    given = ["-b", topics.broker.bootstrap, "--table", str(tmp_path), "--schema", "id bigint", *options]
+    done = run("pipeline", *given)
+    assert done.code == code and done.sentence.startswith(sentence)
+
+
+def test_the_broker_of_the_environment(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYBROKER_BOOTSTRAP_SERVER says it to this command as to every other."""
+    monkeypatch.setenv("PYBROKER_BOOTSTRAP_SERVER", topics.broker.bootstrap)
+    done = run("pipeline", "-t", "no-such-topic", "--table", tmp_path, "--schema", "id bigint")
+    assert done.code == 1 and done.sentence.startswith("topic no-such-topic: ")
+
+
+def test_a_port_of_the_metrics_that_is_taken(topics: Topics, tmp_path: Path) -> None:
+    """The sentence has the port."""
+    port = topics.broker.port
+    done = run("pipeline", "-t", "a", "--table", tmp_path, "--schema", "id bigint", "--metrics-port", port)
+    assert done.code == 2 and done.sentence == f"metrics cannot be shown at port {port}: address already in use"

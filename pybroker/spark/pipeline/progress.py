@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
+from pybroker.errors import INVALID_CONFIG, KafkaError
+
 EVERY_S: Final = 5.0
 
 
@@ -28,7 +30,11 @@ class Progress:
         self._lag = Gauge("pybroker_pipeline_lag_records", "Records that wait to be read.", registry=registry)
         self._seconds = Gauge("pybroker_pipeline_batch_seconds", "How long the last batch took.", registry=registry)
         if metrics_port is not None:
-            start_http_server(metrics_port, registry=registry)
+            try:
+                start_http_server(metrics_port, registry=registry)
+            except OSError as error:
+                why = (error.strerror or str(error)).lower()
+                raise KafkaError(INVALID_CONFIG, f"metrics cannot be shown at port {metrics_port}: {why}") from error
 
     def batch(self, rows: int, dead_letters: int, seconds: float) -> None:
         """A batch is in the table."""

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.spark.offset_reader import OffsetReader
+from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.table import Table
-from pybroker.spark.session import session
+from pybroker.spark.session import find_spark, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.2
 TIME_COLUMNS: Final = ("date", "hour")
 ID_SHOWN: Final = 8
+LOG_LEVEL: Final = "spark.log.level"
 
 
 class Pipeline:
@@ -136,12 +139,15 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     Raises KafkaError with one sentence, for a job that does not fit and for a query that fails."""
     progress = progress or Progress()
     own = spark is None
+    if own:
+        find_spark()
+        _look(job)
     held = session(job.name, job.master, job.conf) if spark is None else spark
     from pyspark.errors import PySparkException
 
     try:
-        if own:
-            held.sparkContext.setLogLevel("ERROR")
+        if own and LOG_LEVEL not in job.conf:  # how it ends is told in a sentence, which Spark's account would hide
+            held.sparkContext.setLogLevel("OFF")
         query = Pipeline(held, job, progress).start()
         with _stopping(query) as stopped:
             while query.isActive and not stopped.is_set():
@@ -156,6 +162,15 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     finally:
         if own:
             held.stop()
+
+
+def _look(job: Job) -> None:
+    """Whether what is to be read is there, before Spark is started, which takes seconds. KafkaError if it is not."""
+    reader = OffsetReader(parse_source(job.source_options(), streaming=True))
+    try:
+        reader.partitions()
+    finally:
+        reader.close()
 
 
 @contextmanager

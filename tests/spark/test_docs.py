@@ -1,0 +1,50 @@
+"""docs/spark.md: its command parses, and its table has the code's options and defaults."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from pybroker.cli import pipeline
+from pybroker.spark import options
+from tests.harness import ROOT
+
+PAGE = (ROOT / "docs/spark.md").read_text()
+SOURCE = PAGE[PAGE.index("## The source") : PAGE.index("## The sink")]
+NAMED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+
+
+def test_the_table_has_every_option_of_the_source() -> None:
+    """Each that is there exists, each that exists is there."""
+    rows = re.findall(r"^\| (`.+?) \|", SOURCE, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    client = {f"kafka.{name}" for name in options.SOURCE_CLIENT}
+    assert told - client == options.SOURCE_OPTIONS
+    assert told & client == client - {"kafka.request.timeout.ms", "kafka.security.protocol"}
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("failOnDataLoss", options.parse_source(NAMED, streaming=False).fail_on_data_loss),
+        ("includeHeaders", options.parse_source(NAMED, streaming=False).include_headers),
+        ("startingOffsetsByTimestampStrategy", options.parse_source(NAMED, streaming=False).timestamp_strategy),
+        ("kafka.max.partition.fetch.bytes", options.FETCH_BYTES),
+        ("kafkaConsumer.pollTimeoutMs", options.POLL_TIMEOUT_MS),
+    ],
+)
+def test_the_defaults_are_those_of_the_table(name: str, held: object) -> None:
+    """Of those that are a value, and not a chapter."""
+    (told,) = re.findall(rf"^\| `{re.escape(name)}` \| (\S+) \|", SOURCE, re.MULTILINE)
+    assert told == str(held).lower()
+
+
+def test_the_pipeline_s_command_parses() -> None:
+    """Each option that the page names is one of the command's."""
+    (command,) = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PAGE, re.DOTALL | re.MULTILINE)
+    told = pipeline.command.make_context("pipeline", shlex.split(command.replace("\\\n", " "))).params
+    assert told["topics"] == "events" and told["dead_letters"] == "events-dead" and told["table"] == "/data/events"
+    known = {option for parameter in pipeline.command.params for option in parameter.opts}
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PAGE)) <= known
