@@ -60,7 +60,9 @@ bench: $(BUILT) $(BENCH) ## the benchmarks, printed beside the limit of this mac
 
 .PHONY: wheel
 wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
-	@$(PY) -m build --no-isolation
+	@echo "Building the sdist and the wheel"
+	@mkdir -p build && $(PY) -m build --no-isolation >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@ls dist/*
 
 .PHONY: sanitize
 sanitize: $(BUILT) $(DEV) ## core built with AddressSanitizer and UBSan, and its tests run under them
@@ -104,3 +106,4 @@ $(BUILT): $(SOURCES) $(BASE)
 	@echo "Building core with $(JOBS) jobs"
 	@mkdir -p build && $(PY) setup.py --quiet build_ext --inplace --parallel $(JOBS) >build/build.log 2>&1 || { cat build/build.log; exit 1; }
 	@touch $@
+	@echo "Built: $(VENV)/bin/pybroker"

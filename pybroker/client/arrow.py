@@ -8,7 +8,10 @@ Those are the columns of Spark's Kafka source, in Kafka's words. pyarrow is an e
 
 from typing import Literal, NamedTuple
 
-import pyarrow as pa
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("Arrow columns need pyarrow: pip install 'pybroker[arrow]'", name=error.name) from error
 import pyarrow.compute as pc
 
 from pybroker.core import Binary, ColumnBatch, Headers

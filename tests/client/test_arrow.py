@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -108,3 +111,11 @@ def test_a_header_key_that_is_no_utf_8_reads_as_in_java(key: str) -> None:
     [[sound, broken]] = batch.column("headers").to_pylist()
     assert sound == {"key": "sound", "value": b""}
     assert broken == {"key": key[:-1] + "\ufffd", "value": None}
+
+
+def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what brings it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pybroker.client.arrow")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pybroker\[arrow\]'"):
+        importlib.import_module("pybroker.client.arrow")
