@@ -12,6 +12,7 @@ import pytest
 
 from tests import harness
 from tests.harness import BrokerProcess, Server, free_port
+from tests.java import peers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,8 +85,6 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 
 def _peer(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    from tests.java import peers
-
     try:
         peers.jars(peers.PEERS[name].version)
     except peers.MissingJava as e:
@@ -107,11 +106,7 @@ def kafka411(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(
-    params=[
-        "pybroker",
-        pytest.param("kafka391", marks=pytest.mark.java),
-        pytest.param("kafka411", marks=pytest.mark.java),
-    ],
+    params=["pybroker", *(pytest.param(name, marks=marks) for name, marks in peers.SHARED.items())],
     scope="module",
 )
 def target(request: pytest.FixtureRequest) -> Server:

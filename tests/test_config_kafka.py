@@ -9,8 +9,9 @@ import pytest
 
 from pybroker.config import BrokerConfig, Entry, Source, TopicConfig
 from tests.harness import HOST, Server
+from tests.java import peers
 
-pytestmark = pytest.mark.java
+pytestmark = peers.SHARED["kafka391"]
 
 OWN_DEFAULTS = {"log.dir", "offsets.topic.replication.factor", "socket.send.buffer.bytes"}
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""

@@ -257,6 +257,7 @@ def test_a_member_that_is_ended_leaves_at_once(target: Server, ten: str) -> None
 
 
 @pytest.mark.java
+@pytest.mark.xdist_group("kafka411")
 def test_aborted_transactions(kafka411: Server, topic: str) -> None:
     """With read_committed they are not seen, and the end behind their markers is reached."""
     there = kafka411.bootstrap

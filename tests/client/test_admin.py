@@ -198,6 +198,7 @@ def test_a_time_is_an_offset(admin: Admin, target: Server, topic: str) -> None:
 
 
 @pytest.mark.java
+@pytest.mark.xdist_group("kafka411")
 def test_a_group_of_the_newer_protocol(kafka411: Server, topic: str) -> None:
     """Members that the broker assigns to (KIP-848) are listed and described as the others are."""
     with Admin(kafka411.bootstrap) as admin:

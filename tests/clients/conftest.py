@@ -13,14 +13,14 @@ from tests.clients.adapters.kafka_python import KafkaPython
 from tests.clients.adapters.neutral import Client
 from tests.harness import Server
 from tests.java.driver import Driver
-from tests.java.peers import VERSIONS, MissingJava
+from tests.java.peers import SHARED, VERSIONS, MissingJava
 
 CLIENTS: dict[str, type[Client]] = {c.name: c for c in (Confluent, KafkaPython, Aiokafka)}  # type: ignore[type-abstract]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     targets = metafunc.config.getoption("target") or ["pybroker"]
-    params = [pytest.param(name, marks=() if name == "pybroker" else pytest.mark.java) for name in targets]
+    params = [pytest.param(name, marks=SHARED.get(name, ())) for name in targets]
     for fixture in {"target", "mortal"} & set(metafunc.fixturenames):
         metafunc.parametrize(fixture, params, indirect=True, scope="session" if fixture == "target" else "function")
 

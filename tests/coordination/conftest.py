@@ -14,6 +14,7 @@ from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.embedded_session import Job
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
+from tests.java import peers
 
 TIMEOUT_MS = 4000
 
@@ -41,7 +42,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
         yield store
 
 
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.java)])
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=peers.SHARED["kafka391"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """Each kind of store in turn, empty and open."""
     opened: Store

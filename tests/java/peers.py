@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pytest
 from kazoo.client import KazooClient
 
 from tests.harness import HOST, ROOT, Process, Server, free_port, until
@@ -223,3 +224,5 @@ class Kafka411(ApacheKafka):
 
 
 PEERS: dict[str, type[ApacheKafka]] = {"kafka391": Kafka391, "kafka411": Kafka411}
+SHARED = {name: [pytest.mark.java, pytest.mark.xdist_group(name)] for name in PEERS}
+"""The marks of what uses a peer of the session: all of it runs in one worker of pytest-xdist, which starts it once."""
