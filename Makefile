@@ -10,6 +10,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
+# More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
+WORKERS ?= $(shell expr $(JOBS) + 2)
 
 # The newest fact wins: a stamp is older than what it was made from, or the step has nothing to do.
 BASE := $(VENV)/.base
@@ -42,7 +44,7 @@ demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, a
 test: export PYBROKER_WERROR = 1
 test: ## build, lint, types and every test
 	@$(MAKE) --no-print-directory --jobs 2 $(BUILT) lint  # beside each other: an installation keeps one core busy
-	@$(PY) -m pytest -n $(JOBS) --dist loadgroup --durations 15 --durations-min 5 $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations 15 --durations-min 5 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
