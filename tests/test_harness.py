@@ -26,6 +26,12 @@ class Sleeper(Server):
         return [sys.executable, "-c", self.script]
 
 
+@pytest.mark.xdist_group("harness")
+def test_groups_stay_together(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist has seen that this test is of a group; of a pytest too new for it, it drops the marks unsaid."""
+    assert not request.config.getoption("loadgroup", False) or request.node.nodeid.endswith("@harness")
+
+
 def test_a_server_is_stopped_killed_and_restarted(tmp_path: Path) -> None:
     """stop() wants exit code 0, kill() is SIGKILL, and the output of each life is kept."""
     with Sleeper(tmp_path, 0) as server:
