@@ -61,7 +61,10 @@ def java_driver() -> Iterator[Callable[[str], Driver]]:
 @pytest.fixture(
     params=[
         *CLIENTS,
-        *(pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS),
+        *(
+            pytest.param(f"java-{version}", marks=[pytest.mark.java, pytest.mark.xdist_group(f"java-{version}")])
+            for version in VERSIONS
+        ),
     ]
 )
 def connect(
