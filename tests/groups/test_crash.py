@@ -98,13 +98,8 @@ def test_no_commit_that_was_acknowledged_is_lost(start_broker: Callable[..., Bro
         broker.restart()
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "made"), [("append.before=kill:0:2", 0), ("segment.write=kill:30:2", 0), ("append.after=kill:0:2", 1)]
-)
-def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
-    start_broker: Callable[..., BrokerProcess], failpoint: str, made: int
-) -> None:
-    """The broker dies before, in the middle of and after the write of a commit: it stands at the last that is whole."""
+def armed(start_broker: Callable[..., BrokerProcess], failpoint: str) -> BrokerProcess:
+    """A broker whose group g stands at offset 100, and that will die at the failpoint."""
     broker = start_broker(sets=FEW)
     with Connection(HOST, broker.port) as connection:
         create(connection, "t", 1)
@@ -113,6 +108,24 @@ def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
     broker.stop()
     broker.failpoints = failpoint
     broker.restart()
+    return broker
+
+
+def come_back(broker: BrokerProcess) -> None:
+    """It has died by itself; it starts again, and nothing is armed."""
+    broker.wait_end()
+    broker.failpoints = ""
+    broker.restart()
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "made"), [("append.before=kill:0:2", 0), ("segment.write=kill:30:2", 0), ("append.after=kill:0:2", 1)]
+)
+def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
+    start_broker: Callable[..., BrokerProcess], failpoint: str, made: int
+) -> None:
+    """The broker dies before, in the middle of and after the write of a commit: it stands at the last that is whole."""
+    broker = armed(start_broker, failpoint)
     reached = 100
     with Connection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
@@ -120,9 +133,7 @@ def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
             for offset in range(101, 200):
                 commit(connection, "g", "t", offset)
                 reached = offset
-    broker.wait_end()
-    broker.failpoints = ""
-    broker.restart()
+    come_back(broker)
     with Connection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         assert committed(connection, "g") == reached + made
@@ -165,21 +176,12 @@ def test_what_is_decided_of_a_group_is_stored_whole_or_not_at_all(
     made: bool,
 ) -> None:  # fmt: skip
     """The broker dies while it writes an assignment, the end of an offset or of a group, and right after it."""
-    broker = start_broker(sets=FEW)
-    with Connection(HOST, broker.port) as connection:
-        create(connection, "t", 1)
-        find(connection, "g")
-        assert commit(connection, "g", "t", 100) == 0
-    broker.stop()
-    broker.failpoints = failpoint
-    broker.restart()
+    broker = armed(start_broker, failpoint)
     with Connection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         with pytest.raises(KafkaError):
             decide(connection)
-    broker.wait_end()
-    broker.failpoints = ""
-    broker.restart()
+    come_back(broker)
     with Connection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         assert stands(connection) == (decided if made else ("Empty", [], 100))
