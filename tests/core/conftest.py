@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.logs import Home
 from tests.core.stage import Stage
 
 MEMORY = Path("/dev/shm")
@@ -22,3 +23,12 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A log dir with one partition, not opened yet."""
+    made = Home(tmp_path)
+    yield made
+    if made.broker is not None:
+        made.crash()

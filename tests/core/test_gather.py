@@ -2,8 +2,6 @@
 
 import errno
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +12,6 @@ from tests.core.slow_log import SlowLog
 probe = probes.load()
 DUPLICATE = -100000
 GATHER_MAX = 64
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path)
-    yield home
-    if home.broker is not None:
-        home.crash()
 
 
 def together(home: Home, *batches: bytes) -> list[tuple[int, int, bool]]:

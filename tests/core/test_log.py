@@ -1,8 +1,6 @@
 """Segments and indexes by Kafka's rules: when a log rolls, what it refuses, how offsets and times are found."""
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,14 +22,6 @@ from tests.core.logs import (
 from tests.core.slow_log import SlowLog, stamp
 
 DAY = 86_400_000
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path)
-    yield home
-    if home.broker is not None:
-        home.crash()
 
 
 def bases(partition: Partition) -> list[int]:
