@@ -32,9 +32,10 @@ print(pathlib.Path(pybroker.__file__).parent, pathlib.Path(core.__file__).resolv
 """
 
 
-def run(*command: object, cwd: Path) -> str:
+def run(*command: object, cwd: Path, **environment: str) -> str:
     """The standard output of a command; its whole output, if it fails, is why the test does."""
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    env = ENVIRONMENT | environment
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -56,9 +57,9 @@ class Environment:
         # A path of a .pth file gets no .pth files of its own read: pybroker itself, editable there, is not borrowed.
         (self.packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
 
-    def install(self, *what: object) -> None:
+    def install(self, *what: object, **environment: str) -> None:
         options = ("--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed")
-        run(self.python, "-m", "pip", "install", *options, *what, cwd=self.packages)
+        run(self.python, "-m", "pip", "install", *options, *what, cwd=self.packages, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +164,8 @@ def test_sdist_holds_the_tree(sdist: Path, names: list[str]) -> None:
 
 
 def test_editable(tree: Path, tmp_path: Path) -> None:
-    """An editable install finds the checkout, from anywhere."""
+    """An editable install finds the checkout and what `make build` compiled there, from anywhere."""
     environment = Environment(tmp_path / "venv")
-    environment.install("--editable", tree)
+    environment.install("--editable", tree, PYBROKER_EXT="none")
     assert places(environment.python, tmp_path) == [tree / "pybroker", tree / "core"]
     assert run(environment.script, "version", cwd=tmp_path).startswith("pybroker ")
