@@ -20,7 +20,7 @@ from tests.harness import BrokerProcess, Process, until
 from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("pipeline")]  # Spark in processes of their own
 
 SLOW_S = 90.0
 SMALL = (
