@@ -88,6 +88,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     cdef int verdict = DECLINED
     cdef int64_t queued = c.queued_bytes
     cdef api_t* a = NULL
+    cdef bint again = False
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
@@ -96,18 +97,19 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     if api == API_PRODUCE:
         a = &r.produces
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
-        if verdict == DECLINED and r.turn.count > 0:
-            drain(r)             # perhaps only the turn was full; and Python must see what came before
-            cursor_init(&at, frame + 4, n - 4)
-            verdict = produce(&r.turn, r.plane.registry, c, &at, version)
+        again = verdict == DECLINED and r.turn.count > 0  # perhaps only the turn was full
+    if verdict == DECLINED:
+        drain(r)                 # whoever looks at it next sees what came before
+        if c.state == CLOSING:
+            return REFUSED       # which failed without an answer: nothing behind it is executed
+    if again:
+        cursor_init(&at, frame + 4, n - 4)
+        verdict = produce(&r.turn, r.plane.registry, c, &at, version)
     elif api == API_FETCH:
         a = &r.fetches
-        drain(r)
         verdict = fetch(&r.fetch, c, &at, version, r.now_ms)
-    else:
-        drain(r)
-        if load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max and c.state == OPEN:
-            return NO_ROOM       # Produce and Fetch, which Python rarely gets, are not held up
+    elif api != API_PRODUCE and c.state == OPEN and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
+        return NO_ROOM           # Produce and Fetch, which Python rarely gets, are not held up
     book(r, c, a, verdict, n, c.queued_bytes - queued)
     if c.state == PARKED and verdict != WAITS:
         heap_remove(r.heap, &r.heap_count, c)

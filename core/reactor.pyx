@@ -362,6 +362,9 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         after = c.next_ready
         c.is_ready = 0
         sent -= c.bytes_out
+        if c.state == CLOSING and c.fd >= 0:
+            close_conn(r, c, "Produce with acks=0 failed")  # at the turn's end
+            c.is_ready = 0
         if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
