@@ -290,11 +290,18 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
 
 # -- the turn ----------------------------------------------------------------------------------------------------------
 
+cdef void stop_waiting(reactor_t* r, conn_t* c) noexcept nogil:
+    """A parked fetch is answered now, with what there is."""
+    heap_remove(r.heap, &r.heap_count, c)
+    c.deadline_ms = r.now_ms
+    make_ready(r, c)
+
+
 cdef void end(reactor_t* r, conn_t* c) noexcept nogil:
     """The peer sends nothing more. What it sent is still executed and answered; nothing waits for it any longer."""
     c.ended = c.readable = 1     # until a read says 0
     if c.state == PARKED:
-        c.deadline_ms = r.now_ms
+        stop_waiting(r, c)
     elif c.state == AWAY:
         mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
 
@@ -346,11 +353,8 @@ cdef void move_line(reactor_t* r) noexcept nogil:
 
 
 cdef void take_deadlines(reactor_t* r) noexcept nogil:
-    cdef conn_t* c
     while r.heap_count > 0 and r.heap[0].deadline_ms <= r.now_ms:
-        c = r.heap[0]
-        heap_remove(r.heap, &r.heap_count, c)
-        make_ready(r, c)
+        stop_waiting(r, r.heap[0])
 
 
 cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
@@ -390,8 +394,7 @@ cdef void finish_all(reactor_t* r) noexcept nogil:
     while c != NULL:
         if not c.close_after:
             c.close_after = 1
-            c.deadline_ms = r.now_ms
-            make_ready(r, c)
+            stop_waiting(r, c)
         c = c.next
 
 

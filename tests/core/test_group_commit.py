@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,6 +186,26 @@ def test_rolls_in_between(tmp_path: Path) -> None:
         assert all(answer(client)[0] == 0 for client in clients)
     assert stage.log.log_end_offset == 100 and stage.log.segment_count > 10
     stage.close()
+
+
+def test_no_deadline_waits_for_the_disk(synced: Stage) -> None:
+    """A client ends its stream while its fetch waits behind a slow sync; who asks to wait a moment waits no longer."""
+    before, ends, after, short = (Client(synced) for _ in range(4))
+    wait = {"session": (0, -1), "offsets": {1: 0}}
+    before.fetch_in(**wait, max_wait_ms=60_000)
+    synced.step()
+    synced.broker.arm("segment.sync", "sleep", 10 * SYNC_MS)
+    ends.produce(batch(b"a"))
+    ends.fetch_in(**wait, max_wait_ms=60_000)
+    synced.step()
+    after.fetch_in(**wait, max_wait_ms=60_000)
+    synced.step()
+    ends.sock.shutdown(socket.SHUT_WR)
+    synced.step()
+    short.fetch_in(**wait, max_wait_ms=10)
+    until(synced, lambda: not short.quiet())
+    assert ends.quiet() and before.quiet() and after.quiet()
+    assert answer(ends) == (0, 0)
 
 
 def test_the_plane_ends_while_the_disk_works(tmp_path: Path) -> None:
