@@ -120,9 +120,7 @@ cdef class Plane:
             raise MemoryError()
         raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
         for _ in range(reactors):
-            self.reactors[self.count] = reactor_new(&self.state)
-            if self.reactors[self.count] == NULL:
-                raise MemoryError()
+            raise_status(reactor_new(&self.state, &self.reactors[self.count]), "a reactor's epoll and eventfd")
             self.count += 1
 
     def __dealloc__(self):

@@ -85,7 +85,7 @@ cdef struct reactor_t:
     fetcher_t fetch
     uint8_t arena[<int>ARENA_BYTES]
 
-cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil
+cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil
 cdef void reactor_free(reactor_t* r) noexcept nogil
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
 cdef void reactor_run(reactor_t* r) noexcept nogil

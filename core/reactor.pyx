@@ -9,6 +9,7 @@ nothing further, so that no request overtakes another. Sockets are edge-triggere
 is pinned for the length of its turn, and never while it waits.
 """
 
+from libc.errno cimport ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
@@ -57,11 +58,13 @@ cdef enum:
 
 # -- life --------------------------------------------------------------------------------------------------------------
 
-cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
+cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
+    """A reactor without connections; 0 or -errno."""
     cdef epoll_event e
+    cdef int status
     cdef reactor_t* r = <reactor_t*>calloc(1, sizeof(reactor_t))
     if r == NULL:
-        return NULL
+        return -ENOMEM
     r.plane = plane
     r.fetch.registry = plane.registry
     r.fetch.sessions = &plane.sessions
@@ -74,9 +77,13 @@ cdef reactor_t* reactor_new(plane_t* plane) noexcept nogil:
     r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     memset(&e, 0, sizeof(e))
     e.events = EPOLLIN
-    epoll_ctl(r.poll, EPOLL_CTL_ADD, r.bell, &e)
+    if r.poll < 0 or r.bell < 0 or epoll_ctl(r.poll, EPOLL_CTL_ADD, r.bell, &e) < 0:
+        status = -errno
+        reactor_free(r)
+        return status
     r.now_ms = r.swept_ms = monotonic_ms()
-    return r
+    out[0] = r
+    return 0
 
 
 cdef void reactor_free(reactor_t* r) noexcept nogil:

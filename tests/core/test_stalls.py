@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import struct
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker import core
 from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch
 
 MANY = 2000
@@ -134,3 +136,19 @@ def test_who_never_reads_is_closed_in_the_end(tmp_path: Path) -> None:
     ((kind, key, _, _),) = stage.plane.take()
     assert (kind, key) == ("closed", reader.id)
     stage.close()
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_plane_without_descriptors_is_none(stage: Stage, left: int) -> None:
+    """It takes three: with fewer it says so, and does not turn without hearing anybody."""
+    taken = [os.dup(0) for _ in range(left + 1)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+        for fd in taken[:left]:
+            os.close(fd)
+        with pytest.raises(OSError, match="Too many open files"):
+            core.Plane(stage.broker)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(taken[left])
