@@ -1,6 +1,7 @@
 # One client's connection: what came in, what goes out, and whether it waits.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.chain cimport link_t
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
 from pybroker.core.pool cimport pool_t
@@ -34,10 +35,10 @@ cdef struct parked_t:            # PARKED: a partition that may bring what the f
     partition_t* held
 
 cdef struct conn_t:
-    conn_t* next                 # in its reactor's list of all, oldest activity first
-    conn_t* previous
-    conn_t* next_ready           # in the list of those that have something to do this turn
-    conn_t* next_note            # in the reactor's inbox, told of an append
+    link_t listed                # in the chains of its reactor, which see
+    link_t ready
+    link_t waiting
+    link_t woken
     conn_t* next_warmed          # in the reactor's inbox, read for
     void* reactor
     int64_t id                   # that Python knows it by; never used again
@@ -48,15 +49,11 @@ cdef struct conn_t:
     int32_t state
     int32_t readable             # the socket may have more than was read
     int32_t writable
-    int32_t is_ready
-    int32_t noted                # in the inbox already; under the inbox's mutex
     int32_t syncing              # answers in its output that wait for the disk: nothing is sent or executed until then
     int32_t close_after          # close once the output is sent
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t parked_ns            # PARKED: since then; 0: it is not
     int64_t bytes_out            # sent since it came
-    int32_t waits                # in its reactor's line: for memory, or for a place in the mailbox
-    conn_t* next_waiting
     pool_t* pool                 # what it holds is accounted for there
     int64_t away_bytes           # AWAY: of the request that is with Python
     uint8_t* own                 # bytes of frames that are not executed yet

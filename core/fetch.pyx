@@ -14,6 +14,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.atomic cimport load_i32
+from pybroker.core.chain cimport link_t
 from pybroker.core.conn cimport PARKED, conn_leave_session, conn_t, conn_unwatch, parked_t
 from pybroker.core.cursor cimport cursor_t
 from pybroker.core.epochs cimport epochs_end
@@ -228,17 +229,19 @@ cdef int change_session(fetcher_t* f, session_t* s, int64_t now_ms) noexcept nog
             return REFUSED
     fetch_forget(q, s)
     sessions_touch(f.sessions, s, now_ms)
-    if s.count == 0:
+    if s.turns.count == 0:
         sessions_remove(f.sessions, q.session_id)
     return DONE
 
 
 cdef int want_all(fetch_t* q, session_t* s) noexcept nogil:
     """Want what the session has, in its order."""
-    cdef tracked_t* t = s.first
+    cdef link_t* link = s.turns.first
+    cdef tracked_t* t
     cdef wanted_t* w
     q.count = 0
-    while t != NULL:
+    while link != NULL:
+        t = <tracked_t*>link.owner
         w = fetch_add(q)
         if w == NULL:
             return DECLINED
@@ -248,7 +251,7 @@ cdef int want_all(fetch_t* q, session_t* s) noexcept nogil:
         w.most = t.most
         w.leader_epoch = t.leader_epoch
         w.last_epoch = t.last_epoch
-        t = t.next
+        link = link.next
     return DONE
 
 

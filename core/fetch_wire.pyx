@@ -10,6 +10,7 @@ from libc.stdlib cimport malloc, realloc
 from libc.string cimport memcmp, memset
 
 from pybroker.core.atomic cimport load_i32
+from pybroker.core.chain cimport link_t
 from pybroker.core.conn cimport conn_add_file, conn_room, conn_t, conn_wrote
 from pybroker.core.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i8, read_i32, read_i64, read_span, skip, store_be32,
@@ -265,17 +266,26 @@ cdef void write_topic(writer_t* w, int16_t version, const partition_t* p) noexce
         write_text(w, version >= VERSION_FLEXIBLE, &name)
 
 
-cdef tracked_t* write_run(writer_t* w, int16_t version, tracked_t* t) noexcept nogil:
+cdef link_t* end_of_run(link_t* link, int32_t* n) noexcept nogil:
+    """Of tracked neighbours of one topic, how many there are; the first of the next topic."""
+    cdef const partition_t* p = (<tracked_t*>link.owner).partition
+    n[0] = 0
+    while link != NULL and same_topic((<tracked_t*>link.owner).partition, p):
+        link = link.next
+        n[0] += 1
+    return link
+
+
+cdef link_t* write_run(writer_t* w, int16_t version, link_t* link) noexcept nogil:
     """Tracked neighbours of one topic as a request names them; the first of the next topic."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
-    cdef tracked_t* end = t
     cdef int32_t n = 0
-    while end != NULL and same_topic(end.partition, t.partition):
-        end = end.next
-        n += 1
+    cdef link_t* end = end_of_run(link, &n)
+    cdef tracked_t* t = <tracked_t*>link.owner
     write_topic(w, version, t.partition)
     write_length(w, flexible, n)
-    while t != end:
+    while link != end:
+        t = <tracked_t*>link.owner
         write_i32(w, t.partition.index)
         if version >= VERSION_EPOCH:
             write_i32(w, t.leader_epoch)
@@ -285,7 +295,7 @@ cdef tracked_t* write_run(writer_t* w, int16_t version, tracked_t* t) noexcept n
         write_i64(w, -1)
         write_i32(w, t.most)
         write_no_tags(w, flexible)
-        t = t.next
+        link = link.next
     write_no_tags(w, flexible)
     return end
 
@@ -295,20 +305,19 @@ cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) 
     request names. Its frame, which the caller frees, and its length; NULL without memory."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
     cdef int64_t room = f.frame.end - f.frame.at + 2 * LENGTH_BYTES_MAX
-    cdef int32_t runs = 0
-    cdef tracked_t* t = NULL
+    cdef int32_t runs = 0, length = 0
+    cdef link_t* link = NULL
     cdef uint8_t* out
     cdef writer_t w
     if s != NULL:
         forget_named(f, s)
         fetch_forget(f, s)
-        t = s.first
-    while t != NULL:
-        room += REQUEST_PARTITION_BYTES
-        if t.previous == NULL or not same_topic(t.previous.partition, t.partition):
-            room += t.partition.topic_length + TOPIC_BYTES
-            runs += 1
-        t = t.next
+        link = s.turns.first
+    while link != NULL:
+        room += (<tracked_t*>link.owner).partition.topic_length + TOPIC_BYTES
+        link = end_of_run(link, &length)
+        room += length * REQUEST_PARTITION_BYTES
+        runs += 1
     out = <uint8_t*>malloc(room)
     if out == NULL:
         return NULL
@@ -317,9 +326,9 @@ cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) 
     write_i32(&w, 0)
     write_i32(&w, -1)
     write_length(&w, flexible, f.topics + runs)
-    t = s.first if s != NULL else NULL
-    while t != NULL:
-        t = write_run(&w, f.version, t)
+    link = s.turns.first if s != NULL else NULL
+    while link != NULL:
+        link = write_run(&w, f.version, link)
     write_span(&w, f.body.at, f.body.end - f.body.at)
     write_length(&w, flexible, 0)
     write_span(&w, f.forgotten_body.end, f.frame.end - f.forgotten_body.end)

@@ -10,6 +10,7 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.atomic cimport load_i32
+from pybroker.core.chain cimport chain_append
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
     conn_unwatch,
@@ -169,29 +170,11 @@ cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
 
 cdef void wait_in_line(reactor_t* r, conn_t* c) noexcept nogil:
     """Neither read nor execute for this connection until there is room for it."""
-    if c.waits:
-        return
-    c.waits = 1
-    c.next_waiting = NULL
-    if r.waiting_last != NULL:
-        r.waiting_last.next_waiting = c
-    else:
-        r.waiting = c
-    r.waiting_last = c
+    chain_append(&r.waiting, &c.waiting, c)
 
 
-cdef void leave_line(reactor_t* r, conn_t* c) noexcept nogil:
-    cdef conn_t** link = &r.waiting
-    cdef conn_t* before = NULL
-    if not c.waits:
-        return
-    while link[0] != c:
-        before = link[0]
-        link = &before.next_waiting
-    link[0] = c.next_waiting
-    if r.waiting_last == c:
-        r.waiting_last = before
-    c.waits = 0
+cdef inline bint waits(const conn_t* c) noexcept nogil:
+    return c.waiting.chain != NULL
 
 
 cdef bint may_hold(reactor_t* r, conn_t* c) noexcept nogil:
@@ -243,7 +226,7 @@ cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t used) noexcep
 
 
 cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
-    """Read into the arena and execute from there; what is left over moves to the connection. As read_own; 1: close."""
+    """Read into the arena and execute from there; what is left over moves to the connection. As read_own."""
     cdef int64_t room, got, used
     cdef uint8_t* at
     cdef bint short
@@ -291,7 +274,7 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
         got = read_arena(r, c)
     if got > 0:
         tally(&r.bytes_in, got)
-    elif got == -EAGAIN and not c.waits:
+    elif got == -EAGAIN and not waits(c):
         c.readable = 0
     return got
 
@@ -316,13 +299,13 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
             c.close_after = 1    # the end: it still gets the answers that it is owed
             break
         why = fault(got)
-        if why != NULL or c.waits:
+        if why != NULL or waits(c):
             break
     return why
 
 
 cdef bint has_work(const conn_t* c) noexcept nogil:
     """Is there something to read or to execute, and may it be done now?"""
-    if c.state != OPEN or c.waits or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
+    if c.state != OPEN or waits(c) or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
         return False
     return (c.readable and not c.close_after) or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))

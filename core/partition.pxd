@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch cimport HEADER_BYTES, batch_t
+from pybroker.core.chain cimport chain_t, link_t
 from pybroker.core.log cimport found_t, log_t, view_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 
@@ -19,8 +20,7 @@ cdef enum:
 ctypedef void (*notify_fn)(watch_t* w) noexcept nogil
 
 cdef struct watch_t:         # who is to be told that a partition grew, or went; told once, then watches no more
-    watch_t* next
-    watch_t* previous
+    link_t link
     partition_t* partition   # NULL: watches nothing
     notify_fn notify         # called with the partition's watch mutex held: it may only leave a note
     void* owner
@@ -38,7 +38,7 @@ cdef struct partition_t:
     int32_t partition_epoch
     int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
     pthread_mutex_t watch_mutex
-    watch_t* watches
+    chain_t watches
     int32_t watched          # how many; 0 costs an append one load
 
 cdef struct appended_t:

@@ -12,6 +12,7 @@ from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, peek_i6
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
+from pybroker.core.chain cimport chain_append, chain_remove
 from pybroker.core.counters cimport tally
 from pybroker.core.cursor cimport SHORT
 from pybroker.core.epochs cimport epochs_assign
@@ -71,11 +72,7 @@ cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
     The watcher keeps the partition alive, and takes its watch back before it goes. Who watches already goes on to."""
     pthread_mutex_lock(&p.watch_mutex)
     if w.partition == NULL:
-        w.previous = NULL
-        w.next = p.watches
-        if p.watches != NULL:
-            p.watches.previous = w
-        p.watches = w
+        chain_append(&p.watches, &w.link, w)
         store_ptr(<void**>&w.partition, p)
         add_i32(&p.watched, 1)
     pthread_mutex_unlock(&p.watch_mutex)
@@ -83,12 +80,7 @@ cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
 
 cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
     """From the last store on its watcher may free it."""
-    if w.previous != NULL:
-        w.previous.next = w.next
-    else:
-        p.watches = w.next
-    if w.next != NULL:
-        w.next.previous = w.previous
+    chain_remove(&w.link)
     add_i32(&p.watched, -1)
     store_ptr(<void**>&w.partition, NULL)
 
@@ -110,8 +102,8 @@ cdef void partition_tell(partition_t* p) noexcept nogil:
     if load_i32(&p.watched) == 0:
         return
     pthread_mutex_lock(&p.watch_mutex)
-    while p.watches != NULL:
-        w = p.watches
+    while p.watches.first != NULL:
+        w = <watch_t*>p.watches.first.owner
         w.notify(w)              # first: who finds itself unlinked need not wait for this mutex
         unlink_watch(p, w)
     pthread_mutex_unlock(&p.watch_mutex)

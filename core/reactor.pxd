@@ -1,6 +1,7 @@
 # One network thread: its sockets, its turn, what others left for it to do.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.chain cimport chain_append, chain_t
 from pybroker.core.conn cimport chunk_t, conn_t
 from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport api_t, histogram_t
@@ -53,20 +54,17 @@ cdef struct reactor_t:
     note_t* notes_last
     sync_t* synced               # acknowledgements that need wait for the disk no longer
     conn_t* warmed               # connections that a reader read for
-    conn_t* woken                # parked connections that were told of an append
+    chain_t woken                # parked connections that were told of an append
     int32_t rung                 # the bell was rung for what is in the inbox
-    conn_t* oldest               # all connections, by last activity
-    conn_t* newest
-    conn_t* ready
-    conn_t* ready_last
-    conn_t* waiting              # for the pool or the mailbox, in their order
-    conn_t* waiting_last
+    chain_t listed               # all connections, the one that was silent for longest first
+    chain_t ready                # those that have something to do, in this turn or the next
+    chain_t waiting              # the line: for memory, or for a place in the mailbox
     conn_t* leading              # of ours, the last that became the pool's holder, and when
     int64_t led_ms
     conn_t** heap                # of parked connections, by deadline
     int32_t heap_count
     int32_t heap_capacity
-    int32_t connections
+    int32_t connections          # how many, for whoever asks
     int64_t now_ms
     int64_t swept_ms
     int32_t diverted             # what the plane said in the last turn
@@ -91,3 +89,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
 cdef void reactor_run(reactor_t* r) noexcept nogil
 cdef void reactor_wake(reactor_t* r) noexcept nogil
 cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil
+
+
+cdef inline void make_ready(reactor_t* r, conn_t* c) noexcept nogil:
+    """The connection has something to do in this turn."""
+    chain_append(&r.ready, &c.ready, c)

@@ -16,13 +16,14 @@ from libc.string cimport memset, strlen
 from posix.unistd cimport close, usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64, store_i32
+from pybroker.core.chain cimport chain_append, chain_remove, chain_take, link_t
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_free_own, conn_t, conn_unwatch,
 )
 from pybroker.core.context cimport monotonic_ms
 from pybroker.core.counters cimport histogram_add, monotonic_ns, tally
 from pybroker.core.fetch cimport fetcher_free
-from pybroker.core.intake cimport drain, has_work, leave_line, serve
+from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
 from pybroker.core.partition cimport watch_t
 from pybroker.core.pool cimport pool_lead, pool_leave, pool_short, pool_take
@@ -30,7 +31,6 @@ from pybroker.core.produce cimport produce_refuse
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
-from pybroker.core.roster cimport link_newest, make_ready, unlink_conn, unready
 from pybroker.core.syncer cimport sync_free, sync_t
 from pybroker.core.timer cimport heap_remove
 
@@ -88,13 +88,15 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
 
 cdef void reactor_free(reactor_t* r) noexcept nogil:
     """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
+    cdef conn_t* c
     cdef note_t* n
     take_inbox(r)
-    while r.oldest != NULL:
-        while r.oldest.syncing > 0 or r.oldest.reading > 0:
+    while r.listed.first != NULL:
+        c = <conn_t*>r.listed.first.owner
+        while c.syncing > 0 or c.reading > 0:
             usleep(SYNC_LOOK_US)
             take_inbox(r)
-        forget(r, r.oldest)
+        forget(r, c)
     while r.notes != NULL:
         n = r.notes
         r.notes = n.next
@@ -162,10 +164,7 @@ cdef void told(watch_t* w) noexcept nogil:
     cdef conn_t* c = <conn_t*>w.owner
     cdef reactor_t* r = <reactor_t*>c.reactor
     pthread_mutex_lock(&r.lock)
-    if not c.noted:
-        c.noted = 1
-        c.next_note = r.woken
-        r.woken = c
+    if chain_append(&r.woken, &c.woken, c):
         wake(r)
     pthread_mutex_unlock(&r.lock)
 
@@ -174,30 +173,22 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     cdef note_t* n
     cdef note_t* after
     cdef conn_t* c
-    cdef conn_t* next_woken
     cdef sync_t* s
     cdef sync_t* next_synced
     cdef conn_t* w
     pthread_mutex_lock(&r.lock)
     n = r.notes
     r.notes = r.notes_last = NULL
-    c = r.woken
-    r.woken = NULL
     s = r.synced
     r.synced = NULL
     w = r.warmed
     r.warmed = NULL
     r.rung = 0
-    next_woken = c
-    while next_woken != NULL:
-        next_woken.noted = 0
-        next_woken = next_woken.next_note
-    pthread_mutex_unlock(&r.lock)
-    while c != NULL:
-        next_woken = c.next_note
+    while r.woken.first != NULL:
+        c = <conn_t*>chain_take(&r.woken)
         if c.state == PARKED:
             make_ready(r, c)
-        c = next_woken
+    pthread_mutex_unlock(&r.lock)
     while w != NULL:
         w.reading -= 1
         w.warmed = w.state == PARKED
@@ -234,7 +225,7 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
         e.data.ptr = c
         c.active_ms = r.now_ms
-        link_newest(r, c)
+        chain_append(&r.listed, &c.listed, c)
         store_i32(&r.connections, r.connections + 1)
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
@@ -275,19 +266,14 @@ cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil
 
 cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     """Free a connection that nobody holds any more."""
-    cdef conn_t** link
     heap_remove(r.heap, &r.heap_count, c)
-    conn_unwatch(c)              # from here on nobody notes it
+    conn_unwatch(c)              # from here on nobody wakes it
     pthread_mutex_lock(&r.lock)
-    if c.noted:
-        link = &r.woken
-        while link[0] != NULL and link[0] != c:
-            link = &link[0].next_note
-        if link[0] == c:
-            link[0] = c.next_note
+    chain_remove(&c.woken)
     pthread_mutex_unlock(&r.lock)
-    unlink_conn(r, c)
-    leave_line(r, c)
+    chain_remove(&c.listed)
+    chain_remove(&c.ready)
+    chain_remove(&c.waiting)
     pool_leave(&r.plane.pool, c.id)
     if r.leading == c:
         r.leading = NULL
@@ -331,9 +317,9 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
         if events[i].events & EPOLLOUT:
             c.writable = 1
         c.active_ms = r.now_ms
-        if c != r.newest:
-            unlink_conn(r, c)
-            link_newest(r, c)
+        if c.listed.next != NULL:
+            chain_remove(&c.listed)
+            chain_append(&r.listed, &c.listed, c)
         make_ready(r, c)
 
 
@@ -348,14 +334,14 @@ cdef void move_line(reactor_t* r) noexcept nogil:
     """Let those go on who wait for memory or the mailbox: all where there is room, else one that leads the pool."""
     cdef plane_t* p = r.plane
     cdef conn_t* c
-    while r.waiting != NULL and load_i32(&p.mailbox.requests) < p.requests_max:
-        c = r.waiting
+    while r.waiting.first != NULL and load_i32(&p.mailbox.requests) < p.requests_max:
+        c = <conn_t*>r.waiting.first.owner
         if pool_short(&p.pool, c.id):
             if not pool_lead(&p.pool, c.id):
                 return
             r.leading = c
             r.led_ms = r.now_ms
-        leave_line(r, c)
+        chain_remove(&c.waiting)
         make_ready(r, c)
 
 
@@ -364,18 +350,16 @@ cdef void take_deadlines(reactor_t* r) noexcept nogil:
         stop_waiting(r, r.heap[0])
 
 
-cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
-    """Send the answers of the turn; connections that have more to do stay ready for the next."""
-    cdef conn_t* c = served
-    cdef conn_t* after
+cdef void finish(reactor_t* r) noexcept nogil:
+    """Send the answers of the turn; connections that have more to do are ready for the next."""
+    cdef conn_t* c
     cdef int64_t sent = 0
-    while c != NULL:
-        after = c.next_ready
-        c.is_ready = 0
+    cdef int32_t _i
+    for _i in range(r.ready.count):
+        c = <conn_t*>chain_take(&r.ready)
         sent -= c.bytes_out
         if c.state == CLOSING and c.fd >= 0:
             close_conn(r, c, "Produce with acks=0 failed")  # at the turn's end
-            c.is_ready = 0
         if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
@@ -384,59 +368,60 @@ cdef void finish(reactor_t* r, conn_t* served) noexcept nogil:
         if c.syncing or (c.state == CLOSING and c.reading):
             pass                 # what is told when that ends makes it ready
         elif c.state == CLOSING:
-            c.is_ready = 1       # not again in the list of the next turn
-            unready(r, c)
             forget(r, c)
-        elif has_work(c):
+        elif has_work(c) or (c.first != NULL and c.writable):
             make_ready(r, c)
-        elif c.first != NULL and c.writable:
-            make_ready(r, c)
-        c = after
     tally(&r.bytes_out, sent)
 
 
 cdef void finish_all(reactor_t* r) noexcept nogil:
     """The broker stops: parked fetches are answered now, and every connection ends after what it is owed."""
-    cdef conn_t* c = r.oldest
-    while c != NULL:
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
         if not c.close_after:
             c.close_after = 1
             stop_waiting(r, c)
-        c = c.next
+        link = link.next
 
 
 cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
     """The plane asks something new of all connections: parked fetches go to Python, or old connections end."""
-    cdef conn_t* c = r.oldest
-    while c != NULL:
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
         if c.id <= cut:
             close_conn(r, c, "")
         elif diverted and c.state == PARKED:
             make_ready(r, c)
-        c = c.next
+        link = link.next
     r.diverted = diverted
     r.cut = cut
 
 
 cdef void sweep(reactor_t* r) noexcept nogil:
     """Once a second: give back large buffers of connections that rest, close those that rested too long."""
-    cdef conn_t* c = r.oldest
-    cdef conn_t* after
-    while c != NULL and r.now_ms - c.active_ms >= SWEEP_MS:
-        after = c.next
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if r.now_ms - c.active_ms < SWEEP_MS:
+            break
         if c.own_used == 0 and c.own != NULL:
             conn_free_own(c)
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
             close_conn(r, c, "")
-        c = after
+        link = link.next
     collect(&r.plane.context.quiesce)
 
 
 cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
     """How long the wait may take."""
-    if r.ready != NULL:
+    if r.ready.first != NULL:
         return 0
-    if r.waiting != NULL:
+    if r.waiting.first != NULL:
         most_ms = min(most_ms, <int64_t>LINE_MS)
     if r.heap_count > 0:
         most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
@@ -458,7 +443,7 @@ cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     """One turn, after waiting up to timeout_ms for something to do."""
     cdef epoll_event events[EVENTS_MAX]
-    cdef conn_t* served
+    cdef link_t* link
     cdef conn_t* c
     cdef const char* why
     cdef int slot, n = epoll_wait(r.poll, events, EVENTS_MAX, <int>patience(r, timeout_ms))
@@ -474,18 +459,17 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         finish_all(r)
     if load_i32(&r.plane.diverted) != r.diverted or load_i64(&r.plane.cut) != r.cut:
         heed(r, load_i32(&r.plane.diverted), load_i64(&r.plane.cut))
-    served = r.ready
-    r.ready = r.ready_last = NULL
-    c = served
-    while c != NULL:
+    link = r.ready.first
+    while link != NULL:
+        c = <conn_t*>link.owner
         if c.state == OPEN or c.state == PARKED:
             why = serve(r, c)
             if why != NULL:
                 close_conn(r, c, why)
-        c = c.next_ready
+        link = link.next
     drain(r)
     r.arena_used = 0
-    finish(r, served)
+    finish(r)
     unpin(&r.plane.context.quiesce, slot)
     if r.now_ms - r.swept_ms >= SWEEP_MS:
         r.swept_ms = r.now_ms

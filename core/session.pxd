@@ -1,6 +1,7 @@
 # Fetch sessions (KIP-227): what a client fetches again and again, and what it was last told of it.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from pybroker.core.chain cimport chain_t, link_t
 from pybroker.core.partition cimport partition_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 
@@ -9,8 +10,7 @@ cdef enum:
     TRACKED_MAX = 1 << 20        # partitions of all sessions together; with more there are no new sessions
 
 cdef struct tracked_t:           # one partition of a session
-    tracked_t* next              # in the order in which they have their turn
-    tracked_t* previous
+    link_t turn                  # in the order in which they have it
     tracked_t* next_same         # in its bucket
     partition_t* partition       # held
     int64_t offset
@@ -22,32 +22,25 @@ cdef struct tracked_t:           # one partition of a session
     uint32_t hash
 
 cdef struct session_t:
-    session_t* older             # in the cache; these and the times and the size under its lock
-    session_t* newer
+    link_t used                  # in the cache; this and the times and the size under its lock
     session_t* next_same
     int64_t created_ms
     int64_t used_ms
     int32_t size                 # the partitions that the cache counts for it
-    int32_t listed               # it is in the cache
     int32_t refs
     int32_t id
     int32_t by_id                # its client names topics by id
     pthread_mutex_t lock         # guards what follows; taken before the cache's
     int32_t epoch                # of its next request
-    int32_t count
+    chain_t turns                # what it tracks
     uint32_t bucket_count        # a power of two
     tracked_t** buckets
-    tracked_t* first
-    tracked_t* last
 
 cdef struct sessions_t:          # the cache of a broker
     pthread_mutex_t lock
     int64_t slots
-    int64_t count
     int64_t partitions
-    int64_t evicted
-    session_t* oldest            # unused for longest
-    session_t* newest
+    chain_t used                 # all, the one unused for longest first
     session_t* table[<int>SESSION_BUCKETS]
 
 cdef void sessions_init(sessions_t* cache, int64_t slots) noexcept nogil

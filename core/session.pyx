@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 
 from pybroker.core.atomic cimport add_i32
+from pybroker.core.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.kafka cimport (
     FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
@@ -58,8 +59,8 @@ cdef void session_hold(session_t* s) noexcept nogil:
 cdef void session_drop(session_t* s) noexcept nogil:
     if add_i32(&s.refs, -1) > 0:
         return
-    while s.first != NULL:
-        untrack(s, s.first)
+    while s.turns.first != NULL:
+        untrack(s, <tracked_t*>s.turns.first.owner)
     free(s.buckets)
     pthread_mutex_destroy(&s.lock)
     free(s)
@@ -97,34 +98,12 @@ cdef tracked_t* look_up(session_t* s, uint32_t hash, const uint8_t* topic, int32
     return t
 
 
-cdef void link_last(session_t* s, tracked_t* t) noexcept nogil:
-    t.next = NULL
-    t.previous = s.last
-    if s.last != NULL:
-        s.last.next = t
-    else:
-        s.first = t
-    s.last = t
-
-
-cdef void unlink(session_t* s, tracked_t* t) noexcept nogil:
-    if t.previous != NULL:
-        t.previous.next = t.next
-    else:
-        s.first = t.next
-    if t.next != NULL:
-        t.next.previous = t.previous
-    else:
-        s.last = t.previous
-
-
 cdef void untrack(session_t* s, tracked_t* t) noexcept nogil:
     cdef tracked_t** link = &s.buckets[t.hash & (s.bucket_count - 1)]
     while link[0] != t:
         link = &link[0].next_same
     link[0] = t.next_same
-    unlink(s, t)
-    s.count -= 1
+    chain_remove(&t.turn)
     partition_drop(t.partition)
     free(t)
 
@@ -133,13 +112,15 @@ cdef void spread(session_t* s) noexcept nogil:
     """Twice the buckets; without memory for them the chains grow."""
     cdef uint32_t n = 2 * s.bucket_count
     cdef tracked_t** larger = <tracked_t**>calloc(n, sizeof(tracked_t*))
-    cdef tracked_t* t = s.first
+    cdef link_t* link = s.turns.first
+    cdef tracked_t* t
     if larger == NULL:
         return
-    while t != NULL:
+    while link != NULL:
+        t = <tracked_t*>link.owner
         t.next_same = larger[t.hash & (n - 1)]
         larger[t.hash & (n - 1)] = t
-        t = t.next
+        link = link.next
     free(s.buckets)
     s.buckets = larger
     s.bucket_count = n
@@ -166,9 +147,8 @@ cdef tracked_t* session_track(session_t* s, partition_t* p) noexcept nogil:
         t.told_high_watermark = t.told_log_start = -1
         t.next_same = s.buckets[hash & (s.bucket_count - 1)]
         s.buckets[hash & (s.bucket_count - 1)] = t
-        link_last(s, t)
-        s.count += 1
-        if <uint32_t>s.count > s.bucket_count:
+        chain_append(&s.turns, &t.turn, t)
+        if <uint32_t>s.turns.count > s.bucket_count:
             spread(s)
     return t
 
@@ -182,8 +162,8 @@ cdef void session_forget(session_t* s, const uint8_t* topic, int32_t length, int
 
 cdef void session_to_end(session_t* s, tracked_t* t) noexcept nogil:
     """It brought records: the others have their turn first."""
-    unlink(s, t)
-    link_last(s, t)
+    chain_remove(&t.turn)
+    chain_append(&s.turns, &t.turn, t)
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
@@ -194,8 +174,8 @@ cdef void sessions_init(sessions_t* cache, int64_t slots) noexcept nogil:
 
 
 cdef void sessions_destroy(sessions_t* cache) noexcept nogil:
-    while cache.oldest != NULL:
-        evict(cache, cache.oldest)
+    while cache.used.first != NULL:
+        evict(cache, <session_t*>cache.used.first.owner)
     pthread_mutex_destroy(&cache.lock)
 
 
@@ -206,37 +186,14 @@ cdef session_t* find(sessions_t* cache, int32_t id) noexcept nogil:
     return s
 
 
-cdef void link_newest(sessions_t* cache, session_t* s) noexcept nogil:
-    s.newer = NULL
-    s.older = cache.newest
-    if cache.newest != NULL:
-        cache.newest.newer = s
-    else:
-        cache.oldest = s
-    cache.newest = s
-
-
-cdef void unlink_used(sessions_t* cache, session_t* s) noexcept nogil:
-    if s.older != NULL:
-        s.older.newer = s.newer
-    else:
-        cache.oldest = s.newer
-    if s.newer != NULL:
-        s.newer.older = s.older
-    else:
-        cache.newest = s.older
-
-
 cdef void evict(sessions_t* cache, session_t* s) noexcept nogil:
     """Take a session out of the cache; whoever is at it just now ends with it."""
     cdef session_t** link = &cache.table[<uint32_t>s.id % SESSION_BUCKETS]
     while link[0] != s:
         link = &link[0].next_same
     link[0] = s.next_same
-    unlink_used(cache, s)
-    cache.count -= 1
+    chain_remove(&s.used)
     cache.partitions -= s.size
-    s.listed = 0
     session_drop(s)
 
 
@@ -266,23 +223,25 @@ cdef int sessions_begin(sessions_t* cache, int32_t id, int32_t epoch, bint by_id
 
 cdef bint make_room(sessions_t* cache, int32_t size, int64_t now_ms) noexcept nogil:
     """See that there is a slot for a session of so many partitions; False if none may be taken from another."""
-    cdef session_t* s = cache.oldest
+    cdef link_t* link = cache.used.first
+    cdef session_t* s
     cdef session_t* victim = NULL
     if cache.partitions + size > TRACKED_MAX or cache.slots <= 0:
         return False
-    if cache.count < cache.slots:
+    if cache.used.count < cache.slots:
         return True
+    s = <session_t*>link.owner
     if now_ms - s.used_ms > IDLE_MS:
         victim = s
-        s = NULL
-    while s != NULL:
+        link = NULL
+    while link != NULL:
+        s = <session_t*>link.owner
         if now_ms - s.created_ms > IDLE_MS and s.size < (victim.size if victim != NULL else size):
             victim = s
-        s = s.newer
+        link = link.next
     if victim == NULL:
         return False
     evict(cache, victim)
-    cache.evicted += 1
     return True
 
 
@@ -290,7 +249,7 @@ cdef int32_t sessions_add(sessions_t* cache, session_t* s, int64_t now_ms) noexc
     """Give a new session a place in the cache, which then holds it too; its id, 0 if there is no room."""
     cdef int32_t id = 0
     pthread_mutex_lock(&cache.lock)
-    if make_room(cache, s.count, now_ms):
+    if make_room(cache, s.turns.count, now_ms):
         while id == 0 or find(cache, id) != NULL:
             if getrandom(&id, sizeof(id), 0) != sizeof(id):
                 pthread_mutex_unlock(&cache.lock)
@@ -298,12 +257,10 @@ cdef int32_t sessions_add(sessions_t* cache, session_t* s, int64_t now_ms) noexc
             id &= EPOCH_MAX
         s.id = id
         s.created_ms = s.used_ms = now_ms
-        s.size = s.count
-        s.listed = 1
+        s.size = s.turns.count
         s.next_same = cache.table[<uint32_t>id % SESSION_BUCKETS]
         cache.table[<uint32_t>id % SESSION_BUCKETS] = s
-        link_newest(cache, s)
-        cache.count += 1
+        chain_append(&cache.used, &s.used, s)
         cache.partitions += s.size
         session_hold(s)
     pthread_mutex_unlock(&cache.lock)
@@ -314,12 +271,12 @@ cdef void sessions_touch(sessions_t* cache, session_t* s, int64_t now_ms) noexce
     """A request of a session, which the caller has locked, was understood: it was used, and may have another size."""
     s.epoch = session_next_epoch(s.epoch)
     pthread_mutex_lock(&cache.lock)
-    if s.listed:
-        unlink_used(cache, s)
-        link_newest(cache, s)
+    if s.used.chain != NULL:
+        chain_remove(&s.used)
+        chain_append(&cache.used, &s.used, s)
         s.used_ms = now_ms
-        cache.partitions += s.count - s.size
-        s.size = s.count
+        cache.partitions += s.turns.count - s.size
+        s.size = s.turns.count
     pthread_mutex_unlock(&cache.lock)
 
 
@@ -337,18 +294,19 @@ cdef void sessions_leave(sessions_t* cache, partition_t* p) noexcept nogil:
     """A partition goes: sessions that have it end, so that nothing holds its files; their clients begin new ones."""
     cdef const uint8_t* topic
     cdef session_t** all
+    cdef link_t* link
     cdef session_t* s
     cdef tracked_t* t
     cdef int64_t i, n = 0
     cdef int32_t length = 0
     pthread_mutex_lock(&cache.lock)
-    all = <session_t**>malloc(sizeof(session_t*) * (cache.count + 1))
-    s = cache.oldest if all != NULL else NULL
-    while s != NULL:
-        session_hold(s)
-        all[n] = s
+    all = <session_t**>malloc(sizeof(session_t*) * (cache.used.count + 1))
+    link = cache.used.first if all != NULL else NULL
+    while link != NULL:
+        all[n] = <session_t*>link.owner
+        session_hold(all[n])
         n += 1
-        s = s.newer
+        link = link.next
     pthread_mutex_unlock(&cache.lock)
     for i in range(n):
         s = all[i]

@@ -146,6 +146,29 @@ def test_ends_while_a_reader_reads(disk: Stage, ending: str) -> None:
         disk.plane.reply(token, None, close=True)
 
 
+def test_an_answer_that_cannot_be_sent_while_a_reader_reads(disk: Stage) -> None:
+    """The rest of an answer is truncated away while the next fetch waits for the disk: the connection ends, once."""
+    for _ in range(20):
+        disk.partitions[1].append(batch(bytes(BATCH_BYTES)), now_ms=1)
+    client, other = Client(disk), Client(disk)
+    client.fetch_in((0, -1), {1: 0})
+    disk.step()
+    disk.partitions[1].truncate(0)
+    disk.broker.arm("segment.read", "sleep", READ_MS)
+    client.fetch(0)
+    disk.step()
+    client.sock.recv(1 << 20)
+    disk.step(1)
+    time.sleep(2 * READ_MS / 1000)  # between two turns the reader tells of what it read
+    disk.plane.start()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while disk.plane.stats()[0]["connections"] > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    other.produce(batch(b"x"), partition=1)
+    assert other.receive(PRODUCE, 9)[0] == 1
+
+
 def test_a_full_wait_begins_when_the_pages_are_there(disk: Stage) -> None:
     """min_bytes that the log does not have: the fetch reads, then waits its time for more, and is answered with all."""
     client = Client(disk)

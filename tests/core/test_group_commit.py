@@ -208,13 +208,14 @@ def test_no_deadline_waits_for_the_disk(synced: Stage) -> None:
     assert answer(ends) == (0, 0)
 
 
-def test_the_plane_ends_while_the_disk_works(tmp_path: Path) -> None:
-    """What waits is waited for, and nothing is freed under it."""
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_plane_ends_while_the_disk_works(tmp_path: Path, partitions: int) -> None:
+    """What waits is waited for, one after the other, and nothing is freed under it."""
     stage = Stage(tmp_path)
-    stage.log.configure({"flush.messages": 1})
-    stage.broker.arm("segment.sync", "sleep", SYNC_MS)
-    client = Client(stage)
-    client.produce(batch(b"a"))
+    stage.broker.arm("segment.sync", "sleep", SYNC_MS, times=partitions)
+    for index in range(partitions):
+        stage.partitions[index].configure({"flush.messages": 1})
+        Client(stage).produce(batch(b"a"), partition=index)
     stage.step()
     stage.plane.stop()
     stage.plane = core.Plane(stage.broker)
