@@ -50,5 +50,4 @@ class Endpoint(NamedTuple):
         return cls(found["listener"], found["host"].strip("[]"), int(found["port"]))
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{HostPort(self.host, self.port)}"

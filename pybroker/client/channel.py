@@ -20,17 +20,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pybroker import __version__, errors
-from pybroker.client.connection import (
-    CLIENT_ID,
-    FRAME_BYTES_MAX,
-    agreed_version,
-    lost,
-    no_address,
-    nonsense,
-    shown_address,
-)
+from pybroker.client.connection import CLIENT_ID, FRAME_BYTES_MAX, agreed_version, lost, no_address, nonsense
 from pybroker.client.loop import READ, WRITE, Loop, Timer
 from pybroker.errors import KafkaError
+from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
@@ -125,7 +118,7 @@ class Channel:
 
     @property
     def address(self) -> str:
-        return shown_address(self.host, self.port)
+        return str(HostPort(self.host, self.port))
 
     @property
     def load(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pybroker import __version__, errors
 from pybroker.errors import KafkaError
+from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
@@ -59,7 +60,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        return shown_address(self.host, self.port)
+        return str(HostPort(self.host, self.port))
 
     @property
     def is_open(self) -> bool:
@@ -154,10 +155,6 @@ class Connection:
 # -- what the blocking connection shares with the channels of producers and consumers ---------------------------------
 
 
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def agreed_version(
     versions: Mapping[int, tuple[int, int]], api: Api, address: str, version_max: int | None = None
 ) -> int:
@@ -179,7 +176,7 @@ def agreed_version(
 
 def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> KafkaError:
     """Why a connection is gone, in words that name the other end."""
-    address = shown_address(host, port)
+    address = HostPort(host, port)
     if isinstance(error, TimeoutError):
         return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
     if isinstance(error, ConnectionResetError | BrokenPipeError):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pybroker import errors
 from pybroker.client.admin import Admin
-from pybroker.client.connection import CLIENT_ID
+from pybroker.client.connection import CLIENT_ID, lost
 from pybroker.client.metadata import TopicInfo
 from pybroker.core import Load, build_batch
 from pybroker.errors import KafkaError
@@ -112,7 +112,7 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.admin.__exit__()
+        self.admin.close()
 
     @contextlib.contextmanager
     def prepared(self, workload: Workload) -> Iterator["Prepared"]:
@@ -221,7 +221,7 @@ def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
     try:
         s = socket.create_connection((host, port), timeout=timeout_s)
     except OSError as error:
-        raise KafkaError(errors.NETWORK_EXCEPTION, f"cannot reach {host}:{port}: {error}") from error
+        raise lost(error, "reach", host, port, timeout_s) from error
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return s
 

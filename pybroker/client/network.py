@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses
-from pybroker.client.connection import shown_address
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, TopicInfo, parse_bootstrap, topic_info
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
+from pybroker.model import HostPort
 from pybroker.protocol import messages as m
 
 ANY: Final = None
@@ -245,7 +245,7 @@ class Network:
         """Channels to addresses that are no broker's any more."""
         addresses = {(n.host, n.port) for n in self.view.nodes.values()} | {*self._bootstrap}
         for key in [key for key in self._channels if key[:2] not in addresses]:
-            words = f"{shown_address(*key[:2])} is no broker of the cluster any more"
+            words = f"{HostPort(*key[:2])} is no broker of the cluster any more"
             gone = KafkaError(errors.NETWORK_EXCEPTION, words)
             self._channels.pop(key).close(gone)
 

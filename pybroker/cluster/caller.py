@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from pybroker.model import HostPort
+
 ANONYMOUS = "User:ANONYMOUS"
 
 
@@ -15,7 +17,7 @@ class Caller(NamedTuple):
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(HostPort(self.host, self.port))
 
 
 class Call(NamedTuple):
