@@ -17,6 +17,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from pybroker import __version__, errors
@@ -30,6 +31,19 @@ from pybroker.protocol.apis import Api
 
 Done = Callable[[Any, KafkaError | None], object]
 """(answer, None) or (None, error); (None, None) for a request without an answer, once the system has it."""
+
+
+def settles(future: Future[Any]) -> Done:
+    """What gives a future the answer, or the error."""
+
+    def done(answer: Any, error: KafkaError | None) -> None:
+        if error is None:
+            future.set_result(answer)
+        else:
+            future.set_exception(error)
+
+    return done
+
 
 HEAD_BYTES: Final = 1 << 16
 """Frames that fit are parsed where they were received; a larger one gets bytes of its own."""

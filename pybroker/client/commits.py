@@ -9,6 +9,7 @@ from functools import partial
 
 from pybroker import errors
 from pybroker.client import committed
+from pybroker.client.channel import settles
 from pybroker.client.committed import LOST_MEMBERSHIP, Fetched, Identity, OffsetAndMetadata, Offsets
 from pybroker.client.coordinator import Coordinator
 from pybroker.client.network import Network
@@ -108,14 +109,7 @@ class Commits:
     def find(self, partitions: Collection[TopicPartition]) -> Future[Fetched]:
         """What the group committed, asked once."""
         future: Future[Fetched] = Future()
-
-        def done(found: Fetched, error: KafkaError | None) -> None:
-            if error is None:
-                future.set_result(found)
-            else:
-                future.set_exception(error)
-
-        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), done))
+        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), settles(future)))
         return future
 
     def look_up(self, now_s: float) -> None:

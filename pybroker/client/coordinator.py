@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker import errors
-from pybroker.client.channel import PLAIN, Done, How
+from pybroker.client.channel import PLAIN, Done, How, settles
 from pybroker.client.network import ANY, Network
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -32,14 +32,7 @@ class Coordinator:
     def call(self, message: Any, *, lane: str = LANE, how: How = PLAIN) -> Future[Any]:
         """From any thread: a future of the answer, or KafkaError."""
         future: Future[Any] = Future()
-
-        def done(answer: Any, error: KafkaError | None) -> None:
-            if error is None:
-                future.set_result(answer)
-            else:
-                future.set_exception(error)
-
-        self._network.loop.call_soon(partial(self.send, message, done, lane=lane, how=how))
+        self._network.loop.call_soon(partial(self.send, message, settles(future), lane=lane, how=how))
         return future
 
     def send(self, message: Any, done: Done, *, lane: str = LANE, how: How = PLAIN) -> None:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pybroker import errors
-from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses
+from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, TopicInfo, parse_bootstrap, topic_info
 from pybroker.client.settings import Settings
@@ -95,17 +96,10 @@ class Network:
     def call(self, node: int | None, message: Any, *, lane: str = "", how: How = PLAIN) -> Future[Any]:
         """Send a request from another thread; a future of its answer, or of KafkaError."""
         future: Future[Any] = Future()
-
-        def done(answer: Any, error: KafkaError | None) -> None:
-            if error is None:
-                future.set_result(answer)
-            else:
-                future.set_exception(error)
-
         if not self.loop.running:
             future.set_exception(_closed())
         else:
-            self.loop.call_soon(lambda: self.send(node, message, done, lane=lane, how=how))
+            self.loop.call_soon(partial(self.send, node, message, settles(future), lane=lane, how=how))
         return future
 
     def want(self, topics: Iterable[str]) -> None:
