@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 
 from pybroker import errors
@@ -75,15 +74,7 @@ class Commits:
 
     def commit(self, offsets: Offsets, deadline_s: float) -> None:
         """Commit, again where that may help. KafkaError: 22, 25, 82 if the group has moved on, 7 out of time."""
-        while True:
-            try:
-                return self.commit_async(offsets).result(max(0.0, deadline_s - time.monotonic()))
-            except FutureTimeout:
-                raise KafkaError(errors.REQUEST_TIMED_OUT, "offsets could not be committed in time") from None
-            except KafkaError as error:
-                if not error.retriable or time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(self._network.pauses.first_s)
+        self._network.retried(lambda: self.commit_async(offsets), "offsets could not be committed", deadline_s)
 
     def tick(self, now_s: float) -> None:
         """Commit in the background what was consumed since, if it is time."""

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from pybroker.client.commits import Commits
@@ -19,7 +18,6 @@ from pybroker.client.reader import Reader
 from pybroker.client.settings import CONSUMER, Settings
 from pybroker.config.settings import ConfigError
 from pybroker.core import COLUMNS, ColumnBatch, Columns, Record
-from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
 
@@ -205,7 +203,7 @@ class Consumer:
             self._raise(place)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._lookups.timed_out(f"the position in {place.tp}")
+                raise self._network.timed_out(f"the position in {place.tp} could not be had")
             self._bell.wait(min(left_s, _WAIT_S))
         return place.position
 
@@ -270,7 +268,8 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group committed for these partitions, None where nothing."""
         commits, wanted = self._need_group(), [TopicPartition(*tp) for tp in partitions]
-        found = self._retried(lambda: commits.find(wanted), "the committed offsets", self._deadline(timeout_ms))
+        what = "the committed offsets could not be had"
+        found = self._network.retried(lambda: commits.find(wanted), what, self._deadline(timeout_ms))
         return {tp: found.get(tp) for tp in wanted}
 
     def _need_group(self) -> Commits:
@@ -287,17 +286,6 @@ class Consumer:
             TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
             for tp, at in offsets.items()
         }
-
-    def _retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:
-        while True:
-            try:
-                return ask().result(max(0.0, deadline_s - time.monotonic()))
-            except FutureTimeout:
-                raise self._lookups.timed_out(what) from None
-            except KafkaError as error:
-                if not error.retriable or time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(self._network.pauses.first_s)
 
     # -- records -------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class Lookups:
             if info is not None:
                 self._refuse_unknown(TopicPartition(topic, 0))
             if time.monotonic() >= deadline_s:
-                raise self.timed_out(f"the partitions of topic {topic!r}")
+                raise self._network.timed_out(f"the partitions of topic {topic!r} could not be had")
             time.sleep(_POLL_S)
 
     def offsets(self, times: Mapping[TopicPartition, int], deadline_s: float) -> dict[TopicPartition, Found]:
@@ -54,7 +54,8 @@ class Lookups:
             if len(found) == len(times):
                 return found
             if time.monotonic() >= deadline_s:
-                raise self.timed_out(f"the offsets of {', '.join(str(tp) for tp in times if tp not in found)}")
+                missing = ", ".join(str(tp) for tp in times if tp not in found)
+                raise self._network.timed_out(f"the offsets of {missing} could not be had")
             if calls:
                 self._network.refresh_soon()
             time.sleep(self._network.pauses.first_s if calls else _POLL_S)
@@ -95,8 +96,3 @@ class Lookups:
                 errors.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {tp.topic!r} has partitions 0 to {len(info.partitions) - 1}, not {tp.partition}",
             )
-
-    def timed_out(self, what: str) -> KafkaError:
-        failure = self._network.failure
-        why = f": {failure.message}" if failure else ""
-        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} could not be had in time{why}")

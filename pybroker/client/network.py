@@ -5,11 +5,13 @@ is known is a `View`, replaced as a whole, so that any thread may read it.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pybroker import errors
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
@@ -19,6 +21,8 @@ from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
+
+Found = TypeVar("Found")
 
 ANY: Final = None
 """As a node: whichever broker answers."""
@@ -101,6 +105,25 @@ class Network:
         else:
             self.loop.call_soon(partial(self.send, node, message, settles(future), lane=lane, how=how))
         return future
+
+    def retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:
+        """The answer to `ask`, which is asked again where that may help; blocks, so not on the loop's thread.
+
+        KafkaError: what it is refused with, or `timed_out(what)`."""
+        while True:
+            try:
+                return ask().result(max(0.0, deadline_s - time.monotonic()))
+            except FutureTimeout:
+                raise self.timed_out(what) from None
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(self.pauses.first_s)
+
+    def timed_out(self, what: str) -> KafkaError:
+        """`what` could not be done in time, and why no broker was to be had, if none was."""
+        why = f": {self.failure.message}" if self.failure else ""
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} in time{why}")
 
     def want(self, topics: Iterable[str]) -> None:
         """Keep the metadata of these topics too, and ask for what is missing."""
