@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from pybroker import errors
 from pybroker.cli.main import Failure
-from pybroker.client.committed import OffsetAndMetadata
+from pybroker.client.committed import MOVED_ON, OffsetAndMetadata
 from pybroker.client.consumer import Consumer, Record
 from pybroker.client.group import RebalanceListener
 from pybroker.errors import KafkaError
@@ -19,12 +18,6 @@ IDLE_MS: Final = 500
 
 BATCH_RECORDS_MAX: Final = 2000
 COMMIT_EVERY_S: Final = 1.0
-MOVED_ON: Final = (
-    errors.ILLEGAL_GENERATION,
-    errors.UNKNOWN_MEMBER_ID,
-    errors.REBALANCE_IN_PROGRESS,
-    errors.FENCED_INSTANCE_ID,
-)
 
 
 def batches(

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
 
-from pybroker import errors
 from pybroker.client import committed
 from pybroker.client.channel import settles
-from pybroker.client.committed import LOST_MEMBERSHIP, Fetched, Identity, OffsetAndMetadata, Offsets
+from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identity, OffsetAndMetadata, Offsets
 from pybroker.client.coordinator import Coordinator
 from pybroker.client.network import Network
 from pybroker.client.positions import Place, Positions
@@ -64,7 +63,7 @@ class Commits:
                 self._done.update({tp: at.offset for tp, at in offsets.items()})
                 future.set_result(None)
                 return
-            if error.code in LOST_MEMBERSHIP or error.code == errors.REBALANCE_IN_PROGRESS:
+            if error.code in MOVED_ON:
                 self.lost(error)
             future.set_exception(error)
 

@@ -16,6 +16,8 @@ FETCH_VERSION_MAX: Final = 9
 LOST_MEMBERSHIP: Final = frozenset(
     {errors.UNKNOWN_MEMBER_ID, errors.ILLEGAL_GENERATION, errors.FENCED_INSTANCE_ID, errors.STALE_MEMBER_EPOCH}
 )
+MOVED_ON: Final = LOST_MEMBERSHIP | {errors.REBALANCE_IN_PROGRESS}
+"""The group is not what it was when the member read what it commits: somebody reads that again."""
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -35,7 +35,6 @@ from pybroker.protocol import messages as m
 
 PROTOCOL_TYPE: Final = "consumer"
 _JOIN_MARGIN_S: Final = 5.0
-_FATAL_FOR_MEMBER: Final = frozenset({errors.FENCED_INSTANCE_ID})
 
 _log = logging.getLogger(__name__)
 
@@ -304,7 +303,7 @@ class Group:
         self._failures += 1
         pause_s = self._network.pauses.after(self._failures)
         self._not_before_s = time.monotonic() + (0.0 if error.code == errors.REBALANCE_IN_PROGRESS else pause_s)
-        if error.code in LOST_MEMBERSHIP and error.code not in _FATAL_FOR_MEMBER:
+        if error.code in LOST_MEMBERSHIP and error.code != errors.FENCED_INSTANCE_ID:
             self.member_id = ""
             self._lost = f"{error.name} when it joined"
         elif not (error.retriable or error.code in (errors.REBALANCE_IN_PROGRESS, errors.BROKER_NOT_AVAILABLE)):
