@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from functools import partial
 
@@ -11,7 +11,7 @@ from pybroker.client.channel import settles
 from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identity, OffsetAndMetadata, Offsets
 from pybroker.client.coordinator import Coordinator
 from pybroker.client.network import Network
-from pybroker.client.positions import Place, Positions
+from pybroker.client.positions import Asked, Positions
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -104,38 +104,29 @@ class Commits:
 
     def look_up(self, now_s: float) -> None:
         """Have the places that are nowhere yet begin where the group stood."""
-        lost = {
-            place.tp: place
+        lost = [
+            place
             for place in self._positions.places.values()
             if place.nowhere and not place.asking and place.not_before_s <= now_s
-        }
+        ]
         if not lost:
             return
-        generations = {tp: place.generation for tp, place in lost.items()}
-        for place in lost.values():
+        for place in lost:
             place.asking = True
-        done = partial(self._found, lost, generations)
-        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(lost), done))
+        done = partial(self._found, [place.asked() for place in lost])
+        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, [place.tp for place in lost], done))
 
-    def _found(
-        self,
-        places: dict[TopicPartition, Place],
-        generations: dict[TopicPartition, int],
-        found: Fetched,
-        error: KafkaError | None,
-    ) -> None:
-        for tp, place in places.items():
-            if place.generation != generations[tp]:
-                continue
+    def _found(self, asked: Iterable[Asked], found: Fetched, error: KafkaError | None) -> None:
+        for place in (each.place for each in asked if not each.stale):
             place.asking = False
-            at = found.get(tp)
+            at = found.get(place.tp)
             if error is not None and (error.retriable or error.code in LOST_MEMBERSHIP):
                 place.not_before_s = time.monotonic() + self._network.pauses.first_s
             elif error is not None:
                 place.error = error
             elif at is not None:
                 place.move(at.offset)
-                self._done[tp] = at.offset
+                self._done[place.tp] = at.offset
             else:
                 self._positions.begin(place)
         self._begun()

@@ -5,7 +5,7 @@ What it fetched lies in `chunks`, in the order in which it came, until the consu
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from pybroker.client.channel import How
 from pybroker.client.fetch_session import FetchSession, Wanted
 from pybroker.client.loop import Timer
 from pybroker.client.network import STALE, Network
-from pybroker.client.positions import LATEST, RESETS, Bell, Place, Positions
+from pybroker.client.positions import LATEST, RESETS, Asked, Bell, Place, Positions
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -35,19 +35,10 @@ _SESSION_ERRORS: Final = frozenset(
 class Chunk(NamedTuple):
     """Batches of one partition, as they were fetched."""
 
-    place: Place
-    generation: int
-    offset: int
-    """Records before it are not wanted."""
-    next_offset: int
-    """What follows its batches."""
+    asked: Asked
     data: memoryview
     aborted: list[tuple[int, int]]
     """(producer id, first offset) of the aborted transactions in it, for read_committed."""
-
-    @property
-    def stale(self) -> bool:
-        return self.generation != self.place.generation
 
 
 class Fetcher:
@@ -134,29 +125,17 @@ class Fetcher:
             isolation_level=self._isolation,
             rack_id=settings.client_rack,
         )
-        asked = {tp: self._positions.places[tp] for tp in partitions if tp in self._positions.places}
-        generations = {tp: place.generation for tp, place in asked.items()}
+        asked = {tp: self._positions.places[tp].asked() for tp in partitions if tp in self._positions.places}
         self._under_way[node] = size
         self.buffered += size
         timeout_s = settings.request_timeout_ms / 1000 + settings.fetch_max_wait_ms / 1000
-        self._network.send(
-            node,
-            request,
-            partial(self._answered, node, asked, generations),
-            lane=LANE,
-            how=How(timeout_s),
-        )
+        self._network.send(node, request, partial(self._answered, node, asked), lane=LANE, how=How(timeout_s))
         return size
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self,
-        node: int,
-        asked: Mapping[TopicPartition, Place],
-        generations: Mapping[TopicPartition, int],
-        answer: Any,
-        error: KafkaError | None,
+        self, node: int, asked: Mapping[TopicPartition, Asked], answer: Any, error: KafkaError | None
     ) -> None:
         self.buffered -= self._under_way.pop(node)
         session = self._sessions[node]
@@ -176,11 +155,11 @@ class Fetcher:
             name = topic.topic or names.get(bytes(topic.topic_id), "")
             for p in topic.partitions:
                 tp = TopicPartition(name, p.partition_index)
-                place = asked.get(tp)
-                if place is None or not self._positions.holds(place) or place.generation != generations[tp]:
+                wanted = asked.get(tp)
+                if wanted is None or wanted.stale or not self._positions.holds(wanted.place):
                     session.known.pop(tp, None)  # our picture of it is old: it will be told anew
                     continue
-                filled = self._take(node, place, p) or filled
+                filled = self._take(node, wanted.place, p) or filled
         self.pump()
         if filled:
             self._bell.ring()
@@ -191,7 +170,6 @@ class Fetcher:
             return self._refused(node, place, answer.error_code)
         place.high_watermark = answer.high_watermark
         place.last_stable_offset = answer.last_stable_offset
-        place.log_start_offset = answer.log_start_offset
         if answer.preferred_read_replica >= 0 and answer.preferred_read_replica != node:
             place.replica = answer.preferred_read_replica
             place.replica_until_s = time.monotonic() + self._settings.metadata_max_age_ms / 1000
@@ -213,7 +191,7 @@ class Fetcher:
         aborted = (
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
         )
-        self.chunks.append(Chunk(place, place.generation, place.fetch_offset, next_offset, data[:end], aborted))
+        self.chunks.append(Chunk(place.asked(), data[:end], aborted))
         self.buffered += end
         place.fetch_offset = max(next_offset, place.fetch_offset)
         return True
@@ -257,40 +235,32 @@ class Fetcher:
                 lost[place.tp] = place.reset_to
         view = self._network.view
         for leader, times in list_offsets.by_leader(view, lost).items():
-            places = {tp: self._positions.places[tp] for tp in times}
+            places = [self._positions.places[tp] for tp in times]
             if leader < 0:
                 self._network.want({tp.topic for tp in times})
                 self._fail_unknown(places)
                 continue
-            for place in places.values():
+            for place in places:
                 place.asking = True
             request = list_offsets.request(
                 view, times, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
             )
-            generations = {tp: place.generation for tp, place in places.items()}
-            self._network.send(leader, request, partial(self._found, places, generations))
+            self._network.send(leader, request, partial(self._found, [place.asked() for place in places]))
 
-    def _fail_unknown(self, places: Mapping[TopicPartition, Place]) -> None:
+    def _fail_unknown(self, places: Iterable[Place]) -> None:
         """A topic that may not be read, or has no such name, will never have a leader."""
-        for tp, place in places.items():
-            topic = self._network.view.topics.get(tp.topic)
+        for place in places:
+            name = place.tp.topic
+            topic = self._network.view.topics.get(name)
             if topic is not None and topic.error and not errors.lookup(topic.error).retriable:
-                place.error = KafkaError(topic.error, f"topic {tp.topic!r}: {errors.lookup(topic.error).meaning}")
+                place.error = KafkaError(topic.error, f"topic {name!r}: {errors.lookup(topic.error).meaning}")
                 self._bell.ring()
 
-    def _found(
-        self,
-        places: Mapping[TopicPartition, Place],
-        generations: Mapping[TopicPartition, int],
-        answer: Any,
-        error: KafkaError | None,
-    ) -> None:
+    def _found(self, asked: Iterable[Asked], answer: Any, error: KafkaError | None) -> None:
         found = list_offsets.answers(answer) if answer is not None else {}
-        for tp, place in places.items():
-            if place.generation != generations[tp]:
-                continue
+        for place in (each.place for each in asked if not each.stale):
             place.asking = False
-            told = found.get(tp)
+            told = found.get(place.tp)
             problem = error or (told.error if told else KafkaError(errors.UNKNOWN_SERVER_ERROR))
             if problem is None and told is not None and told.offset >= 0:
                 place.move(told.offset)

@@ -10,7 +10,7 @@ them. A seek starts another generation, and what was fetched for an older one is
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker import errors
 from pybroker.errors import KafkaError
@@ -39,7 +39,6 @@ class Place:
     """After a failure it is asked for again then."""
     high_watermark: int = -1
     last_stable_offset: int = -1
-    log_start_offset: int = -1
     error: KafkaError | None = None
     """What the next poll() raises."""
     replica: int = -1
@@ -67,6 +66,22 @@ class Place:
     @property
     def fetchable(self) -> bool:
         return self.fetch_offset >= 0 and not self.paused and self.error is None
+
+    def asked(self) -> "Asked":
+        """To keep with what is asked of brokers now."""
+        return Asked(self, self.generation)
+
+
+class Asked(NamedTuple):
+    """A place as it was when something was asked for it."""
+
+    place: Place
+    generation: int
+
+    @property
+    def stale(self) -> bool:
+        """It was moved since: the answer is not for where it stands now."""
+        return self.place.generation != self.generation
 
 
 class Positions:

@@ -26,7 +26,7 @@ class Reader:
         taken: list[Record] = []
 
         def read(chunk: Chunk, feed: Feed, left: int) -> int:
-            found = core.read_records(feed, *chunk.place.tp, left, decompress)
+            found = core.read_records(feed, *chunk.asked.place.tp, left, decompress)
             taken.extend(found)
             return len(found)
 
@@ -37,7 +37,7 @@ class Reader:
         """Add what is there to columns, up to so many rows; `tag` makes the tag of a partition's rows."""
 
         def read(chunk: Chunk, feed: Feed, left: int) -> int:
-            return columns.read(feed, max_records=left, tag=tag(chunk.place.tp))
+            return columns.read(feed, max_records=left, tag=tag(chunk.asked.place.tp))
 
         self._read(read, sys.maxsize if most is None else most)
 
@@ -47,8 +47,8 @@ class Reader:
         while count < most and (self._open or self._next()):
             assert self._open is not None
             chunk, feed = self._open
-            place = chunk.place
-            if chunk.stale or not self._positions.holds(place):
+            place = chunk.asked.place
+            if not self._wanted(chunk):
                 self._end(chunk)
                 continue
             try:
@@ -69,13 +69,17 @@ class Reader:
         chunks = self._fetcher.chunks
         while chunks:
             chunk = chunks.popleft()
-            place = chunk.place
-            if not chunk.stale and self._positions.holds(place):
-                feed = Feed(chunk.data, start_offset=place.position, aborted=chunk.aborted, check_crc=self._check_crcs)
+            if self._wanted(chunk):
+                start = chunk.asked.place.position
+                feed = Feed(chunk.data, start_offset=start, aborted=chunk.aborted, check_crc=self._check_crcs)
                 self._open = chunk, feed
                 return True
             self._fetcher.taken(chunk)
         return False
+
+    def _wanted(self, chunk: Chunk) -> bool:
+        """Whether the consumer still stands where it was fetched for."""
+        return not chunk.asked.stale and self._positions.holds(chunk.asked.place)
 
     def _end(self, chunk: Chunk) -> None:
         self._open = None
