@@ -76,10 +76,11 @@ class Fetcher:
     def pump(self) -> None:
         self._pumping = False
         now_s = time.monotonic()
-        self._look_up(now_s)
+        places = self._positions.places  # as they are now: the consumer's thread may assign others meanwhile
+        self._look_up(places, now_s)
         room = self._settings.fetch_max_bytes - self.buffered
         wanted: dict[int, dict[TopicPartition, Wanted]] = {}
-        for place in self._positions.places.values():
+        for place in places.values():
             if not place.fetchable:
                 continue
             if place.not_before_s > now_s:
@@ -96,7 +97,7 @@ class Fetcher:
             if self._retry_s.get(node, 0.0) > now_s:
                 self._pump_at(self._retry_s[node])
                 continue
-            room -= self._fetch(node, partitions, room)
+            room -= self._fetch(node, {tp: places[tp].asked() for tp in partitions}, partitions, room)
 
     def _node(self, place: Place, now_s: float) -> int:
         view = self._network.view
@@ -111,7 +112,9 @@ class Fetcher:
         epoch = view.leader_epoch(*place.tp)
         return Wanted(topic.id, place.fetch_offset, epoch, self._settings.max_partition_fetch_bytes)
 
-    def _fetch(self, node: int, partitions: Mapping[TopicPartition, Wanted], room: int) -> int:
+    def _fetch(
+        self, node: int, asked: Mapping[TopicPartition, Asked], partitions: Mapping[TopicPartition, Wanted], room: int
+    ) -> int:
         """Ask a broker; how many bytes may come."""
         settings = self._settings
         session = self._sessions.setdefault(node, FetchSession())
@@ -125,7 +128,6 @@ class Fetcher:
             isolation_level=self._isolation,
             rack_id=settings.client_rack,
         )
-        asked = {tp: self._positions.places[tp].asked() for tp in partitions if tp in self._positions.places}
         self._under_way[node] = size
         self.buffered += size
         timeout_s = settings.request_timeout_ms / 1000 + settings.fetch_max_wait_ms / 1000
@@ -223,10 +225,10 @@ class Fetcher:
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
-    def _look_up(self, now_s: float) -> None:
+    def _look_up(self, places: Mapping[TopicPartition, Place], now_s: float) -> None:
         """Ask for the positions that are to be reset."""
         lost: dict[TopicPartition, int] = {}
-        for place in self._positions.places.values():
+        for place in places.values():
             if place.reset_to is None or place.asking or place.error is not None:
                 continue
             if place.not_before_s > now_s:
@@ -235,17 +237,17 @@ class Fetcher:
                 lost[place.tp] = place.reset_to
         view = self._network.view
         for leader, times in list_offsets.by_leader(view, lost).items():
-            places = [self._positions.places[tp] for tp in times]
+            looked_up = [places[tp] for tp in times]
             if leader < 0:
                 self._network.want({tp.topic for tp in times})
-                self._fail_unknown(places)
+                self._fail_unknown(looked_up)
                 continue
-            for place in places:
+            for place in looked_up:
                 place.asking = True
             request = list_offsets.request(
                 view, times, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
             )
-            self._network.send(leader, request, partial(self._found, [place.asked() for place in places]))
+            self._network.send(leader, request, partial(self._found, [place.asked() for place in looked_up]))
 
     def _fail_unknown(self, places: Iterable[Place]) -> None:
         """A topic that may not be read, or has no such name, will never have a leader."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 import pybroker
 from pybroker import errors
+from pybroker.client import list_offsets
 from pybroker.client.consumer import Consumer, OffsetAndTimestamp
+from pybroker.client.network import View
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -142,6 +146,26 @@ def test_nobody_is_there() -> None:
         assert consumer.poll(50) == []
         with pytest.raises(KafkaError, match=r"could not be had in time: could not reach 127\.0\.0\.1:1"):
             consumer.end_offsets([("t", 0)])
+
+
+def test_an_assignment_that_changes_under_the_fetcher(
+    shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other partitions are assigned while the positions of the first are looked up: those are read, nothing fails."""
+    create(shared_broker, topic, partitions=2)
+    fill(shared_broker, topic, 1, [b"other"])
+    by_leader, changes = list_offsets.by_leader, iter([[(topic, 1)]])
+    with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
+
+        def changing(view: View, times: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
+            if times and (change := next(changes, None)):
+                consumer.assign(change)
+            return by_leader(view, times)
+
+        monkeypatch.setattr(list_offsets, "by_leader", changing)
+        consumer.assign([(topic, 0)])
+        assert [r.value for r in read(consumer, 1)] == [b"other"]
+    assert next(changes, None) is None and not caplog.records
 
 
 def test_columns_instead_of_objects(target: Server, topic: str) -> None:
