@@ -197,7 +197,7 @@ class Channel:
                 last, status = error, error.errno or errno.EIO
             if status in (0, errno.EINPROGRESS):
                 self._watch(WRITE)
-                self._arm(time.monotonic() + self.timeout_s)
+                self._timer = self._loop.call_by(self._timer, time.monotonic() + self.timeout_s, self._check_due)
                 return
             last = OSError(status, os.strerror(status))
             self._close_socket()
@@ -274,7 +274,7 @@ class Channel:
             timeout_s = self.timeout_s if how.timeout_s is None else how.timeout_s
             asked = _Asked(api, version, correlation_id, done, time.monotonic() + timeout_s, timeout_s)
             self.asked.append(asked)
-            self._arm(asked.due_s)
+            self._timer = self._loop.call_by(self._timer, asked.due_s, self._check_due)
         else:
             self._out.append(done)
         if not self._events & WRITE:
@@ -414,14 +414,8 @@ class Channel:
         doing = "get an answer from" if self.ready else "reach"
         self._fail(lost(error, doing, self.host, self.port, self.timeout_s))
 
-    def _arm(self, due_s: float) -> None:
-        """Look again when the earliest answer is due."""
-        if self._timer is None or self._timer.call is None or due_s < self._timer.when_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(max(0.0, due_s - time.monotonic()), self._check_due)
-
     def _check_due(self) -> None:
+        """Fail if an answer is due; look again when the next is."""
         self._timer = None
         if self._socket is None:
             return
@@ -433,4 +427,4 @@ class Channel:
         if first.due_s <= time.monotonic():
             self._fail(lost(TimeoutError(), "get an answer from", self.host, self.port, first.timeout_s))
         else:
-            self._arm(first.due_s)
+            self._timer = self._loop.call_by(None, first.due_s, self._check_due)

@@ -277,10 +277,7 @@ class Fetcher:
         self.pump()
 
     def _pump_at(self, when_s: float) -> None:
-        if self._timer is None or self._timer.call is None or when_s < self._timer.when_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._network.loop.call_later(max(0.0, when_s - time.monotonic()), self._pump_late)
+        self._timer = self._network.loop.call_by(self._timer, when_s, self._pump_late)
 
     def _pump_late(self) -> None:
         self._timer = None

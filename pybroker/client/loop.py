@@ -84,6 +84,14 @@ class Loop:
         heapq.heappush(self._timers, (timer.when_s, next(self._order), timer))
         return timer
 
+    def call_by(self, timer: Timer | None, when_s: float, call: Callable[[], object]) -> Timer:
+        """The timer if it is due by then, else one that is, in its place."""
+        if timer is not None and timer.call is not None:
+            if timer.when_s <= when_s:
+                return timer
+            timer.cancel()
+        return self.call_later(max(0.0, when_s - time.monotonic()), call)
+
     def watch(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
         """Call with the events that came, from now on; events 0 ends that."""
         known = sock in self._selector.get_map()
