@@ -91,7 +91,7 @@ class Lookups:
             missing = error.code == errors.UNKNOWN_TOPIC_OR_PARTITION and not self._settings.allow_auto_create_topics
             if missing or not error.retriable:
                 raise KafkaError(error.code, f"topic {tp.topic!r}: {error.meaning}")
-        elif info is not None and tp.partition >= len(info.partitions):
+        elif info is not None and not 0 <= tp.partition < len(info.partitions):
             raise KafkaError(
                 errors.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {tp.topic!r} has partitions 0 to {len(info.partitions) - 1}, not {tp.partition}",

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from pybroker import errors
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
 from pybroker.client.loop import Loop, Timer
-from pybroker.client.metadata import Node, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.metadata import Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
@@ -60,16 +60,16 @@ class View:
 
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition; -1 if none is known."""
-        known = self.topics.get(topic)
-        if known is None or not 0 <= partition < len(known.partitions):
-            return -1
-        leader = known.partitions[partition].leader
-        return leader if leader in self.nodes else -1
+        known = self._partition(topic, partition)
+        return known.leader if known is not None and known.leader in self.nodes else -1
 
     def leader_epoch(self, topic: str, partition: int) -> int:
+        known = self._partition(topic, partition)
+        return -1 if known is None else known.leader_epoch
+
+    def _partition(self, topic: str, partition: int) -> PartitionInfo | None:
         known = self.topics.get(topic)
-        there = known is not None and 0 <= partition < len(known.partitions)
-        return known.partitions[partition].leader_epoch if known and there else -1
+        return known.partitions[partition] if known is not None and 0 <= partition < len(known.partitions) else None
 
 
 class Network:

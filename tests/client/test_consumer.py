@@ -125,6 +125,18 @@ def test_topics_that_are_not_there(target: Server, topic: str) -> None:
     assert caught.value.code == errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.parametrize("partition", [2, -1])
+def test_partitions_that_are_not_there(target: Server, topic: str, partition: int) -> None:
+    """A number that the topic has not is told at once, with those that it has."""
+    create(target, topic, partitions=2)
+    with (
+        Consumer(bootstrap_servers=target.bootstrap) as consumer,
+        pytest.raises(KafkaError, match=f"has partitions 0 to 1, not {partition}") as caught,
+    ):
+        consumer.end_offsets([(topic, partition)])
+    assert caught.value.code == errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
