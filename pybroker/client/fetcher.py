@@ -46,8 +46,10 @@ class Fetcher:
 
     def __init__(self, network: Network, settings: Settings, positions: Positions, bell: Bell) -> None:
         self.chunks: deque[Chunk] = deque()
-        self.buffered = 0
-        """Bytes in chunks and, at most, in the answers under way."""
+        self._came = 0
+        self._taken = 0
+        """Bytes of all chunks so far, and at most of the answers under way; and of the chunks that were taken. Each is
+        counted by one thread, the loop's and the consumer's: two that add to one number may lose what one added."""
         self._network = network
         self._settings = settings
         self._positions = positions
@@ -67,8 +69,8 @@ class Fetcher:
             self._network.loop.call_soon(self.pump)
 
     def taken(self, chunk: Chunk) -> None:
-        """From any thread: a chunk was used up, or is of no use."""
-        self.buffered -= len(chunk.data)
+        """From the consumer's thread: a chunk was used up, or is of no use."""
+        self._taken += len(chunk.data)
         self.wake()
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class Fetcher:
         now_s = time.monotonic()
         places = self._positions.places  # as they are now: the consumer's thread may assign others meanwhile
         self._look_up(places, now_s)
-        room = self._settings.fetch_max_bytes - self.buffered
+        room = self._settings.fetch_max_bytes - (self._came - self._taken)
         wanted: dict[int, dict[TopicPartition, Wanted]] = {}
         for place in places.values():
             if not place.fetchable:
@@ -129,7 +131,7 @@ class Fetcher:
             rack_id=settings.client_rack,
         )
         self._under_way[node] = size
-        self.buffered += size
+        self._came += size
         timeout_s = settings.request_timeout_ms / 1000 + settings.fetch_max_wait_ms / 1000
         self._network.send(node, request, partial(self._answered, node, asked), lane=LANE, how=How(timeout_s))
         return size
@@ -139,7 +141,7 @@ class Fetcher:
     def _answered(
         self, node: int, asked: Mapping[TopicPartition, Asked], answer: Any, error: KafkaError | None
     ) -> None:
-        self.buffered -= self._under_way.pop(node)
+        self._came -= self._under_way.pop(node)
         session = self._sessions[node]
         if error is None and answer.error_code:
             error = KafkaError(answer.error_code)
@@ -194,7 +196,7 @@ class Fetcher:
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
         )
         self.chunks.append(Chunk(place.asked(), data[:end], aborted))
-        self.buffered += end
+        self._came += end
         place.fetch_offset = max(next_offset, place.fetch_offset)
         return True
 
