@@ -11,9 +11,10 @@ from pybroker.client.committed import OffsetAndMetadata
 from pybroker.client.coordinator import Coordinator
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.group import Group, RebalanceListener
+from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.client.lookups import Lookups
 from pybroker.client.network import Network
-from pybroker.client.positions import EARLIEST, LATEST, RESETS, Bell, Place, Positions
+from pybroker.client.positions import RESETS, Bell, Place, Positions
 from pybroker.client.reader import Reader
 from pybroker.client.settings import CONSUMER, Settings
 from pybroker.config.settings import ConfigError

@@ -15,7 +15,7 @@ from pybroker.client.channel import How
 from pybroker.client.fetch_session import FetchSession, Wanted
 from pybroker.client.loop import Timer
 from pybroker.client.network import STALE, Network
-from pybroker.client.positions import LATEST, RESETS, Asked, Bell, Place, Positions
+from pybroker.client.positions import RESETS, Asked, Bell, Place, Positions
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -247,7 +247,7 @@ class Fetcher:
             for place in looked_up:
                 place.asking = True
             request = list_offsets.request(
-                view, times, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
+                times, view=view, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
             )
             self._network.send(leader, request, partial(self._found, [place.asked() for place in looked_up]))
 
@@ -269,7 +269,7 @@ class Fetcher:
             if problem is None and told is not None and told.offset >= 0:
                 place.move(told.offset)
             elif problem is None:
-                place.reset(LATEST)  # no record is that late
+                place.reset(list_offsets.LATEST)  # no record is that late
             elif problem.retriable or problem.code in STALE:
                 place.not_before_s = time.monotonic() + self._network.pauses.first_s
                 self._network.refresh()

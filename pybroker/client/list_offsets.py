@@ -1,13 +1,19 @@
 """Offsets by time: what ListOffsets is asked, broker by broker, and what it answers."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pybroker import errors
-from pybroker.client.network import View
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+
+if TYPE_CHECKING:
+    from pybroker.client.network import View
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""As times: the ends of a partition."""
 
 
 class Found(NamedTuple):
@@ -19,15 +25,19 @@ class Found(NamedTuple):
     error: KafkaError | None
 
 
-def by_leader(view: View, times: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
+def by_leader(view: "View", times: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
     """Whom to ask for which partitions; -1 for those without a leader that is known."""
     asked: dict[int, dict[TopicPartition, int]] = {}
     for tp, timestamp in times.items():
-        asked.setdefault(view.leader(tp.topic, tp.partition), {})[tp] = timestamp
+        asked.setdefault(view.leader(*tp), {})[tp] = timestamp
     return asked
 
 
-def request(view: View, times: Mapping[TopicPartition, int], *, isolation_level: int, timeout_ms: int) -> Any:
+def request(
+    times: Mapping[TopicPartition, int], *, view: "View | None" = None, isolation_level: int = 0, timeout_ms: int = 0
+) -> Any:
+    """The request for one leader; with a view it tells the leader epochs that are known. `timeout_ms` is for what a
+    broker has to read elsewhere."""
     kind = m.ListOffsetsRequest.Topics
     topics: dict[str, Any] = {}
     for tp, timestamp in times.items():
@@ -35,7 +45,7 @@ def request(view: View, times: Mapping[TopicPartition, int], *, isolation_level:
         topic.partitions.append(
             kind.Partitions(
                 partition_index=tp.partition,
-                current_leader_epoch=view.leader_epoch(tp.topic, tp.partition),
+                current_leader_epoch=-1 if view is None else view.leader_epoch(*tp),
                 timestamp=timestamp,
             )
         )

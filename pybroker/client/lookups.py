@@ -62,8 +62,8 @@ class Lookups:
 
     def _call(self, leader: int, times: Mapping[TopicPartition, int], timeout_s: float) -> Future[Any]:
         request = list_offsets.request(
-            self._network.view,
             times,
+            view=self._network.view,
             isolation_level=self._isolation,
             timeout_ms=self._settings.request_timeout_ms,
         )

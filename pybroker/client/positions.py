@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pybroker import errors
+from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 """What auto_offset_reset names."""
 

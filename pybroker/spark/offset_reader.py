@@ -7,15 +7,16 @@ moment (a leader that moves, a broker that starts) is asked for again, as often 
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pybroker import errors
+from pybroker.client import list_offsets
+from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.client.metadata import Cluster, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 from pybroker.spark import offsets
-from pybroker.spark.offsets import EARLIEST, LATEST, Bound, Offsets
+from pybroker.spark.offsets import Bound, Offsets
 from pybroker.spark.options import SourceOptions
 
 Answer = TypeVar("Answer")
@@ -137,23 +138,12 @@ class OffsetReader:
         return self._patiently(ask) if wanted else {}
 
     def _list_at(self, leader: int, wanted: Mapping[TopicPartition, int]) -> Offsets:
-        kind = m.ListOffsetsRequest.Topics
-        topics: dict[str, list[Any]] = {}
-        for (topic, partition), at in wanted.items():
-            topics.setdefault(topic, []).append(kind.Partitions(partition_index=partition, timestamp=at))
-        request = m.ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=int(self.options.read_committed),
-            topics=[kind(name=name, partitions=partitions) for name, partitions in topics.items()],
-        )
+        request = list_offsets.request(wanted, isolation_level=int(self.options.read_committed))
         found: Offsets = {}
-        for topic in self.cluster.node(leader).request(request).topics:
-            for partition in topic.partitions:
-                tp = TopicPartition(topic.name, partition.partition_index)
-                if partition.error_code:
-                    meaning = errors.lookup(partition.error_code).meaning
-                    raise KafkaError(partition.error_code, f"offsets of {tp}: {meaning}")
-                found[tp] = partition.offset
+        for tp, told in list_offsets.answers(self.cluster.node(leader).request(request)).items():
+            if told.error is not None:
+                raise told.error
+            found[tp] = told.offset
         return found
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:

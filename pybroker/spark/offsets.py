@@ -8,13 +8,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 OFFSET_MAX: Final = (1 << 63) - 1
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark import offsets
@@ -260,9 +261,9 @@ def _bounds(given: _Given, streaming: bool) -> tuple[Bound, Bound]:
         default=offsets.AT_LATEST,
     )
     if not streaming:
-        if start == offsets.AT_LATEST or _says(start, offsets.LATEST):
+        if start == offsets.AT_LATEST or _says(start, LATEST):
             raise _invalid("startingOffsets cannot be latest in a batch read: there would be nothing to read")
-        if end == offsets.AT_EARLIEST or _says(end, offsets.EARLIEST):
+        if end == offsets.AT_EARLIEST or _says(end, EARLIEST):
             raise _invalid("endingOffsets cannot be earliest: there would be nothing to read")
     return start, end
 

@@ -23,12 +23,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pybroker.client.list_offsets import LATEST
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark import offsets, planning, schema
 from pybroker.spark.losses import judge
 from pybroker.spark.offset_reader import OffsetReader
-from pybroker.spark.offsets import LATEST, Offsets
+from pybroker.spark.offsets import Offsets
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition, input_partitions
 from pybroker.spark.progress_group import ProgressGroup

@@ -125,15 +125,14 @@ def _fetch(connection: "Connection", topic: str, topic_id: bytes, index: int, of
 
 
 def _log_start(connection: "Connection", topic: str, index: int) -> int:
-    from pybroker.client.admin import EARLIEST
-    from pybroker.protocol import messages as m
+    from pybroker.client import list_offsets
+    from pybroker.model import TopicPartition
 
-    kind = m.ListOffsetsRequest.Topics
-    asked = kind(name=topic, partitions=[kind.Partitions(partition_index=index, timestamp=EARLIEST)])
-    answer = connection.request(m.ListOffsetsRequest(replica_id=-1, topics=[asked])).topics[0].partitions[0]
-    _check(answer.error_code)
-    offset: int = answer.offset
-    return offset
+    tp = TopicPartition(topic, index)
+    told = list_offsets.answers(connection.request(list_offsets.request({tp: list_offsets.EARLIEST})))[tp]
+    if told.error is not None:
+        raise told.error
+    return told.offset
 
 
 def _describe(connection: "Connection", topic: str, *, create: bool = True) -> Any:

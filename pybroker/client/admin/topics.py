@@ -4,14 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker import errors
+from pybroker.client import list_offsets
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 BROKER_DEFAULT: Final = -1
 """As a number of partitions or a replication factor: what the broker's own configuration says (KIP-464)."""
 
@@ -92,37 +91,19 @@ class TopicsAdmin(AdminBase):
     def offsets(self, topics: Iterable[TopicInfo], timestamp: int) -> dict[TopicPartition, int | None]:
         """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None where no leader could
         tell it, or where no record is that late."""
-        by_leader: dict[int, dict[str, list[int]]] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
         found: dict[TopicPartition, int | None] = {}
         for topic in topics:
             for partition in topic.partitions:
-                found[TopicPartition(topic.name, partition.partition)] = None
+                tp = TopicPartition(topic.name, partition.partition)
+                found[tp] = None
                 if partition.leader >= 0:
-                    by_leader.setdefault(partition.leader, {}).setdefault(topic.name, []).append(partition.partition)
-        for leader, partitions in by_leader.items():
-            found.update(self._offsets_of(leader, partitions, timestamp))
+                    by_leader.setdefault(partition.leader, {})[tp] = timestamp
+        for leader, times in by_leader.items():
+            answer = self.cluster.node(leader).request(list_offsets.request(times))
+            for tp, told in list_offsets.answers(answer).items():
+                found[tp] = None if told.error is not None or told.offset < 0 else told.offset
         return found
-
-    def _offsets_of(
-        self, leader: int, topics: Mapping[str, Sequence[int]], timestamp: int
-    ) -> dict[TopicPartition, int | None]:
-        """What one leader says of its partitions."""
-        asked = m.ListOffsetsRequest.Topics
-        request = m.ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                asked(name=name, partitions=[asked.Partitions(partition_index=p, timestamp=timestamp) for p in indexes])
-                for name, indexes in topics.items()
-            ],
-        )
-        answer = self.cluster.node(leader).request(request)
-        return {
-            TopicPartition(topic.name, p.partition_index): p.offset
-            if p.error_code == errors.NONE and p.offset >= 0
-            else None
-            for topic in answer.topics
-            for p in topic.partitions
-        }
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Cut off the records of each partition that lie before an offset (HIGH_WATERMARK: all of them); the offset
