@@ -31,6 +31,10 @@ class Bound(NamedTuple):
     def of(self, tp: TopicPartition) -> int | None:
         return self.each.get(tp, self.common)
 
+    def says(self, special: int) -> bool:
+        """Whether some partition is to begin or end at EARLIEST, or LATEST."""
+        return self.kind == "offsets" and (self.common == special or special in self.each.values())
+
 
 AT_EARLIEST: Final = Bound("offsets", EARLIEST, {})
 AT_LATEST: Final = Bound("offsets", LATEST, {})

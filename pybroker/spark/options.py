@@ -261,15 +261,11 @@ def _bounds(given: _Given, streaming: bool) -> tuple[Bound, Bound]:
         default=offsets.AT_LATEST,
     )
     if not streaming:
-        if start == offsets.AT_LATEST or _says(start, LATEST):
+        if start.says(LATEST):
             raise _invalid("startingOffsets cannot be latest in a batch read: there would be nothing to read")
-        if end == offsets.AT_EARLIEST or _says(end, EARLIEST):
+        if end.says(EARLIEST):
             raise _invalid("endingOffsets cannot be earliest: there would be nothing to read")
     return start, end
-
-
-def _says(bound: Bound, special: int) -> bool:
-    return bound.kind == "offsets" and special in bound.each.values()
 
 
 def _group(given: _Given) -> str | None:

@@ -177,14 +177,12 @@ class RangeFetcher:
             first = asker.earliest(there).get(self.range.tp, self.range.end)
         finally:
             asker.close()
-        judge(
-            self.options, [Lost(self.range.tp, f"was to be read from offset {self.offset}, and begins at {first} now")]
-        )
+        self._lost(f"begins at {first} now")
         self.offset = min(first, self.range.end) if first > self.offset else self.range.end
 
     def _lost(self, instead: str) -> None:
-        why = f"was to be read from offset {self.offset} to {self.range.end}, and {instead}"
-        judge(self.options, [Lost(self.range.tp, why)])
+        """KafkaError, or a warning: the records from here on are not where they were."""
+        judge(self.options, [Lost(self.range.tp, f"was to be read from offset {self.offset}, and {instead}")])
 
     # -- when it does not answer -------------------------------------------------------------------------------------
 
@@ -197,10 +195,7 @@ class RangeFetcher:
             if self.range.tp in asker.partitions():
                 self._leader = asker.leader(self.range.tp)
             else:
-                judge(
-                    self.options,
-                    [Lost(self.range.tp, f"was to be read from offset {self.offset}, and is not there now")],
-                )
+                self._lost("is not there now")
                 self.offset = self.range.end
         except KafkaError as error:
             if not error.retriable or error.code == errors.UNKNOWN_TOPIC_OR_PARTITION:

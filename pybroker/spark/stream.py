@@ -189,4 +189,4 @@ def moves(given: SourceOptions) -> bool:
     """Whether the start would be another if it were asked for later: it is the latest offset of some partition."""
     if given.start.kind == "timestamps":
         return given.timestamp_strategy == "latest"
-    return given.start.common == LATEST or LATEST in given.start.each.values()
+    return given.start.says(LATEST)
