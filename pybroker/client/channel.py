@@ -13,7 +13,6 @@ import errno
 import os
 import random
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +20,16 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from pybroker import __version__, errors
-from pybroker.client.connection import CLIENT_ID, FRAME_BYTES_MAX, agreed_version, lost, no_address, nonsense
+from pybroker.client.connection import (
+    CLIENT_ID,
+    SIZE,
+    agreed_version,
+    frame_size,
+    lost,
+    no_address,
+    nonsense,
+    read_answer,
+)
 from pybroker.client.loop import READ, WRITE, Loop, Timer
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
@@ -48,7 +56,6 @@ def settles(future: Future[Any]) -> Done:
 HEAD_BYTES: Final = 1 << 16
 """Frames that fit are parsed where they were received; a larger one gets bytes of its own."""
 
-_SIZE: Final = struct.Struct(">i")
 _VIEWS_MAX: Final = 64  # what one sendmsg takes
 
 
@@ -268,7 +275,7 @@ class Channel:
         except KafkaError as error:
             done(None, error)
             return
-        self._out.append(memoryview(_SIZE.pack(sum(map(len, parts))) + parts[0]))
+        self._out.append(memoryview(SIZE.pack(sum(map(len, parts))) + parts[0]))
         self._out.extend(part.data if type(part) is Parcel else memoryview(part) for part in parts[1:])
         if how.answered:
             timeout_s = self.timeout_s if how.timeout_s is None else how.timeout_s
@@ -345,15 +352,15 @@ class Channel:
     def _parse(self) -> None:
         """The frames in the head; the rest moves to its front, or becomes the begin of a large frame."""
         position = 0
-        while self._have - position >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._head, position)
-            if not _SIZE.size <= size <= FRAME_BYTES_MAX:
-                what = f"an answer of {size} bytes, where {_SIZE.size} to {FRAME_BYTES_MAX} are possible"
-                self._fail(nonsense(self.address, what))
+        while self._have - position >= SIZE.size:
+            try:
+                size = frame_size(self._head, self.address, position)
+            except KafkaError as error:
+                self._fail(error)
                 return
-            start, end = position + _SIZE.size, position + _SIZE.size + size
+            start, end = position + SIZE.size, position + SIZE.size + size
             if end > self._have:
-                if size > HEAD_BYTES - _SIZE.size:
+                if size > HEAD_BYTES - SIZE.size:
                     self._begin_frame(size, start)
                     return
                 break
@@ -378,14 +385,9 @@ class Channel:
             return
         asked = self.asked[0]
         try:
-            correlation_id, answer = codec.decode_response(asked.api.key, asked.version, frame)
-        except codec.ProtocolError as error:
-            what = f"an answer to {asked.api.name} {asked.version} that does not parse: {error.message}"
-            self._fail(nonsense(self.address, what))
-            return
-        if correlation_id != asked.correlation_id:
-            what = f"an answer to request {correlation_id}, where {asked.correlation_id} was asked"
-            self._fail(nonsense(self.address, what))
+            answer = read_answer(asked.api, asked.version, asked.correlation_id, frame, self.address)
+        except KafkaError as error:
+            self._fail(error)
             return
         self.asked.popleft()
         if throttle_ms := getattr(answer, "throttle_time_ms", 0):

@@ -24,7 +24,8 @@ FRAME_BYTES_MAX: Final = 256 << 20
 four characters read as a length, so that an HTTP server is told from a broker."""
 
 CLIENT_ID: Final = "pybroker"
-_SIZE: Final = struct.Struct(">i")
+SIZE: Final = struct.Struct(">i")
+"""What a frame begins with: the number of bytes that follow."""
 
 
 class Connection:
@@ -101,6 +102,11 @@ class Connection:
 
     def _exchange(self, api: Api, version: int, message: Any, timeout_s: float) -> Any:
         """The message that answers this one."""
+        self._deadline = time.monotonic() + timeout_s
+        self._send(api, version, message, timeout_s)
+        return self._answer(api, version, timeout_s)
+
+    def _send(self, api: Api, version: int, message: Any, timeout_s: float) -> None:
         if self._socket is None:
             raise KafkaError(errors.NETWORK_EXCEPTION, f"the connection to {self.address} is closed")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -108,25 +114,24 @@ class Connection:
             body = codec.encode_request(api.key, version, self._correlation_id, self.client_id, message)
         except codec.EncodeError as error:
             raise KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}") from error
-        self._deadline = time.monotonic() + timeout_s
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(_SIZE.pack(len(body)) + body)
-            (size,) = _SIZE.unpack(self._receive(_SIZE.size))
-            if not _SIZE.size <= size <= FRAME_BYTES_MAX:
-                raise self._nonsense(f"an answer of {size} bytes, where {_SIZE.size} to {FRAME_BYTES_MAX} are possible")
-            frame = self._receive(size)
+            self._socket.sendall(SIZE.pack(len(body)) + body)
         except OSError as error:
             raise self._lost(error, "get an answer from", timeout_s) from error
-        try:
-            correlation_id, answer = codec.decode_response(api.key, version, frame)
-        except codec.ProtocolError as error:
-            raise self._nonsense(f"an answer to {api.name} {version} that does not parse: {error.message}") from error
-        if correlation_id != self._correlation_id:
-            raise self._nonsense(f"an answer to request {correlation_id}, where {self._correlation_id} was asked")
-        return answer
 
-    def _receive(self, size: int) -> bytes:
+    def _answer(self, api: Api, version: int, timeout_s: float) -> Any:
+        """The message that comes next, before the deadline of the request."""
+        try:
+            frame = self._receive(frame_size(self._receive(SIZE.size), self.address))
+            return read_answer(api, version, self._correlation_id, frame, self.address)
+        except OSError as error:
+            raise self._lost(error, "get an answer from", timeout_s) from error
+        except KafkaError:
+            self.close()
+            raise
+
+    def _receive(self, size: int) -> bytes | memoryview:
         """Exactly `size` bytes, before the deadline of the request."""
         assert self._socket is not None
         data = bytearray()
@@ -145,11 +150,6 @@ class Connection:
         """The connection is gone; why, in words that name the other end."""
         self.close()
         return lost(error, doing, self.host, self.port, timeout_s)
-
-    def _nonsense(self, what: str) -> KafkaError:
-        """The other end sent what no broker would."""
-        self.close()
-        return nonsense(self.address, what)
 
 
 # -- what the blocking connection shares with the channels of producers and consumers ---------------------------------
@@ -191,6 +191,27 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
 def no_address(host: str, port: int) -> KafkaError:
     """What a broker calls an address, and the system cannot even look up: a label that is too long, say."""
     return KafkaError(errors.NETWORK_EXCEPTION, f"could not reach {host!r}, port {port}: that is no address")
+
+
+def frame_size(data: bytes | bytearray | memoryview, address: str, position: int = 0) -> int:
+    """The size that a frame begins with. KafkaError where no answer can have it."""
+    size: int = SIZE.unpack_from(data, position)[0]
+    if not SIZE.size <= size <= FRAME_BYTES_MAX:
+        what = f"an answer of {size} bytes, where {SIZE.size} to {FRAME_BYTES_MAX} are possible"
+        raise nonsense(address, what)
+    return size
+
+
+def read_answer(api: Api, version: int, correlation_id: int, frame: bytes | memoryview, address: str) -> Any:
+    """The message in a frame that answers this request. KafkaError where there is none in it."""
+    try:
+        answered_id, answer = codec.decode_response(api.key, version, frame)
+    except codec.ProtocolError as error:
+        what = f"an answer to {api.name} {version} that does not parse: {error.message}"
+        raise nonsense(address, what) from error
+    if answered_id != correlation_id:
+        raise nonsense(address, f"an answer to request {answered_id}, where {correlation_id} was asked")
+    return answer
 
 
 def nonsense(address: str, what: str) -> KafkaError:
