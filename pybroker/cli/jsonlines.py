@@ -12,6 +12,7 @@ import json
 from typing import Any, Final
 
 from pybroker.cli.lines import Outgoing
+from pybroker.cli.output import readable
 
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 _KNOWN: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"))
@@ -40,12 +41,7 @@ def _name(text: str) -> bytes:
 
 
 def _shown(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+    return None if data is None else readable(data)
 
 
 def parse(line: bytes) -> Outgoing:

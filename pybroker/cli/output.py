@@ -1,5 +1,6 @@
 """How results are written: tables for people, aligned text where nobody watches, JSON for programs."""
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -35,14 +36,16 @@ def as_json_line_of(document: dict[str, Any], name: str, items: Iterable[Any]) -
 
 def _jsonable(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
-        raw = bytes(value)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            import base64
-
-            return {"base64": base64.b64encode(raw).decode()}
+        return readable(bytes(value))
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def readable(data: bytes) -> str | dict[str, str]:
+    """Bytes in JSON: text if they are UTF-8, else {"base64": ...}."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def text(value: Cell) -> str:

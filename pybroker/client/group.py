@@ -28,12 +28,11 @@ from pybroker.client.loop import Timer
 from pybroker.client.network import Network
 from pybroker.client.positions import Bell, Positions
 from pybroker.client.settings import Settings
-from pybroker.client.subscriptions import Member
+from pybroker.client.subscriptions import PROTOCOL_TYPE, Member
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
-PROTOCOL_TYPE: Final = "consumer"
 _JOIN_MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)

@@ -11,6 +11,9 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 
+PROTOCOL_TYPE: Final = "consumer"
+"""Of groups whose members' bytes are these (others are Connect's, say)."""
+
 SUBSCRIPTION_VERSION: Final = 3
 ASSIGNMENT_VERSION: Final = 0  # later ones have the same fields
 GENERATION_NONE: Final = -1

@@ -9,13 +9,10 @@ from pybroker.client.admin.base import only, raise_for
 from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, Outcome
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import RETRY_BACKOFF_S, Node
+from pybroker.client.subscriptions import PROTOCOL_TYPE, read_assignment
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-
-CONSUMER_PROTOCOL = "consumer"
-"""The protocol type of groups whose members' bytes are subscriptions and assignments (others are Connect's, say)."""
 
 
 class GroupListing(NamedTuple):
@@ -141,38 +138,24 @@ def _consumer(group: str, outcome: Outcome) -> GroupDescription:
     """A group of the newer protocol, whose assignments the broker makes (KIP-848)."""
     raise_for(outcome.code, f"group {group}", outcome.message)
     told = outcome.answer
-    members = (
-        Member(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            _sorted((t.topic_name, p) for t in member.assignment.topic_partitions for p in t.partitions),
-        )
-        for member in sorted(told.members, key=lambda m: m.member_id)
-    )
+    members = []
+    for member in sorted(told.members, key=lambda m: m.member_id):
+        assigned = member.assignment.topic_partitions
+        partitions = tuple(sorted(TopicPartition(t.topic_name, p) for t in assigned for p in t.partitions))
+        members.append(Member(member.member_id, member.instance_id, member.client_id, member.client_host, partitions))
     return GroupDescription(
-        group, told.group_state, "consumer", CONSUMER_PROTOCOL, told.assignor_name, outcome.coordinator, tuple(members)
+        group, told.group_state, "consumer", PROTOCOL_TYPE, told.assignor_name, outcome.coordinator, tuple(members)
     )
-
-
-def _sorted(partitions: Iterable[tuple[str, int]]) -> tuple[TopicPartition, ...]:
-    return tuple(sorted(TopicPartition(*partition) for partition in partitions))
 
 
 def _member(told: Any, protocol_type: str) -> Member:
-    assignment = _assignment(told.member_assignment) if protocol_type == CONSUMER_PROTOCOL else ()
+    assignment = _assignment(told.member_assignment) if protocol_type == PROTOCOL_TYPE else ()
     return Member(told.member_id, told.group_instance_id, told.client_id, told.client_host, assignment)
 
 
 def _assignment(data: bytes | memoryview) -> tuple[TopicPartition, ...]:
     """The partitions in a member's bytes, which are its clients' business: none, where they cannot be read."""
-    kind = m.ConsumerProtocolAssignment
-    if len(data) < 2:
-        return ()
-    version = int.from_bytes(data[:2], "big")
     try:
-        read, _ = codec.decode(kind, min(version, kind.SCHEMA.last), data, 2)
-    except codec.ProtocolError:
+        return tuple(sorted(read_assignment(data)))
+    except KafkaError:
         return ()
-    return _sorted((t.topic, p) for t in read.assigned_partitions for p in t.partitions)
