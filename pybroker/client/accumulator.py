@@ -167,16 +167,17 @@ class Accumulator:
     def end(self, batch: PendingBatch, base_offset: int, time_ms: int, error: KafkaError | None) -> None:
         """A batch has its outcome: its memory is free, and who waits for either is woken."""
         if batch.end(base_offset, time_ms, error):
-            self.appender.release(batch.size)
-            with self._changed:
-                self._changed.notify_all()
+            self._release(batch)
 
     def end_split(self, whole: PendingBatch, outcomes: list[tuple[int, int, int, Exception | None]]) -> None:
         """The same for a batch that was sent in parts."""
         if whole.end_parts(outcomes):
-            self.appender.release(whole.size)
-            with self._changed:
-                self._changed.notify_all()
+            self._release(whole)
+
+    def _release(self, batch: PendingBatch) -> None:
+        self.appender.release(batch.size)
+        with self._changed:
+            self._changed.notify_all()
 
     def rest(self, queue: Queue) -> None:
         """A queue that holds nothing is busy no more. One that is filled just now adds itself again, after this."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.accumulator import Accumulator, Queue
-from pybroker.client.channel import How, Parcel
+from pybroker.client.channel import Channel, How, Parcel
 from pybroker.client.loop import Timer
 from pybroker.client.network import ANY, STALE, Network
 from pybroker.client.settings import Settings
@@ -135,7 +135,7 @@ class Sender:
                     taken.append((queue, batch))
                     size += batch.size
             if taken:
-                self._request(leader, taken)
+                self._request(channel, taken)
             candidates += [(q, q.ready[0]) for q, _ in taken if q.ready and self._may_send(q)]
 
     def _sealed(self, queue: Queue, batch: PendingBatch) -> bool:
@@ -149,7 +149,7 @@ class Sender:
             return False
         return True
 
-    def _request(self, leader: int, taken: list[tuple[Queue, PendingBatch]]) -> None:
+    def _request(self, channel: Channel, taken: list[tuple[Queue, PendingBatch]]) -> None:
         kind = m.ProduceRequest.TopicData
         topics: dict[str, Any] = {}
         view = self._network.view
@@ -169,11 +169,7 @@ class Sender:
             topic_data=list(topics.values()),
         )
         names = {topic.topic_id: topic.name for topic in topics.values()}
-        self._network.channel(leader).send(
-            request,
-            lambda answer, error: self._answered(taken, names, answer, error),
-            How(answered=self._acks != 0),
-        )
+        channel.send(request, partial(self._answered, taken, names), How(answered=self._acks != 0))
 
     def _stamped(self, queue: Queue, batch: PendingBatch) -> SealedBatch:
         """The bytes of a batch, with its sequence: the same whenever it is sent again under the same epoch."""

@@ -94,7 +94,6 @@ class Settings:
     """The values of a table, given ones over defaults, each as attribute of its name; ConfigError in one sentence."""
 
     def __init__(self, kind: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-        self.given = {name for name, value in given.items() if value is not None}
         for name in given:
             if name not in known:
                 raise ConfigError(_unknown(kind, known, name))

@@ -15,7 +15,7 @@ class Split:
     def __init__(self, whole: PendingBatch) -> None:
         self.whole = whole
         self._first: dict[PendingBatch, int] = {}
-        self._outcomes: list[tuple[int, int, int, Exception | None]] = []
+        self.outcomes: list[tuple[int, int, int, Exception | None]] = []
 
     def cut(
         self, batch: PendingBatch, sealed: SealedBatch, codec: int, compress: Callable[[memoryview], bytes] | None
@@ -50,9 +50,5 @@ class Split:
     def end(self, part: PendingBatch, base_offset: int, time_ms: int, error: Exception | None) -> bool:
         """A part has its outcome; whether it was the last."""
         if part.end(base_offset, time_ms, error):
-            self._outcomes.append((self._first.pop(part), base_offset, time_ms, error))
+            self.outcomes.append((self._first.pop(part), base_offset, time_ms, error))
         return not self._first
-
-    @property
-    def outcomes(self) -> list[tuple[int, int, int, Exception | None]]:
-        return self._outcomes

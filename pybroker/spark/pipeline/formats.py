@@ -5,6 +5,8 @@
 The error is null for a record that parsed; for one that did not, the columns of the schema are null.
 """
 
+import importlib.util
+import io
 import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -130,16 +132,10 @@ def _ddl(kind: Any) -> str:
 def _avro(job: Job, renamed: "DataFrame") -> "DataFrame":
     from pyspark.sql.types import StringType, StructType
 
-    if not _has_fastavro():
+    if importlib.util.find_spec("fastavro") is None:
         raise KafkaError(INVALID_CONFIG, "format avro needs the package fastavro: pip install 'pybroker[avro]'")
     schema = StructType([*schema_of(job).fields, *renamed.schema.fields]).add(ERROR, StringType())
     return renamed.mapInArrow(_avro_reader(_avro_record(job), schema), schema)
-
-
-def _has_fastavro() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("fastavro") is not None
 
 
 def _avro_reader(
@@ -173,8 +169,6 @@ def _avro_reader(
 
 def decode_avro(schema: Any, value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
     """(row, None) or (None, why not). A value may begin with the five bytes of Confluent's schema registry."""
-    import io
-
     import fastavro
 
     if value is None:
