@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.progress import Progress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
-from pybroker.spark.pipeline.table import Table
+from pybroker.spark.pipeline.table import DONE_KEPT, Table
 from pybroker.testing import Record
 from tests.spark.topics import Topics
 
@@ -172,6 +173,19 @@ def test_a_new_checkpoint_is_another_run(ingest: Ingest, tmp_path: Path) -> None
     ingest.run(checkpoint=str(tmp_path / "one"))
     ingest.run(checkpoint=str(tmp_path / "two"))
     assert ingest.ids() == [0, 0]
+
+
+def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: Ingest, tmp_path: Path) -> None:
+    """Its names may sort behind those of the new one: a batch that is done is not forgotten for their sake."""
+    done = ingest.table / "_pybroker/done"
+    done.mkdir(parents=True)
+    for number in range(DONE_KEPT):
+        (done / f"zzzzzzzz-{number:09}.json").write_text("{}")
+    ingest.topics.produce(ingest.topic, [event(0)])
+    ingest.run(checkpoint=str(tmp_path / "one"))
+    shutil.rmtree(tmp_path / "one/commits")  # Spark died before it wrote down that batch 0 is done, and repeats it
+    ingest.run(checkpoint=str(tmp_path / "one"))
+    assert ingest.ids() == [0]
 
 
 def test_small_files_become_one(ingest: Ingest) -> None:

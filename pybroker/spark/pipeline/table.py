@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PARQUET: Final = ".parquet"
 DONE_KEPT: Final = 100
-"""So many names of done batches are kept; Spark only ever repeats the last one."""
+"""So many names of done batches are kept of each checkpoint; Spark only ever repeats the last one."""
 
 
 class Change(NamedTuple):
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 class Table:
-    """The table in one directory; only one pipeline writes to it."""
+    """The table in one directory; only one pipeline writes to it. Changes are named CHECKPOINT-NUMBER..., ascending."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.spark = spark
@@ -113,5 +113,7 @@ class Table:
             self.files.delete(path)
         self.files.move(written, f"{self._state}/done/{name}.json")
         self.files.delete(f"{self._state}/staging")
-        for path, _ in self.files.walk(f"{self._state}/done")[:-DONE_KEPT]:
+        checkpoint = f"{self._state}/done/{name.partition('-')[0]}-"  # another's names sort before these, or after them
+        own = [path for path, _ in self.files.walk(f"{self._state}/done") if path.startswith(checkpoint)]
+        for path in own[:-DONE_KEPT]:
             self.files.delete(path)
