@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import chart, figures
-
-
-def disk() -> Path:
-    """Where logs are written: PYBROKER_BENCH_DIR, or the directory for temporary files."""
-    return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
+from bench.payloads import disk
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

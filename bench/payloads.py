@@ -1,9 +1,10 @@
-"""What is written: batches as a client sends them, and logs full of them."""
+"""What is written, and where: batches as a client sends them, and logs full of them."""
 
 from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,11 @@ def payload(value_bytes: int, batch_bytes_max: int) -> Payload:
         if len(batch) <= batch_bytes_max:
             return Payload(value_bytes, batch_bytes_max, batch, count)
         count -= 1 + (len(batch) - batch_bytes_max) // (value_bytes + 20)
+
+
+def disk() -> Path:
+    """Where logs are written: PYBROKER_BENCH_DIR, or the directory for temporary files."""
+    return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
 
 
 def size(n: int) -> str:

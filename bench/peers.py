@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.client.load import READ_BATCH_RECORDS, Bench, Prepared, Workload, prepare
-from tests.harness import ROOT, BrokerProcess, Process, free_port
+from tests.harness import ROOT, BrokerProcess, Process, cpu_s, free_port
 from tests.java import peers
 
-HERTZ = os.sysconf("SC_CLK_TCK")
 OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
 
 
@@ -29,8 +28,7 @@ class Peer:
                 os.sched_setaffinity(int(thread.name), {0})
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / HERTZ
+        return cpu_s(self.pid)
 
     def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
         bench = stack.enter_context(Bench("{}:{}".format(*self.address)))

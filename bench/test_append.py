@@ -24,11 +24,11 @@ from bench.build import native
 from bench.figures import Body, Loop, Rounds, show
 from bench.payloads import GB, KIB, MIB, NOW_MS, Payload, open_log, payload
 from pybroker.core import Broker, crc32c
+from pybroker.protocol.records import CRC_FROM
 
 ROUND_BYTES = 256 * MIB
 ROUNDS = 12
 SHARE_MIN = 0.8
-CRC_FROM = 21  # of a batch, its attributes: the CRC covers what follows it
 RESERVE_MIN, RESERVE_MAX = 64 * KIB, 64 * MIB
 BEHIND_LEAST = MIB  # a broker's write_behind_bytes
 FALLOC_FL_KEEP_SIZE = 1

@@ -93,34 +93,30 @@ def ours_by_column(bootstrap: str) -> float:
         return made
 
 
+def compare(what: str, payload: str, found: dict[str, float], *, share_min: float = 0, rate_min: float = 0) -> None:
+    """Ours beside theirs: at least so many times as fast, or so fast."""
+    share = found["ours"] / found["theirs"]
+    target = f"(>= {share_min})" if share_min else f"of it, >= {rate_min / 1e6:.0f} M"
+    show(
+        what,
+        payload,
+        f"{found['ours'] / 1e6:.2f} M records/s",
+        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
+        f"{share:.2f}x {target}",
+        share >= share_min and found["ours"] >= rate_min,
+    )
+
+
 def test_send(bootstrap: str) -> None:
     """One record a call, acks=1."""
     loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_sent(bootstrap)}
-    found = best(bootstrap, loops, empty=True)
-    share = found["ours"] / found["theirs"]
-    show(
-        "Producer.send",
-        "100 B, acks=1",
-        f"{found['ours'] / 1e6:.2f} M records/s",
-        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
-        f"{share:.2f}x (>= {SEND_SHARE_MIN})",
-        share >= SEND_SHARE_MIN,
-    )
+    compare("Producer.send", "100 B, acks=1", best(bootstrap, loops, empty=True), share_min=SEND_SHARE_MIN)
 
 
 def test_send_columns(bootstrap: str) -> None:
     """By column, acks=1."""
     loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_by_column(bootstrap)}
-    found = best(bootstrap, loops, empty=True)
-    share = found["ours"] / found["theirs"]
-    show(
-        "Producer.send_columns",
-        "100 B, acks=1",
-        f"{found['ours'] / 1e6:.2f} M records/s",
-        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
-        f"{share:.1f}x of it, >= {COLUMNS_RATE_MIN / 1e6:.0f} M",
-        found["ours"] >= COLUMNS_RATE_MIN,
-    )
+    compare("Producer.send_columns", "100 B, acks=1", best(bootstrap, loops, empty=True), rate_min=COLUMNS_RATE_MIN)
 
 
 def theirs_read(bootstrap: str) -> float:
@@ -161,16 +157,7 @@ def test_poll(bootstrap: str) -> None:
     """Each record an object whose value is looked at."""
     ours_by_column(bootstrap)
     loops = {"theirs": lambda: theirs_read(bootstrap), "ours": lambda: reading(bootstrap, objects)}
-    found = best(bootstrap, loops, empty=False)
-    share = found["ours"] / found["theirs"]
-    show(
-        "Consumer.poll",
-        "100 B",
-        f"{found['ours'] / 1e6:.2f} M records/s",
-        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
-        f"{share:.2f}x (>= {POLL_SHARE_MIN})",
-        share >= POLL_SHARE_MIN,
-    )
+    compare("Consumer.poll", "100 B", best(bootstrap, loops, empty=False), share_min=POLL_SHARE_MIN)
 
 
 def test_poll_arrow_and_numpy(bootstrap: str) -> None:

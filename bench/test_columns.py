@@ -59,6 +59,11 @@ def rate(rounds: Rounds, name: str, records: int) -> float:
     return records / rounds[name].cpu_best_s / M
 
 
+def report(what: str, payload: str, found: float, beside: str, target: int | None) -> None:
+    met = None if target is None else found >= target
+    show(what, payload, f"{found:.1f} M records/s a core", beside, "" if target is None else f">= {target}", met)
+
+
 @pytest.mark.parametrize(("codec", "name", "target"), [(0, "uncompressed", 60), (3, "lz4", 15), (4, "zstd", None)])
 def test_decode(benchmark: Any, codec: int, name: str, target: int | None) -> None:
     """A Fetch answer of 1 MiB batches into all columns, its CRCs checked; beside it the values alone."""
@@ -73,14 +78,8 @@ def test_decode(benchmark: Any, codec: int, name: str, target: int | None) -> No
     loops = {"value": plain(lambda: decode(alone)), "all": plain(lambda: decode(every))}
     rounds = Rounds(loops).run(benchmark, ROUNDS)
     found, beside = rate(rounds, "all", 640_000), rate(rounds, "value", 640_000)
-    show(
-        f"decode {name}",
-        f"{VALUE_BYTES} B values, {len(COLUMNS)} columns",
-        f"{found:.1f} M records/s a core",
-        f"{beside:.1f} with values alone",
-        "" if target is None else f">= {target}",
-        None if target is None else found >= target,
-    )
+    payload = f"{VALUE_BYTES} B values, {len(COLUMNS)} columns"
+    report(f"decode {name}", payload, found, f"{beside:.1f} with values alone", target)
 
 
 def test_encode(benchmark: Any) -> None:
@@ -110,15 +109,8 @@ def test_encode(benchmark: Any) -> None:
 
     loops = {"appended": plain(appended), "keyed": plain(keyed), "columnar": plain(columnar)}
     rounds = Rounds(loops).run(benchmark, ROUNDS)
-    found = rate(rounds, "columnar", n)
-    show(
-        "encode columns",
-        f"{VALUE_BYTES} B values, 1 MiB batches",
-        f"{found:.1f} M records/s a core",
-        f"{rate(rounds, 'keyed', n):.1f} by key",
-        ">= 20",
-        found >= 20,
-    )
+    found, keyed_found = rate(rounds, "columnar", n), rate(rounds, "keyed", n)
+    report("encode columns", f"{VALUE_BYTES} B values, 1 MiB batches", found, f"{keyed_found:.1f} by key", 20)
     found = rate(rounds, "appended", n)
     show(
         "append records",
@@ -154,11 +146,6 @@ def test_read_log(benchmark: Any, log_dir: Path, codec: int, name: str, target: 
 
     rounds = Rounds({"mapping": plain(read_mapping), "read_log": plain(read)}).run(benchmark, ROUNDS)
     found = rate(rounds, "read_log", records)
-    show(
-        f"read_log {name}",
-        f"{VALUE_BYTES} B values, 16 KiB batches, {os.path.getsize(path) // MIB} MiB",
-        f"{found:.1f} M records/s a core",
-        f"{rate(rounds, 'mapping', records):.1f} from a mapping, no Arrow",
-        "" if target is None else f">= {target}",
-        None if target is None else found >= target,
-    )
+    payload = f"{VALUE_BYTES} B values, 16 KiB batches, {os.path.getsize(path) // MIB} MiB"
+    beside = f"{rate(rounds, 'mapping', records):.1f} from a mapping, no Arrow"
+    report(f"read_log {name}", payload, found, beside, target)

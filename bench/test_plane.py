@@ -18,6 +18,7 @@ import pytest
 
 from bench.chart import REACHED, Reached
 from bench.figures import show
+from bench.payloads import disk
 from bench.peers import LIMIT, OURS, Peer, brokers, limit
 from pybroker.client.load import WORKLOADS, Outcome, Workload
 
@@ -45,7 +46,7 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
     with ExitStack() as stack:
         turns = list(servers)
         if workload.partitions <= LIMIT_PARTITIONS_MAX:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(dir=_disk()))
+            directory = stack.enter_context(tempfile.TemporaryDirectory(dir=disk()))
             turns.append(stack.enter_context(limit(Path(directory))))
         ready = {peer.name: (peer, peer.prepared(workload, stack)) for peer in turns}
         for _, prepared in ready.values():
@@ -66,10 +67,6 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
 
         benchmark.pedantic(turn, args=(OURS,), setup=others, rounds=ROUNDS)
     report(workload, {peer: best(workload, peer, each) for peer, each in rounds.items()})
-
-
-def _disk() -> Path:
-    return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
 
 
 def best(workload: Workload, broker: str, rounds: list[tuple[Outcome, float]]) -> Reached:

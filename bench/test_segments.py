@@ -23,6 +23,7 @@ from bench.build import native
 from bench.figures import Body, Loop, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS, Payload, open_log, payload, stamp_into
 from pybroker.core import Broker, Partition
+from pybroker.protocol.records import HEADER_BYTES
 
 SEGMENTS = (1, 100, 10_000)
 BATCHES = 8 * max(SEGMENTS)
@@ -30,7 +31,6 @@ APPENDS = 4_000
 READS = 40_000
 READ_BYTES_MAX = 64 * KIB
 FILES_SPARE = 100
-HEADER_BYTES = 61
 ROUNDS = 6
 SETTLE_S = 0.05  # how long the flusher may go on after the appends
 GROWTH_MAX = 1.5

@@ -25,7 +25,7 @@ from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.spark.java import find_java
 from pybroker.testing import records
-from tests.harness import HOST, ROOT, BrokerProcess
+from tests.harness import HOST, ROOT, BrokerProcess, cpu_s
 from tests.spark.connector import connector_jars
 
 if TYPE_CHECKING:
@@ -94,11 +94,6 @@ def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[st
         for name, loop in loops.items():
             found[name] = max(found[name], loop())
     return found
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def sources(broker: BrokerProcess, reader: Any, *, connector: bool) -> dict[str, DataFrame]:

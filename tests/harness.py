@@ -63,6 +63,12 @@ def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every
         time.sleep(every_s)
 
 
+def cpu_s(pid: int) -> float:
+    """What a process has used of the processor (proc(5), fields 14 and 15)."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[14 - 3]) + int(after_name[15 - 3])) / os.sysconf("SC_CLK_TCK")
+
+
 def die_with_parent() -> None:
     """Run in the child between fork and exec."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
