@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
+from pybroker import errors
 from pybroker.client.commits import Commits
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.client.coordinator import Coordinator
@@ -19,6 +20,7 @@ from pybroker.client.reader import Reader
 from pybroker.client.settings import CONSUMER, Settings
 from pybroker.config.settings import ConfigError
 from pybroker.core import COLUMNS, ColumnBatch, Columns, Record
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
 
@@ -100,6 +102,11 @@ class Consumer:
                 self._group.leave("the consumer was closed", deadline_s)
         finally:
             self._network.close()
+
+    def _check_open(self) -> None:
+        """KafkaError once the thread has ended that would ask brokers; until then listeners may still commit."""
+        if not self._network.loop.running:
+            raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
@@ -274,6 +281,7 @@ class Consumer:
         return {tp: found.get(tp) for tp in wanted}
 
     def _need_group(self) -> Commits:
+        self._check_open()
         if self._commits is None:
             raise ValueError("committed offsets are a group's: this consumer has no group_id")
         return self._commits
@@ -351,6 +359,7 @@ class Consumer:
 
     def _poll(self, timeout_ms: int, take: Callable[[], Found]) -> Found:
         """What `take` finds, as soon as it finds anything, or when the time is over."""
+        self._check_open()
         deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
             now_s = time.monotonic()
@@ -400,4 +409,5 @@ class Consumer:
             raise error
 
     def _deadline(self, timeout_ms: int | None) -> float:
+        self._check_open()
         return time.monotonic() + (self._api_s if timeout_ms is None else timeout_ms / 1000)

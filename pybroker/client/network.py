@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -113,7 +112,7 @@ class Network:
         while True:
             try:
                 return ask().result(max(0.0, deadline_s - time.monotonic()))
-            except FutureTimeout:
+            except TimeoutError:
                 raise self.timed_out(what) from None
             except KafkaError as error:
                 if not error.retriable or time.monotonic() >= deadline_s:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -178,6 +179,26 @@ def test_an_assignment_that_changes_under_the_fetcher(
         consumer.assign([(topic, 0)])
         assert [r.value for r in read(consumer, 1)] == [b"other"]
     assert next(changes, None) is None and not caplog.records
+
+
+def test_a_closed_consumer_says_so_at_once() -> None:
+    """What would ask brokers raises instead of waiting for answers that cannot come; closing again is nothing."""
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+    consumer.close()
+    consumer.close()
+    calls: list[Callable[[], object]] = [
+        lambda: consumer.poll(60_000),
+        lambda: consumer.end_offsets([("t", 0)]),
+        lambda: consumer.partitions_for("t"),
+        lambda: consumer.committed([("t", 0)]),
+        lambda: consumer.commit({("t", 0): 1}),
+        lambda: consumer.commit_async({("t", 0): 1}),
+    ]
+    began_s = time.monotonic()
+    for call in calls:
+        with pytest.raises(KafkaError, match="the consumer is closed"):
+            call()
+    assert time.monotonic() - began_s < 30
 
 
 def test_columns_instead_of_objects(target: Server, topic: str) -> None:
