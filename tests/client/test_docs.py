@@ -14,7 +14,7 @@ from tests.harness import ROOT, Server
 
 PAGE = (ROOT / "docs/client.md").read_text()
 EXAMPLES = dict(re.findall(r"^## ([\w ]+)\n.*?^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-ORDER = ("Send", "Send columns", "Read", "Read columns", "With asyncio")
+ORDER = ("Send", "Send columns", "Read", "Read columns", "Read a log directory", "With asyncio")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def test_the_examples_run(server: Server) -> None:
     said = {}
     for name in ORDER:
         source = EXAMPLES[name].replace("localhost:9092", server.bootstrap)
+        source = source.replace("data/orders-0", str(server.partition_dir("orders")))
         command = [sys.executable, "-W", "error", "-c", source]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
         assert done.returncode == 0, f"{name}: {done.stderr}"
@@ -37,6 +38,9 @@ def test_the_examples_run(server: Server) -> None:
     assert "RecordMetadata(topic='orders', partition=0, offset=0" in said["Send"]
     assert "0 b'ann' b'14' [('source', b'web')]" in said["Read"]
     assert said["Read columns"].startswith("1003 ['topic', 'partition', 'offset'") and "b'21.5'" in said["Read columns"]
+    rows, table = said["Read a log directory"].splitlines()
+    assert rows.startswith("[{'offset': 0, 'key': b'ann', 'value': b'14'}, {'offset': 1, 'key': b'bob'")
+    assert table.startswith("1 ['topic', 'partition', 'offset', 'timestamp'")
     assert said["With asyncio"].startswith("0\n[Record(topic='events'")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 import pybroker
@@ -16,6 +18,9 @@ from pybroker.client.segments import CHUNK_BYTES
 from pybroker.core import Broker, LogError, Partition
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import compress
+from tests.clients.adapters.confluent import QUIET, Confluent
+from tests.clients.adapters.neutral import CODECS, Record
+from tests.harness import Server
 
 START_MS = 1_700_000_000_000
 
@@ -262,6 +267,86 @@ def test_a_segment_cut_short_in_the_middle_of_a_log_is_told(closed: Path) -> Non
     os.truncate(segments(closed)[1], segments(closed)[1].stat().st_size - 1)
     with pytest.raises(LogError, match=r"\.log: the batch at byte \d+ is cut: \d+ bytes"):
         rows(closed)
+
+
+# -- logs of Apache Kafka ---------------------------------------------------------------------------------------------
+
+KEPT = {"retention.ms": "-1"}  # the records are of a time that is long past
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.java) for name in ("kafka391", "kafka411")])
+def kafka(request: pytest.FixtureRequest) -> Server:
+    """Apache Kafka, which runs while its log directories are read."""
+    server: Server = request.getfixturevalue(request.param)
+    return server
+
+
+def test_what_kafka_wrote_is_read_as_it_was_sent(kafka: Server, topic: str) -> None:
+    """With every codec, in segments and with indexes of Kafka's making; times are where Kafka says that they are."""
+    small = {"index.interval.bytes": "500"}
+    if kafka.name.endswith("3.9.1"):  # 4.x makes no segments below 1 MiB
+        small["segment.bytes"] = "8192"
+    client = Confluent(kafka.bootstrap)
+    client.create_topic(topic, config={**KEPT, **small})
+    sent = [
+        Record(None if i % 50 == 7 else b"value %d " % i * 4, b"key %d" % (i % 10), (("h", b"x"),), START_MS + i, 0, i)
+        for i in range(1500)
+    ]
+    for i, codec in enumerate(CODECS):
+        client.send_all(topic, sent[300 * i : 300 * i + 300], codec=codec, batch_bytes=700)
+    log = kafka.partition_dir(topic)
+    assert {b.codec for path in segments(log) for _, b in slow.iter_batches(path.read_bytes())} == set(range(5))
+    assert len(segments(log)) > 3 or "segment.bytes" not in small
+
+    found = rows(log, topics="string")
+    assert {(row["topic"], row["partition"], row["timestamp_type"]) for row in found} == {(topic, 0, 0)}
+    assert [as_sent(row) for row in found] == sent
+    assert offsets(log, start_offset=299, end_offset=901) == list(range(299, 901))
+    for time_ms in (START_MS - 5, START_MS + 299, START_MS + 1000, START_MS + 1499):
+        assert offsets(log, start_time=time_ms)[0] == client.offset_at(topic, 0, time_ms)
+    assert offsets(log, start_time=START_MS + 1500) == []
+
+
+def as_sent(row: dict[str, Any]) -> Record:
+    headers = tuple((header["key"], header["value"]) for header in row["headers"])
+    time_ms = int(row["timestamp"].timestamp() * 1000 + 0.5)
+    return Record(row["value"], row["key"], headers, time_ms, row["partition"], row["offset"])
+
+
+def test_the_time_at_which_kafka_appended_is_the_records_time(kafka: Server, topic: str) -> None:
+    """LogAppendTime: the time of a batch is that of all its records, whatever they were sent with."""
+    client = Confluent(kafka.bootstrap)
+    client.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
+    began = time.time() - 1
+    client.send_all(topic, [Record(b"%d" % i, timestamp_ms=START_MS + i) for i in range(50)], codec="lz4")
+    found = rows(kafka.partition_dir(topic), columns=["timestamp", "timestamp_type"])
+    assert [row["timestamp_type"] for row in found] == [1] * 50
+    assert all(began < row["timestamp"].timestamp() < time.time() + 1 for row in found)
+
+
+def test_transactions_of_kafka_are_records_and_no_markers(kafka: Server, topic: str) -> None:
+    """What was committed, was aborted or is open is read; the markers that end transactions are offsets and no rows."""
+    Confluent(kafka.bootstrap).create_topic(topic)
+    producer = ck.Producer(
+        {**QUIET, "bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "compression.type": "zstd"}
+    )
+    producer.init_transactions(30)
+
+    def begin(value: bytes) -> None:
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(topic, value * 20)
+        assert producer.flush(30) == 0
+
+    begin(b"committed ")
+    producer.commit_transaction(30)
+    begin(b"aborted ")
+    producer.abort_transaction(30)
+    begin(b"open ")
+    found = [(row["offset"], row["value"]) for row in rows(kafka.partition_dir(topic))]
+    producer.abort_transaction(30)
+    firsts = {0: b"committed ", 4: b"aborted ", 8: b"open "}
+    assert found == [(first + i, value * 20) for first, value in firsts.items() for i in range(3)]
 
 
 # -- misuse and indexes -----------------------------------------------------------------------------------------------
