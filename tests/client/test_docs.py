@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from pybroker.client.admin import Admin
 from pybroker.client.settings import CONSUMER, PRODUCER
 from tests.client.kit import create
 from tests.harness import ROOT, Server
@@ -17,11 +19,18 @@ EXAMPLES = dict(re.findall(r"^## ([\w ]+)\n.*?^```python\n(.*?)^```$", PAGE, re.
 ORDER = ("Send", "Send columns", "Read", "Read columns", "Read a log directory", "With asyncio")
 
 
+TOPICS = ("orders", "readings", "events")
+
+
 @pytest.fixture(scope="module")
-def server(shared_broker: Server) -> Server:
-    for topic in ("orders", "readings", "events"):
+def server(shared_broker: Server) -> Iterator[Server]:
+    """With the topics of the page, which other pages name as well."""
+    for topic in TOPICS:
         create(shared_broker, topic)
-    return shared_broker
+    yield shared_broker
+    with Admin(shared_broker.bootstrap) as admin:
+        for topic in TOPICS:
+            admin.delete_topic(topic)
 
 
 def test_the_examples_run(server: Server) -> None:
