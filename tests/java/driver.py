@@ -106,4 +106,4 @@ class Driver:
         self._popen.stdin.close()
         self._popen.wait(30)
         self._reader.join()
-        self._log.unlink()
+        self._log.unlink(missing_ok=True)
