@@ -331,7 +331,7 @@ async def test_a_request_plans_no_more_than_can_be_planned_at_one_go(target: Liv
     await wire.create("t")
     grown = m.CreatePartitionsRequest.Topics(name="t", count=PARTITIONS_MAX + 1, assignments=None)
     answer = await wire.call("CreatePartitions", 3, topics=[grown], timeout_ms=9000, validate_only=True)
-    assert answer.results[0].error_code == errors.POLICY_VIOLATION
+    assert answer.results[0].error_code == errors.INVALID_PARTITIONS
 
 
 async def test_a_frame_that_cannot_be_executed_takes_no_other_with_it(

@@ -7,7 +7,7 @@ REQUEST_TIMED_OUT. A client that asks for less than a second is given one: librd
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pybroker import errors
@@ -31,8 +31,11 @@ NO_ID = bytes(16)
 T = TypeVar("T")
 
 
-def _check_size(topics: int, partitions: int) -> None:
-    """Hold what a request asks for against what is planned at one go. Raises POLICY_VIOLATION, as Kafka does."""
+def _check_size(counts: Sequence[int]) -> None:
+    """Hold the partitions that are asked of each topic against what is planned at one go. Raises POLICY_VIOLATION.
+
+    A topic that is too large by itself is refused by itself, without a plan."""
+    topics, partitions = len(counts), sum(count for count in counts if 0 < count <= PARTITIONS_MAX)
     if topics > TOPICS_MAX or partitions > PARTITIONS_MAX:
         raise KafkaError(
             errors.POLICY_VIOLATION,
@@ -73,7 +76,7 @@ class CreateTopics:
         kind = m.CreateTopicsResponse.Topics
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
-        _check_size(len(asked), sum(max(topic.num_partitions, len(topic.assignments)) for topic in asked))
+        _check_size([max(topic.num_partitions, len(topic.assignments)) for topic in asked])
         works = [self._create(topic, named[topic.name], request.validate_only) for topic in asked]
         results = []
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
@@ -182,7 +185,7 @@ class CreatePartitions:
         kind = m.CreatePartitionsResponse.Results
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
-        _check_size(len(asked), sum(max(topic.count, 0) for topic in asked))
+        _check_size([topic.count for topic in asked])
         works = [self._grow(topic, named[topic.name], request.validate_only) for topic in asked]
         response = m.CreatePartitionsResponse()
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
