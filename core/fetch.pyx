@@ -163,6 +163,7 @@ cdef bint is_read_first(fetcher_t* f, conn_t* c) noexcept nogil:
 cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     """Find enough for an answer: DONE; WAITS once it is parked, holding nothing; DECLINED or REFUSED."""
     cdef bint again = c.state == PARKED, settled = False
+    cdef int64_t waits_until_ms = now_ms + f.request.max_wait_ms + 1  # the clock is cut to milliseconds: none too few
     if not (again and now_ms >= c.deadline_ms) and is_read_first(f, c):
         if not again:
             c.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
@@ -175,8 +176,8 @@ cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     conn_unwatch(c)
     if park(f, c) != WAITS:
         return REFUSED
-    if not again or c.deadline_ms > now_ms + f.request.max_wait_ms:
-        c.deadline_ms = now_ms + f.request.max_wait_ms
+    if not again or c.deadline_ms > waits_until_ms:
+        c.deadline_ms = waits_until_ms
     if not find(f, &settled):
         return DECLINED
     if settled:
