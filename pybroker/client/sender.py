@@ -286,9 +286,15 @@ class Sender:
     # -- producer ids --------------------------------------------------------------------------------------------------
 
     def _renew(self, queue: Queue) -> None:
-        """All that had a sequence is known to be stored, or not: begin again under a higher epoch."""
+        """The first batch was not stored, and nothing is under way: begin again under a higher epoch.
+
+        Those behind it were not stored either, since their sequences come after its own. Under the old epoch they would
+        be refused, and what is sent along with them for the first time would overtake them.
+        """
         queue.renewing = False
         queue.next_sequence = 0
+        for batch in queue.ready:
+            batch.sequence = -1
         if queue.epoch == EPOCH_MAX:
             queue.producer_id, self._producer_id = -1, -1
         else:

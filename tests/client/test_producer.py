@@ -16,6 +16,7 @@ from pybroker.client.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
 from pybroker.core import ByteColumn, partitions_of
 from pybroker.errors import KafkaError
+from pybroker.testing import BrokerHandle
 from tests.client.kit import WAIT_S, create, read_all
 from tests.harness import BrokerProcess, Server
 
@@ -284,6 +285,24 @@ def test_batches_above_what_the_topic_takes(target: Server, topic: str, how: dic
         assert getattr(refused.exception(0), "code", None) == errors.MESSAGE_TOO_LARGE
         assert last.result(0).offset == 300
     assert [r.value for r in read_all(target, topic, 301)] == [*values, b"last"]
+
+
+def test_a_new_epoch_overtakes_nothing() -> None:
+    """One batch is out of sequence, the next fails for a while: both begin anew before those that come after them."""
+    with BrokerHandle() as broker:
+        broker.create_topic("t")
+        settings = {"batch_size": 1, "max_in_flight_requests_per_connection": 2}
+        with Producer(bootstrap_servers=broker.bootstrap_servers, **settings) as producer:
+            producer.send("t", b"first").result(10)
+            expected = [b"first"]
+            for turn in range(10):
+                broker.faults.fail("Produce", "OUT_OF_ORDER_SEQUENCE_NUMBER")
+                broker.faults.fail("Produce", "KAFKA_STORAGE_ERROR")
+                values = [b"%d %d" % (turn, n) for n in range(6)]
+                for sent in [producer.send("t", value) for value in values]:
+                    sent.result(30)
+                expected += values
+        assert [record.value for record in broker.records("t")] == expected
 
 
 def test_what_cannot_be_compressed(shared_broker: Server, topic: str) -> None:
