@@ -30,7 +30,8 @@ from pybroker.core.quiesce cimport (
 )
 from pybroker.core.segment cimport files_drop
 from pybroker.core.sequence cimport (
-    DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
+    DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_first_open,
+    sequence_put_back,
 )
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
 
@@ -139,6 +140,15 @@ cdef void remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
         before.id = -1
 
 
+cdef void undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
+    """The batch of a producer was not written. If it was the first, the second is not to be taken for it."""
+    if b.producer_id < 0:
+        return
+    sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
+    if before.id < 0 and b.base_sequence == 0:
+        sequence_begin(&l.producers, b.producer_id, b.producer_epoch)
+
+
 cdef int account(log_t* l, const batch_t* b) noexcept nogil:
     """The producer's window and the leader epoch, for a batch that has its place."""
     cdef int status = 0
@@ -191,8 +201,7 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
-            if g.ready[i].batch.producer_id >= 0:
-                sequence_put_back(&l.producers, g.ready[i].batch.producer_id, &g.before[i] if g.before[i].id >= 0 else NULL)
+            undo(l, &g.ready[i].batch, &g.before[i])
     g.count = g.vectors = 0
     g.bytes = 0
     g.start = end[0]
@@ -274,14 +283,17 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
         if g.count > 0 and must_write_before(l, &g, r, now_ms):
             write_gathered(p, &g, &end)
             take(p, r, end, now_ms)
-        if r.status == 0 and log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
-            r.status = log_roll(l)
         if r.status == 0:
             remember(l, r.batch.producer_id, &g.before[g.count])
-            r.status = account(l, &r.batch)
-        if r.status == 0:
-            gather(&g, r)
-            end = r.out.last_offset + 1
+            if log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
+                r.status = log_roll(l)
+            if r.status == 0:
+                r.status = account(l, &r.batch)
+            if r.status == 0:
+                gather(&g, r)
+                end = r.out.last_offset + 1
+            else:
+                undo(l, &r.batch, &g.before[g.count])
         r = r.next
     write_gathered(p, &g, &end)
     pthread_mutex_unlock(&l.append_mutex)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -141,3 +142,14 @@ def test_producer_ids_are_new_after_every_end(producer: Sequenced, end: End) -> 
                 assert (error, epoch) == (NONE, 0)
                 assert producer_id not in seen
                 seen.add(producer_id)
+
+
+def test_the_second_batch_is_not_taken_for_the_first(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """The disk has no room for a producer's first batch, but for the next that was under way: order is kept."""
+    broker = start_broker(failpoints=f"segment.write=errno:{errno.ENOSPC}:0:1")
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic) == 0
+        producer = Sequenced(broker, topic)
+        answers = [producer.send(w, n) for n in (0, 1, 0, 1)]
+    assert [(a.error, a.base_offset) for a in answers] == [(56, -1), (45, -1), (0, 0), (0, 1)]
+    producer.assert_stored(2)
