@@ -18,6 +18,7 @@ from tests.java import driver, peers
 
 PATIENCE_S = 90.0
 SILENT_S_MAX = 8.0
+TOLD = 4  # so many of the last workers are shown where a story fails
 JAVA_MEMBER = Path(peers.__file__).with_name("Member.java")
 
 
@@ -106,6 +107,9 @@ class Worker:
     def kill(self) -> None:
         self._process.kill()
 
+    def output(self) -> str:
+        return self._process.output()
+
 
 class Team:
     """The workers of one story, the gone ones too."""
@@ -135,7 +139,11 @@ class Team:
             self._tend()
             return probe()
 
-        until(what, tended, PATIENCE_S)
+        try:
+            until(what, tended, PATIENCE_S)
+        except AssertionError as late:
+            said = "\n".join(f"-- a worker:\n{worker.output()}" for worker in self.all[-TOLD:])
+            raise AssertionError(f"{late}\n{said}\n-- the broker:\n{self.broker.output()}") from None
 
     def _tend(self) -> None:
         """See that all are there.
