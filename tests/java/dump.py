@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -69,8 +70,11 @@ def files(directory: Path) -> list[Path]:
 def dump(paths: Iterable[Path], *flags: str) -> Dump:
     """Run the tool once over all files; its exit code and its stderr count as complaints."""
     listed = ",".join(map(str, paths))
-    command = peers.java(VERSION, "kafka.tools.DumpLogSegments", "--files", listed, *flags)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    program, *arguments = peers.java(VERSION, "kafka.tools.DumpLogSegments", "--files", listed, *flags)
+    with tempfile.NamedTemporaryFile("w") as told:  # the names of many segments are too long for a command line
+        told.write("\n".join(arguments))
+        told.flush()
+        done = subprocess.run([program, f"@{told.name}"], capture_output=True, text=True, timeout=120)
     failed = f"\nException: exit code {done.returncode}" if done.returncode else ""
     text = done.stdout + done.stderr + failed
     batches, records = [], []
