@@ -134,13 +134,19 @@ def test_python_is_told_of_a_partition_that_it_watches(stage: Stage) -> None:
     assert stage.plane.take() == []
 
 
-def test_what_python_must_answer_holds_back_the_rest(stage: Stage) -> None:
-    """No request overtakes another: the Produce behind a Metadata waits for Python's answer."""
+def asked_ahead_of_produce(stage: Stage) -> tuple[Client, tuple[Any, ...]]:
+    """A client that sent a Metadata and a Produce in one go, and what Python is asked for."""
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
     client.produce(batch(b"x"), number=6)
     stage.step()
-    ((kind, key, token, frame),) = stage.plane.take()
+    (asked,) = stage.plane.take()
+    return client, asked
+
+
+def test_what_python_must_answer_holds_back_the_rest(stage: Stage) -> None:
+    """No request overtakes another: the Produce behind a Metadata waits for Python's answer."""
+    client, (kind, key, token, frame) = asked_ahead_of_produce(stage)
     assert (kind, key) == ("request", client.id) and codec.decode_request_header(frame).api_key == METADATA
     assert client.quiet() and stage.log.log_end_offset == 0
     stage.plane.reply(token, codec.encode_response_parts(METADATA, 9, 5, m.MetadataResponse()))
@@ -461,11 +467,7 @@ def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:
 
 def test_what_comes_behind_a_request_that_ends_the_connection(stage: Stage) -> None:
     """Python refuses by closing: the Produce that the client sent behind it is not executed."""
-    client = Client(stage)
-    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
-    client.produce(batch(b"x"), number=6)
-    stage.step()
-    ((_, _, token, _),) = stage.plane.take()
+    client, (_, _, token, _) = asked_ahead_of_produce(stage)
     stage.plane.reply(token, None, close=True)
     stage.step()
     assert client.sock.recv(1) == b"" and stage.log.log_end_offset == 0

@@ -108,7 +108,7 @@ class Worker:
         self._process.kill()
 
     def output(self) -> str:
-        return self._process.output()
+        return "\n".join(line for line in self._process.output().splitlines() if line != "alive")
 
 
 class Team:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 Batch = list[tuple[int, int, bytes]]
 """Records: partition, offset, value."""
 POLL_MS = 50
+PATIENT_POLL_MS = 1_000
 HEARTBEAT_MS = 300
 CALL_S_MAX = 30.0
 ALIVE_S = 1.0
@@ -96,7 +97,25 @@ class Confluent:
         self._consumer.close()
 
 
+def settings(bootstrap: str, o: SimpleNamespace) -> dict[str, Any]:
+    """What kafka-python and aiokafka name alike."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "group_id": o.group,
+        "group_instance_id": o.instance,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": o.session_ms,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+    }
+
+
 class KafkaPython:
+    """Knows its topic before it subscribes, and polls with patience.
+
+    A leader of 3.0.12 that learns of partitions after it has joined joins again; if poll() ends while that SyncGroup is
+    under way, the answer is lost: it takes itself for a member, sends no heartbeat and owns nothing, for ever."""
+
     def __init__(self, bootstrap: str, o: SimpleNamespace) -> None:
         warnings.simplefilter("ignore")
         import kafka
@@ -104,27 +123,17 @@ class KafkaPython:
         from kafka.coordinator.assignors.range import RangePartitionAssignor
 
         self._kafka, self._topic = kafka, o.topic
-        self._came: Batch = []  # while an answer was waited for
         self.failures = (kafka.errors.KafkaError,)
         self._consumer = kafka.KafkaConsumer(
-            o.topic,
-            bootstrap_servers=bootstrap,
-            group_id=o.group,
-            group_instance_id=o.instance,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=o.session_ms,
-            heartbeat_interval_ms=HEARTBEAT_MS,
+            **settings(bootstrap, o),
             reconnect_backoff_max_ms=200,
             partition_assignment_strategy=[CooperativeStickyAssignor if o.cooperative else RangePartitionAssignor],
         )
+        self._consumer.partitions_for_topic(o.topic)
+        self._consumer.subscribe([o.topic])
 
     def poll(self) -> Batch:
-        came, self._came = self._came, []
-        return came + self._poll()
-
-    def _poll(self) -> Batch:
-        found = self._consumer.poll(timeout_ms=POLL_MS)
+        found = self._consumer.poll(timeout_ms=PATIENT_POLL_MS)
         return [(r.partition, r.offset, r.value) for records in found.values() for r in records]
 
     def assigned(self) -> Iterable[int]:
@@ -140,15 +149,11 @@ class KafkaPython:
         self._consumer.commit(self._offsets(partition, offset))
 
     def commit_async(self, partition: int, offset: int) -> None:
-        answers: list[Any] = []
-        self._consumer.commit_async(self._offsets(partition, offset), callback=lambda _, answer: answers.append(answer))
-        held = self._consumer.assignment()
-        self._consumer.pause(*held)
-        while not answers:
-            self._came += self._poll()
-        self._consumer.resume(*held)
-        if isinstance(answers[0], Exception):
-            raise answers[0]
+        answer = self._consumer.commit_async(self._offsets(partition, offset))
+        while not answer.is_done:
+            time.sleep(POLL_MS / 1000)
+        if answer.failed():
+            raise answer.exception
 
     def close(self) -> None:
         self._consumer.close(autocommit=False)
@@ -168,13 +173,7 @@ class Aiokafka:
         async def start() -> AIOKafkaConsumer:
             consumer = AIOKafkaConsumer(
                 o.topic,
-                bootstrap_servers=bootstrap,
-                group_id=o.group,
-                group_instance_id=o.instance,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                session_timeout_ms=o.session_ms,
-                heartbeat_interval_ms=HEARTBEAT_MS,
+                **settings(bootstrap, o),
                 partition_assignment_strategy=[RangePartitionAssignor],
             )
             await consumer.start()
