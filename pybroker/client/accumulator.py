@@ -23,6 +23,8 @@ class Queue(OpenQueue):
         self.in_flight: list[PendingBatch] = []
         self.not_before_s = 0.0
         """A retry waits until then."""
+        self.refusal: KafkaError | None = None
+        """What the broker last said of a batch that is sent again."""
         # Sequences (KIP-98), which each partition counts on its own; see sender.
         self.producer_id = -1
         self.epoch = -1

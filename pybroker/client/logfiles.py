@@ -4,16 +4,19 @@ for batch in pybroker.read_log("data/orders-0", columns=["offset", "value"]):
     ...
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator
-from typing import Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Literal
 
 from pybroker.client.arrow import Origin, record_batch
 from pybroker.client.segments import BATCH_ROWS, LogFiles
 from pybroker.core import COLUMNS, Columns
 from pybroker.protocol.compression import decompress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAMES = ("topic", "partition", *COLUMNS)
 

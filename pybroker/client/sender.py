@@ -199,6 +199,7 @@ class Sender:
             elif found is None:
                 self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
             elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
+                queue.refusal = None
                 self._end(batch, found.base_offset, found.log_append_time_ms, None)
             else:
                 self._refused(queue, batch, _refusal(queue, found))
@@ -234,6 +235,7 @@ class Sender:
             return
         left = batch.attempts <= self._retries and time.monotonic() < batch.created_s + self._delivery_timeout_s
         if error.retriable and left:
+            queue.refusal = error
             self._again(queue, batch)
         else:
             self._give_up(queue, batch, error)
@@ -277,10 +279,10 @@ class Sender:
 
     def _too_old(self, queue: Queue, batch: PendingBatch) -> KafkaError:
         why = f"{batch.count} records for {queue.topic}-{queue.partition} were not acknowledged"
-        failure = self._network.failure
+        failure = self._network.failure or queue.refusal
         return KafkaError(
             errors.REQUEST_TIMED_OUT,
-            f"{why} within {self._delivery_timeout_s:g} s{f': {failure.message}' if failure else ''}",
+            f"{why} within {self._delivery_timeout_s:g} s{f': {failure}' if failure else ''}",
         )
 
     # -- producer ids --------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -394,3 +396,10 @@ def test_index_files_are_numpy_arrays(closed: Path) -> None:
     assert found > 100
     with pytest.raises(ValueError, match=r"ends with \.index or \.timeindex"):
         pybroker.read_index(closed / "x.log")
+
+
+def test_without_pyarrow_it_is_said_what_to_install() -> None:
+    program = "import sys; sys.modules['pyarrow'] = None; import pybroker; pybroker.read_log"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    told = ended.stderr.splitlines()[-1]
+    assert told == "ModuleNotFoundError: Arrow columns need pyarrow: pip install 'pybroker[arrow]'"
