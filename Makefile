@@ -13,6 +13,9 @@ PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
 WORKERS ?= $(shell expr $(JOBS) + 2)
 
+# The same C is wanted again by a wheel's own build.
+export PYBROKER_CYTHON_CACHE ?= $(CURDIR)/build/cython
+
 # The newest fact wins: a stamp is older than what it was made from, or the step has nothing to do.
 BASE := $(VENV)/.base
 DEMO := $(VENV)/.demo

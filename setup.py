@@ -67,7 +67,13 @@ def build() -> None:
         "embedsignature": True,
         "freethreading_compatible": False,
     }
-    modules = cythonize(extensions(), compiler_directives=directives, include_path=["."], nthreads=os.cpu_count() or 1)
+    modules = cythonize(
+        extensions(),
+        compiler_directives=directives,
+        include_path=["."],
+        nthreads=os.cpu_count() or 1,
+        cache=os.environ.get("PYBROKER_CYTHON_CACHE", False),  # a directory: what was translated once is copied
+    )
     setup(ext_modules=modules)
 
 
