@@ -18,9 +18,7 @@ class Sleeper(Server):
 
     name = "sleeper"
     ready_line = r"ready (\d+)"
-    script = (
-        "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('ready 1', flush=True); signal.pause()"
-    )
+    script = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, [15]); print('ready 1', flush=True); s.sigwait([15])"
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", self.script]
@@ -48,7 +46,7 @@ def test_a_server_that_ends_badly_fails_its_stop(tmp_path: Path) -> None:
     """An exit code other than 0 on SIGTERM is a failure that shows the output."""
 
     class Bad(Sleeper):
-        script = Sleeper.script.replace("sys.exit(0)", "sys.exit('lost my marbles')")
+        script = Sleeper.script + "; raise SystemExit('lost my marbles')"
 
     with Bad(tmp_path, 0) as server, pytest.raises(AssertionError, match=r"(?s)ended with 1 .*lost my marbles"):
         server.stop()
@@ -92,11 +90,13 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
     """SIGINT to pytest ends the run, and its fixtures end their brokers."""
     test = tmp_path / "test_it.py"
     test.write_text(
-        "from tests.test_harness import Sleeper, signal\n"
+        "import time\n"
+        "from tests.test_harness import Sleeper\n"
         "def test_it(tmp_path):\n"
         "    with Sleeper(tmp_path, 0) as s:\n"
         "        print('child', s.process.pid, flush=True)\n"
-        "        signal.pause()\n"
+        "        while True:\n"
+        "            time.sleep(0.01)\n"  # not pause(): a signal just before it would not end it
     )
     quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null"]
     run = Process([sys.executable, "-m", "pytest", "-s", *quiet, str(test)])
