@@ -72,10 +72,10 @@ def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
         "signal.pause()\n"
     )
     run = Process([sys.executable, "-c", code])
-    child = int(run.wait_line(r"child (\d+)", 10)[1])
+    child = int(run.wait_line(r"child (\d+)", 60)[1])
     os.kill(child, 0)
     run.signal(signal.SIGKILL)
-    run.wait(10)
+    run.wait(60)
     until("the child is gone", lambda: not _alive(child))
 
 
@@ -100,9 +100,9 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
     )
     quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null"]
     run = Process([sys.executable, "-m", "pytest", "-s", *quiet, str(test)])
-    child = int(run.wait_line(r"child (\d+)", 20)[1])
+    child = int(run.wait_line(r"child (\d+)", 60)[1])
     run.signal(signal.SIGINT)
-    assert run.wait(20) == pytest.ExitCode.INTERRUPTED
+    assert run.wait(60) == pytest.ExitCode.INTERRUPTED
     assert not _alive(child)
 
 

@@ -163,7 +163,7 @@ def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
     time.sleep(0.2)
     assert run("topics", "list", "-b", f"{HOST}:{port}").code == 0
     process.signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_the_page_on_durability(tmp_path: Path) -> None:

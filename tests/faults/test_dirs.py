@@ -19,7 +19,7 @@ def refused(data_dir: Path, sets: dict[str, object] | None = None) -> str:
     """The output of a broker that must not start here; it ends by itself, with an exit code that says failure."""
     process = Process(BrokerProcess(data_dir, free_port(), sets).command())
     try:
-        assert process.wait(20) not in (0, -9, -11)
+        assert process.wait(60) not in (0, -9, -11)
         assert "Traceback" not in process.output()
         return process.output()
     finally:

@@ -68,7 +68,7 @@ def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -
         time.sleep(0.5)
         assert broker.process is not None and not created.done()
         broker.process.signal(signal.SIGTERM)
-        broker.process.wait_line("stopping", 10)
+        broker.process.wait_line("stopping", 60)
         broker.process.signal(signal.SIGINT)
         with pytest.raises((OSError, EOFError)):
             created.result(20)
