@@ -13,7 +13,12 @@ from tests.java import peers
 
 pytestmark = peers.SHARED["kafka391"]
 
-OWN_DEFAULTS = {"log.dir", "offsets.topic.replication.factor", "socket.send.buffer.bytes"}
+OWN_DEFAULTS = {
+    "log.dir",
+    "offsets.topic.replication.factor",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+}
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
 HIDDEN = {"producer.id.expiration.check.interval.ms", "metrics.listener"}
 """Kafka has the first, but keeps it out of its answers; the second is our own."""
