@@ -13,13 +13,13 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from collections import deque
 
 from pybroker.core.builder cimport (
     builder_add, builder_size, entry_body, entry_t, field_bytes, put_field, zigzag_size,
 )
+from pybroker.core.clock cimport wall_ms
 from pybroker.core.murmur2 cimport murmur2_partition
 from pybroker.core.pending cimport PendingBatch, pending_batch, pending_delivery
 from pybroker.core.record cimport NULL_LENGTH
@@ -91,12 +91,6 @@ cdef uint8_t* _put(uint8_t* at, object field) noexcept:
     return put_field(at, <const uint8_t*>PyBytes_AS_STRING(field), PyBytes_GET_SIZE(field))
 
 
-cdef inline int64_t _now_ms() noexcept:
-    cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-
-
 cdef class Appender:
     """The open batches of a producer.
 
@@ -162,7 +156,7 @@ cdef class Appender:
             value = _plain(value, "value")
         if key is not None and type(key) is not bytes:
             key = _plain(key, "key")
-        e.timestamp = _now_ms() if timestamp_ms is None else <int64_t>timestamp_ms
+        e.timestamp = wall_ms() if timestamp_ms is None else <int64_t>timestamp_ms
         e.header_count = e.header_bytes = 0
         if headers:
             pairs = _pairs(headers, &e)

@@ -21,7 +21,7 @@ from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
-from pybroker.core.context cimport monotonic_ms
+from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.handles cimport Partition
 from pybroker.core.index cimport TIME_ENTRY
 from pybroker.core.kafka cimport CORRUPT_MESSAGE

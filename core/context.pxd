@@ -38,5 +38,3 @@ cdef void context_stop(context_t* c) noexcept nogil
 cdef syncer_t* context_syncer(context_t* c, const char* log_dir) noexcept nogil
 cdef int context_discard(context_t* c, const char* path, bint directory, int64_t delay_ms) noexcept nogil
 cdef void context_empty_trash(context_t* c, int64_t now_ms) noexcept nogil
-cdef int64_t monotonic_ms() noexcept nogil
-cdef int64_t wall_ms() noexcept nogil

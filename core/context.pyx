@@ -7,19 +7,13 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strcmp, strdup
 
 from pybroker.core.atomic cimport store_i32
+from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.quiesce cimport (
     collect, pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     quiesce_destroy, quiesce_init,
 )
 from pybroker.core.syncer cimport syncer_free, syncer_new, syncer_stop, syncer_t
 from pybroker.core.vfs cimport P_SEGMENT_UNLINK, vfs_new, vfs_t, vfs_unlink
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC, CLOCK_REALTIME
 
 cdef extern from *:
     """
@@ -55,19 +49,6 @@ cdef extern from *:
 
 cdef extern from "<unistd.h>" nogil:
     int rmdir(const char* path)
-
-
-cdef int64_t monotonic_ms() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
-
-
-cdef int64_t wall_ms() noexcept nogil:
-    """Milliseconds since the epoch, for timestamps only: this clock jumps."""
-    cdef timespec t
-    clock_gettime(CLOCK_REALTIME, &t)
-    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 
 cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms) noexcept nogil:

@@ -14,13 +14,6 @@ cdef enum:
     LINEAR = 4                   # 1 << LINEAR_BITS
     BUCKETS = 120                # up to 2^31 microseconds, over half an hour
 
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
-
 cdef extern from *:
     int __builtin_clzll(unsigned long long n) nogil
 
@@ -42,12 +35,6 @@ cdef struct api_t:               # what a reactor executed of one API
     int64_t bytes_out            # of their answers
     int64_t in_turn              # executed in this turn, and not yet in `times`
     histogram_t times            # from the turn that read a request to the end of the one that answered it
-
-
-cdef inline int64_t monotonic_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
 
 
 cdef inline void tally(int64_t* counter, int64_t n) noexcept nogil:

@@ -14,7 +14,8 @@ from libc.string cimport strrchr
 from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, swap_ptr
-from pybroker.core.context cimport context_empty_trash, context_next, context_t, monotonic_ms, work_t
+from pybroker.core.clock cimport monotonic_ms
+from pybroker.core.context cimport context_empty_trash, context_next, context_t, work_t
 from pybroker.core.epochs cimport epochs_encode
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (

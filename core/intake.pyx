@@ -11,11 +11,11 @@ from libc.stdlib cimport free
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.chain cimport chain_append
+from pybroker.core.clock cimport wall_ms
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
     conn_unwatch,
 )
-from pybroker.core.context cimport wall_ms
 from pybroker.core.counters cimport api_t, histogram_add, tally
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch

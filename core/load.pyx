@@ -8,7 +8,7 @@ headers of the batches, which tell the offset to ask for next. At the end of a l
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
@@ -18,31 +18,16 @@ from collections.abc import Sequence
 
 from pybroker.core.atomic cimport load_i64, store_i64
 from pybroker.core.batch cimport AT_BASE_OFFSET, AT_BATCH_LENGTH, AT_COUNT, AT_LAST_OFFSET_DELTA, HEADER_BYTES, LENGTH_BYTES
+from pybroker.core.clock cimport monotonic_ns
 from pybroker.core.cursor cimport load_be16, load_be32, load_be64, store_be32, store_be64
+from pybroker.core.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+)
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void* data, size_t n, int flags)
     ssize_t recv(int fd, void* data, size_t n, int flags)
     int MSG_NOSIGNAL, MSG_DONTWAIT
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int ep, int op, int fd, epoll_event* e)
-    int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
-    int EPOLL_CLOEXEC, EPOLL_CTL_ADD
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLET
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
 
 cdef enum:
     SIZE_BYTES = 4
@@ -57,12 +42,6 @@ cdef enum:
 cdef enum:
     SECOND_NS = 1000000000
     DRAIN_NS = 5000000000                   # how long answers are waited for once no request is sent any more
-
-
-cdef int64_t now_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * SECOND_NS + t.tv_nsec
 
 
 cdef void count(int64_t* of, int64_t n) noexcept nogil:
@@ -185,7 +164,7 @@ cdef int hear(load_t* g, lane_t* e) noexcept nogil:
             return 0 if got < 0 and errno == EAGAIN else -1
         e.input_used += got
         at = 0
-        at_ns = now_ns()
+        at_ns = monotonic_ns()
         while e.input_used - at >= SIZE_BYTES:
             n = load_be32(e.input + at)
             if n < SIZE_BYTES or n > ANSWER_BYTES_MAX or grow_input(e, n + SIZE_BYTES) < 0:
@@ -246,7 +225,7 @@ cdef bint all_dead(const load_t* g) noexcept nogil:
 
 cdef void fill(load_t* g, lane_t* e) noexcept nogil:
     """Closed loop: as many requests as may be on their way."""
-    cdef int64_t at_ns = now_ns()
+    cdef int64_t at_ns = monotonic_ns()
     while has_room(g, e):
         if issue(g, e, at_ns, min(e.burst, g.depth - e.waiting)) < 0:
             lose(g, e)
@@ -258,7 +237,7 @@ cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max
     cdef epoll_event ev
     cdef lane_t* e
     cdef int32_t i, n, turn = 0, ep = epoll_create1(EPOLL_CLOEXEC)
-    cdef int64_t start_ns = now_ns(), due_ns = start_ns, at_ns
+    cdef int64_t start_ns = monotonic_ns(), due_ns = start_ns, at_ns
     cdef bint sending = True, spent
     if ep < 0:
         return -errno
@@ -270,7 +249,7 @@ cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max
             close(ep)
             return i
     while True:
-        at_ns = now_ns()
+        at_ns = monotonic_ns()
         spent = at_ns - start_ns >= seconds_ns or 0 < bytes_max <= g.issued_bytes
         if sending and (spent or load_i64(&g.stop) or all_dead(g)):
             sending = False

@@ -6,7 +6,6 @@ called is called. What such a call raises is logged.
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import logging
 import threading
@@ -14,6 +13,7 @@ from collections import namedtuple
 
 from pybroker.core.block cimport block_free
 from pybroker.core.builder cimport SealedBatch, builder_init, builder_seal
+from pybroker.core.clock cimport monotonic_ns
 
 RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms")
 
@@ -22,9 +22,7 @@ _log = logging.getLogger("pybroker.client")
 
 cdef PendingBatch pending_batch(str topic, int32_t partition, int64_t bytes_hint):
     cdef PendingBatch batch = PendingBatch.__new__(PendingBatch)
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    batch.created_s = <double>now.tv_sec + <double>now.tv_nsec * 1e-9
+    batch.created_s = <double>monotonic_ns() * 1e-9
     batch.topic = topic
     batch.partition = partition
     builder_init(&batch.builder, bytes_hint)

@@ -10,18 +10,22 @@ is pinned for the length of its turn, and never while it waits.
 """
 
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 from posix.unistd cimport close, usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64, store_i32
 from pybroker.core.chain cimport chain_append, chain_remove, chain_take, link_t
+from pybroker.core.clock cimport monotonic_ms, monotonic_ns
 from pybroker.core.conn cimport (
     AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free, conn_free_own, conn_t, conn_unwatch,
 )
-from pybroker.core.context cimport monotonic_ms
-from pybroker.core.counters cimport histogram_add, monotonic_ns, tally
+from pybroker.core.counters cimport histogram_add, tally
+from pybroker.core.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait,
+)
 from pybroker.core.fetch cimport fetcher_free
 from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put, ring, unring
@@ -33,18 +37,6 @@ from pybroker.core.quiesce cimport (
 )
 from pybroker.core.syncer cimport sync_free, sync_t
 from pybroker.core.timer cimport heap_remove
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int ep, int op, int fd, epoll_event* e)
-    int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
-    int EPOLL_CLOEXEC, EPOLL_CTL_ADD
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLET, EPOLLRDHUP, EPOLLHUP, EPOLLERR
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initial, int flags)

@@ -15,7 +15,8 @@ from posix.types cimport mode_t, off_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, unlink, usleep
 
 from pybroker.core.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
-from pybroker.core.counters cimport histogram_share, monotonic_ns
+from pybroker.core.clock cimport monotonic_ns
+from pybroker.core.counters cimport histogram_share
 from pybroker.core.status cimport raise_status
 
 cdef extern from "<sys/uio.h>" nogil:
