@@ -71,6 +71,8 @@ cdef struct reactor_t:
     int64_t cut
     int64_t arena_used
     int64_t began_ns             # this turn
+    int64_t ended_ns             # the last one
+    int32_t brisk                # what came next came soon: wait for it awake
     int64_t busy_ns              # from here on what is counted: peeked at by anybody
     api_t produces
     api_t fetches
