@@ -14,6 +14,12 @@ from tests.harness import ROOT, BrokerProcess, Process, cpu_s, free_port
 from tests.java import peers
 
 OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
+READ_BYTES = 256 << 20  # of the logs that are read
+
+
+def with_kafka() -> bool:
+    """Whether Kafka and Spark's connector to it join: they take two minutes, Java and Maven."""
+    return os.environ.get("PYBROKER_BENCH_KAFKA") == "yes"
 
 
 class Peer:
@@ -31,7 +37,7 @@ class Peer:
         return cpu_s(self.pid)
 
     def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
-        bench = stack.enter_context(Bench("{}:{}".format(*self.address)))
+        bench = stack.enter_context(Bench("{}:{}".format(*self.address), read_bytes=READ_BYTES))
         return stack.enter_context(bench.prepared(workload))
 
 
@@ -43,7 +49,7 @@ class Limit(Peer):
         if workload.fetch_bytes:
             with ExitStack() as filling:
                 fill = Workload("fill", "", workload.partitions, 2, 4, READ_BATCH_RECORDS, 1024)
-                prepare(fill, "limit", every, filling).run(30, bytes_max=512 << 20)
+                prepare(fill, "limit", every, filling).run(30, bytes_max=READ_BYTES)
         return prepare(workload, "limit", every, stack)
 
 
@@ -59,13 +65,13 @@ def limit(directory: Path) -> Iterator[Limit]:
 
 @contextmanager
 def brokers(directory: Path) -> Iterator[list[Peer]]:
-    """Our broker, and Kafka if it can be had, unless PYBROKER_BENCH_KAFKA=no; this process keeps off their core."""
+    """Our broker, and Kafka with PYBROKER_BENCH_KAFKA=yes where it can be had; this process keeps off their core."""
     own = os.sched_getaffinity(0)
     if len(own) > 1:
         os.sched_setaffinity(0, {max(own)})  # the generator's threads inherit it
     with ExitStack() as stack:
         started: list[Any] = [stack.enter_context(BrokerProcess(directory / "ours", free_port()))]
-        if os.environ.get("PYBROKER_BENCH_KAFKA") != "no":
+        if with_kafka():
             try:
                 started.append(stack.enter_context(peers.Kafka391(directory / "kafka")))
             except peers.MissingJava as missing:

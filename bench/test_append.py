@@ -27,7 +27,7 @@ from pybroker.core import Broker, crc32c
 from pybroker.protocol.records import CRC_FROM
 
 ROUND_BYTES = 256 * MIB
-ROUNDS = 12
+ROUNDS = 5
 SHARE_MIN = 0.8
 RESERVE_MIN, RESERVE_MAX = 64 * KIB, 64 * MIB
 BEHIND_LEAST = MIB  # a broker's write_behind_bytes

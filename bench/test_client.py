@@ -1,11 +1,13 @@
-"""The client beside confluent-kafka: the same broker, the same records of 100 bytes, one process, turn by turn."""
+"""The client beside confluent-kafka, and aiokafka: the same broker and records of 100 bytes, one process, in turns."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import aiokafka
 import confluent_kafka as ck
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ VALUE = b"x" * 100
 SENT = 1_000_000
 BY_COLUMN = 8_000_000
 READ = 4_000_000
+READ_BY_CONFLUENT, READ_BY_AIOKAFKA = 1_000_000, 300_000
 ROUNDS = 4
 TOPIC = "bench"
 
@@ -93,15 +96,23 @@ def ours_by_column(bootstrap: str) -> float:
         return made
 
 
-def compare(what: str, payload: str, found: dict[str, float], *, share_min: float = 0, rate_min: float = 0) -> None:
+def compare(
+    what: str,
+    payload: str,
+    found: dict[str, float],
+    *,
+    peer: str = "confluent-kafka",
+    share_min: float = 0,
+    rate_min: float = 0,
+) -> None:
     """Ours beside theirs: at least so many times as fast, or so fast."""
-    share = found["ours"] / found["theirs"]
+    share = found["ours"] / found[peer]
     target = f"(>= {share_min})" if share_min else f"of it, >= {rate_min / 1e6:.0f} M"
     show(
         what,
         payload,
         f"{found['ours'] / 1e6:.2f} M records/s",
-        f"confluent-kafka {found['theirs'] / 1e6:.2f} M",
+        f"{peer} {found[peer] / 1e6:.2f} M",
         f"{share:.2f}x {target}",
         share >= share_min and found["ours"] >= rate_min,
     )
@@ -109,13 +120,13 @@ def compare(what: str, payload: str, found: dict[str, float], *, share_min: floa
 
 def test_send(bootstrap: str) -> None:
     """One record a call, acks=1."""
-    loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_sent(bootstrap)}
+    loops = {"confluent-kafka": lambda: theirs_sent(bootstrap), "ours": lambda: ours_sent(bootstrap)}
     compare("Producer.send", "100 B, acks=1", best(bootstrap, loops, empty=True), share_min=SEND_SHARE_MIN)
 
 
 def test_send_columns(bootstrap: str) -> None:
     """By column, acks=1."""
-    loops = {"theirs": lambda: theirs_sent(bootstrap), "ours": lambda: ours_by_column(bootstrap)}
+    loops = {"confluent-kafka": lambda: theirs_sent(bootstrap), "ours": lambda: ours_by_column(bootstrap)}
     compare("Producer.send_columns", "100 B, acks=1", best(bootstrap, loops, empty=True), rate_min=COLUMNS_RATE_MIN)
 
 
@@ -125,13 +136,34 @@ def theirs_read(bootstrap: str) -> float:
     consumer = ck.Consumer({**settings, **fast})
     consumer.assign([ck.TopicPartition(TOPIC, 0, ck.OFFSET_BEGINNING)])
     count, size, start_s = 0, 0, time.perf_counter()
-    while count < READ:
+    while count < READ_BY_CONFLUENT:
         for message in consumer.consume(10_000, 1.0):
             size += len(message.value())
             count += 1
     consumer.close()
     assert size == count * len(VALUE)
     return rate(count, start_s)
+
+
+def read_by_aiokafka(bootstrap: str) -> float:
+    async def read() -> float:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            partition = aiokafka.TopicPartition(TOPIC, 0)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            count, size, start_s = 0, 0, time.perf_counter()
+            while count < READ_BY_AIOKAFKA:
+                for records in (await consumer.getmany(timeout_ms=1000, max_records=10_000)).values():
+                    size += sum(len(record.value or b"") for record in records)
+                    count += len(records)
+            assert size == count * len(VALUE)
+            return rate(count, start_s)
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(read())
 
 
 def reading(bootstrap: str, take: Callable[[Consumer], int]) -> float:
@@ -156,8 +188,14 @@ def objects(consumer: Consumer) -> int:
 def test_poll(bootstrap: str) -> None:
     """Each record an object whose value is looked at."""
     ours_by_column(bootstrap)
-    loops = {"theirs": lambda: theirs_read(bootstrap), "ours": lambda: reading(bootstrap, objects)}
-    compare("Consumer.poll", "100 B", best(bootstrap, loops, empty=False), share_min=POLL_SHARE_MIN)
+    loops: dict[str, Callable[[], float]] = {
+        "confluent-kafka": lambda: theirs_read(bootstrap),
+        "aiokafka": lambda: read_by_aiokafka(bootstrap),
+        "ours": lambda: reading(bootstrap, objects),
+    }
+    found = best(bootstrap, loops, empty=False)
+    for peer in ("confluent-kafka", "aiokafka"):
+        compare("Consumer.poll", "100 B", found, peer=peer, share_min=POLL_SHARE_MIN)
 
 
 def test_poll_arrow_and_numpy(bootstrap: str) -> None:

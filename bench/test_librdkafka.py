@@ -15,7 +15,7 @@ from pybroker.client.admin import LATEST, Admin
 
 VALUE = b"x" * 100
 RECORDS = 1_000_000
-ROUNDS = 4
+ROUNDS = 3
 PARTITIONS = 4
 SETTINGS = {"linger.ms": 5, "batch.size": 1 << 16, "queue.buffering.max.messages": RECORDS, "log_level": 0}
 

@@ -1,8 +1,9 @@
 """Topics in Spark beside what a Python source can reach at all, and beside Spark's own connector.
 
 The limit is a source that makes its rows once and hands them over again and again (spark_memory.py); the peer is format
-"kafka" with the settings that make it fastest, where Maven has its jar. All read the same number of rows in one session
-on two cores, in turns, and the broker runs on the same two: each is judged by its best round.
+"kafka" with the settings that make it fastest, with PYBROKER_BENCH_KAFKA=yes where Maven has its jar. All read the same
+number of rows in one session on two cores, in turns, and the broker runs on the same two: each is judged by its best
+round.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.figures import show
+from bench.peers import with_kafka
 from bench.spark_memory import BATCH_ROWS, KEY_BYTES, TASKS, VALUE_BYTES
 from pybroker import core
 from pybroker.client.connection import Connection
@@ -31,11 +33,11 @@ from tests.spark.connector import connector_jars
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS = int(os.environ.get("PYBROKER_BENCH_SPARK_ROWS", "6000000"))
+ROWS = int(os.environ.get("PYBROKER_BENCH_SPARK_ROWS", "4000000"))
 STEP = 1_000_000
-WRITTEN = 2_000_000
+WRITTEN = 4_000_000
 SMALL_ROWS = 2_000
-ROUNDS = 5
+ROUNDS = 3
 RECORDS_A_BATCH = 8_000
 PAYLOAD = f"{VALUE_BYTES} B values, {TASKS} cores"
 TOPIC = "a-topic-by-a-name"
@@ -43,18 +45,23 @@ STREAMS = False  # the connector of Spark 4.1, the last that Maven has whole, fi
 TUNED = {"kafka.max.poll.records": "5000", "kafka.linger.ms": "20", "kafka.batch.size": str(1 << 20)}
 
 
+def connector() -> list[Path]:
+    """The jars of format "kafka", if it joins."""
+    return connector_jars() if with_kafka() else []
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     from bench.spark_memory import MemorySource
-    from pybroker.spark.session import UNCHECKED_ARROW, session
+    from pybroker.spark.session import RAW_FILES, UNCHECKED_ARROW, session
 
     try:
         find_java()
     except KafkaError as error:
         pytest.skip(error.message)
     os.environ["PYTHONPATH"] = str(ROOT)
-    jars = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
-    settings = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g", **jars}
+    jars = {"spark.jars": ",".join(map(str, connector()))} if connector() else {}
+    settings = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g", **RAW_FILES, **jars}
     made = session("bench", f"local[{TASKS}]", settings)
     made.sparkContext.setLogLevel("OFF")
     made.dataSource.register(MemorySource)
@@ -96,7 +103,7 @@ def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[st
     return found
 
 
-def sources(broker: BrokerProcess, reader: Any, *, connector: bool) -> dict[str, DataFrame]:
+def sources(broker: BrokerProcess, reader: Any, *, beside_connector: bool) -> dict[str, DataFrame]:
     """The frames to compare, from spark.read or spark.readStream."""
     topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
     limit = {"maxOffsetsPerTrigger": str(STEP)}
@@ -105,7 +112,7 @@ def sources(broker: BrokerProcess, reader: Any, *, connector: bool) -> dict[str,
         "pybroker": reader.format("pybroker").options(**topic, **limit).load(),
         "logDirs": reader.format("pybroker").options(**topic, **limit, logDirs=str(broker.data_dir)).load(),
     }
-    if connector and connector_jars():
+    if beside_connector and connector():
         found["kafka"] = reader.format("kafka").options(**topic, **limit, **TUNED).load()
     return found
 
@@ -136,7 +143,7 @@ def test_batch_read(spark: SparkSession, broker: BrokerProcess) -> None:
 
         return loop
 
-    frames = sources(broker, spark.read, connector=True)
+    frames = sources(broker, spark.read, beside_connector=True)
     found = best({name: read(frame) for name, frame in frames.items()})
     assert broker.process is not None
     before = cpu_s(broker.process.pid)
@@ -164,9 +171,9 @@ def test_stream_read(spark: SparkSession, broker: BrokerProcess, tmp_path: Path)
 
         return loop
 
-    frames = sources(broker, spark.readStream, connector=STREAMS)
+    frames = sources(broker, spark.readStream, beside_connector=STREAMS)
     frames.pop("logDirs")
-    found = best({name: stream(frame) for name, frame in frames.items()}, rounds=3)
+    found = best({name: stream(frame) for name, frame in frames.items()}, rounds=2)
     print({name: mega(rate) for name, rate in found.items()})
     compare("stream of 1 M row batches", found, "pybroker", 0.72, 1.4)
 
@@ -174,7 +181,7 @@ def test_stream_read(spark: SparkSession, broker: BrokerProcess, tmp_path: Path)
 def test_small_batches(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     """What a micro-batch costs by itself: one of 2,000 rows takes 75 ms or less."""
     topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
-    end = {"startingOffsets": json.dumps({TOPIC: {str(p): ROWS // TASKS - SMALL_ROWS * 20 for p in range(TASKS)}})}
+    end = {"startingOffsets": json.dumps({TOPIC: {str(p): ROWS // TASKS - SMALL_ROWS * 40 for p in range(TASKS)}})}
     frame = spark.readStream.format("pybroker").options(**topic, **end, maxOffsetsPerTrigger=str(SMALL_ROWS)).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(availableNow=True).start()
@@ -202,9 +209,9 @@ def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
         return loop
 
     loops = {"pybroker": write("pybroker")}
-    if connector_jars():
+    if connector():
         loops["kafka"] = write("kafka", **TUNED)
-    found = best(loops, rounds=3)
+    found = best(loops, rounds=2)
     print({name: mega(rate) for name, rate in found.items()})
     enough = found["pybroker"] >= 1.5e6
     show("write", PAYLOAD, mega(found["pybroker"]), "1.5 M rows/s", f"{found['pybroker'] / 1.5e6:.0%}", enough)

@@ -26,6 +26,10 @@ SETTINGS: Final[Mapping[str, str]] = {
 UNCHECKED_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Java options: Arrow reads without bounds checks in the whole JVM. Faster; a malformed batch then crashes the JVM."""
 
+RAW_FILES: Final[Mapping[str, str]] = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
+"""Local files without the .crc that Hadoop writes beside each, with one more process started a file. Their disk errors
+then go unnoticed by Hadoop. Not for directories in which files that have a .crc may be written anew."""
+
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
