@@ -1,52 +1,75 @@
 """Blocks that Python borrows: NumPy and Arrow read them in place, and they live as long as anybody does.
 
-Fresh memory costs more than decoding into it: the system clears each page at its first touch, 0.2 us and more for 4 KiB,
-and an allocator gives large pieces back at once. So the blocks of one pair of Columns return to its pool.
+Fresh memory costs more than encoding or decoding into it: the system clears each page at its first touch, 0.2 us and more
+for 4 KiB, and an allocator gives large pieces back at once. So large blocks that nobody reads any more wait here for whoever
+needs one next, in any thread.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
 
 cimport cython
 
+from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
+
+cdef extern from *:
+    """
+    #if defined(__SANITIZE_ADDRESS__)
+    #define KEEPS_BLOCKS 0 /* a block that is used again hides a use after its end */
+    #else
+    #define KEEPS_BLOCKS 1
+    #endif
+    """
+    bint KEEPS_BLOCKS
+
+cdef enum:
+    SPARES = 64
+    SPARE_BYTES_MAX = 64 << 20  # of a process
+
 cdef char NOTHING = 0  # what an empty block points to: some readers refuse NULL
+cdef pthread_mutex_t lock
+cdef block_t spares[<int>SPARES]
+cdef int64_t spare_bytes = 0
+cdef int oldest = 0  # the next to be given back to the allocator
+
+pthread_mutex_init(&lock, NULL)
 
 
-@cython.no_gc
-cdef class Pool:
-    """Memory that was used and will be again, SPARE_BYTES_MAX of it at most; whoever calls it has the GIL."""
+cdef bint spare_take(block_t* b, int64_t least) noexcept nogil:
+    """Give an empty block a spare's memory, the smallest that has so many bytes, and not four times as many."""
+    global spare_bytes
+    cdef block_t* best = NULL
+    cdef int i
+    if not KEEPS_BLOCKS or pthread_mutex_trylock(&lock) != 0:
+        return False  # another thread is at it, or was when this process was forked
+    for i in range(SPARES):
+        if least <= spares[i].capacity < 4 * least and (best == NULL or spares[i].capacity < best.capacity):
+            best = &spares[i]
+    if best != NULL:
+        b.data = best.data
+        b.capacity = best.capacity
+        spare_bytes -= best.capacity
+        block_init(best, 0)
+    pthread_mutex_unlock(&lock)
+    return best != NULL
 
-    def __dealloc__(self):
-        cdef int slot, i
-        for slot in range(SLOTS):
-            for i in range(SPARES):
-                block_free(&self.spares[slot][i])
 
-    cdef void give(self, block_t* b) noexcept:
-        """Keep the memory of a block that nobody reads any more, or free it."""
-        cdef int i
-        if b.data != NULL and b.capacity <= SPARE_BYTES_MAX - self.nbytes:
-            for i in range(SPARES):
-                if self.spares[b.slot][i].data == NULL:
-                    self.spares[b.slot][i] = b[0]
-                    self.nbytes += b.capacity
-                    block_clear(b, 0)
-                    return
-        block_free(b)
-
-    cdef void take(self, block_t* b) noexcept:
-        """Give an empty block memory that its slot had before, if there is any."""
-        cdef block_t* spare
-        cdef int i
-        if b.data != NULL:
-            return
-        for i in range(SPARES):
-            spare = &self.spares[b.slot][i]
-            if spare.data != NULL:
-                b.data = spare.data
-                b.capacity = spare.capacity
-                self.nbytes -= spare.capacity
-                block_clear(spare, 0)
-                return
+cdef bint spare_give(block_t* b) noexcept nogil:
+    """Keep the memory of a block for whoever needs it next; the oldest spares make room for it."""
+    global spare_bytes, oldest
+    if not KEEPS_BLOCKS or b.capacity > SPARE_BYTES_MAX or pthread_mutex_trylock(&lock) != 0:
+        return False
+    while spares[oldest].data != NULL or spare_bytes + b.capacity > SPARE_BYTES_MAX:
+        free(spares[oldest].data)
+        spare_bytes -= spares[oldest].capacity
+        block_init(&spares[oldest], 0)
+        if spare_bytes + b.capacity <= SPARE_BYTES_MAX:
+            break
+        oldest = (oldest + 1) % SPARES
+    spares[oldest] = b[0]
+    spare_bytes += b.capacity
+    oldest = (oldest + 1) % SPARES
+    pthread_mutex_unlock(&lock)
+    return True
 
 
 @cython.no_gc
@@ -57,10 +80,7 @@ cdef class Block:
         raise TypeError("a Block comes out of core")
 
     def __dealloc__(self):
-        if self.pool is not None:
-            self.pool.give(&self.b)
-        else:
-            block_free(&self.b)
+        block_free(&self.b)
 
     def __len__(self) -> int:
         return self.b.size
@@ -69,9 +89,8 @@ cdef class Block:
         PyBuffer_FillInfo(view, self, self.b.data if self.b.data != NULL else <void*>&NOTHING, self.b.size, True, flags)
 
 
-cdef Block block_take(block_t* b, Pool pool):
+cdef Block block_take(block_t* b):
     cdef Block block = Block.__new__(Block)
     block.b = b[0]
-    block.pool = pool
-    block_clear(b, block.b.size)
+    block_init(b, block.b.size)
     return block

@@ -11,11 +11,11 @@ Neither reading nor what lies behind it takes the GIL, but for one call to `deco
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
-from pybroker.core.block cimport Pool, block_t, block_take
+from pybroker.core.block cimport block_free, block_take
 from pybroker.core.cursor cimport OK
 from pybroker.core.decode cimport (
-    BLOCKS, DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
-    columns_blocks, columns_free, columns_init, columns_seal, columns_t, decode_records,
+    DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
+    columns_free, columns_init, columns_seal, columns_t, decode_records,
 )
 from pybroker.core.feed cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next, feed_t
 
@@ -65,25 +65,16 @@ cdef class ColumnBatch:
         return self.rows
 
 
-cdef Binary _binary(binary_t* column, int64_t rows, Pool pool):
+cdef Binary _binary(binary_t* column, int64_t rows):
     cdef Binary taken = Binary.__new__(Binary)
     taken.length = rows
     taken.nulls = column.nulls
-    taken.offsets = block_take(&column.offsets, pool)
-    taken.data = block_take(&column.data, pool)
-    validity = block_take(&column.validity, pool)
+    taken.offsets = block_take(&column.offsets)
+    taken.data = block_take(&column.data)
+    validity = block_take(&column.validity)
     taken.validity = validity if column.nulls else None
     column.nulls = 0
     return taken
-
-
-cdef void _reuse(columns_t* c, Pool pool) noexcept:
-    """Let the empty blocks begin with memory that earlier columns had."""
-    cdef block_t* blocks[<int>BLOCKS]
-    cdef int i
-    columns_blocks(c, blocks)
-    for i in range(BLOCKS):
-        pool.take(blocks[i])
 
 
 cdef int _fill(columns_t* c, feed_t* f, int64_t most) noexcept nogil:
@@ -113,13 +104,12 @@ cdef class Columns:
 
     cdef columns_t c
     cdef object decompress
-    cdef Pool pool
+    cdef int64_t scratch_bytes  # that the last feed needed to decompress into
     cdef list runs
     cdef bint busy
 
     def __cinit__(self, columns=COLUMNS, *, timestamp_unit="ms", decompress=None):
         columns_init(&self.c)
-        self.pool = Pool()
         for name in columns:
             if name not in WANTS:
                 raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
@@ -167,9 +157,7 @@ cdef class Columns:
     cdef int _read(self, Feed feed, int64_t most) except -1:
         cdef int64_t start = self.c.rows
         cdef int status = FEED_PACKED
-        if start == 0:
-            _reuse(&self.c, self.pool)
-        self.pool.take(&feed.f.scratch)
+        feed.f.scratch.hint = self.scratch_bytes
         while status == FEED_PACKED:
             if not feed.f.running:
                 feed.let_go()
@@ -180,7 +168,8 @@ cdef class Columns:
                 feed.hold(feed.unpack(self.decompress))
         if not feed.f.running:
             feed.let_go()
-            self.pool.give(&feed.f.scratch)
+            self.scratch_bytes = feed.f.scratch.capacity
+            block_free(&feed.f.scratch)
         if status not in (OK, FEED_END, DECODE_FULL):
             feed.refuse(status)
         return 0
@@ -189,7 +178,6 @@ cdef class Columns:
         """The rows so far; the columns are empty after it."""
         cdef ColumnBatch taken = ColumnBatch.__new__(ColumnBatch)
         cdef int32_t wants = self.c.wants
-        cdef Pool pool = self.pool
         if self.busy:
             raise RuntimeError("columns are read by one thread at a time")
         if columns_seal(&self.c) != 0:
@@ -199,20 +187,20 @@ cdef class Columns:
         taken.timestamp_unit = "us" if self.c.timestamp_scale == 1000 else "ms"
         self.runs = []
         if wants & WANT_OFFSET:
-            taken.offset = block_take(&self.c.offset, pool)
+            taken.offset = block_take(&self.c.offset)
         if wants & WANT_TIMESTAMP:
-            taken.timestamp = block_take(&self.c.timestamp, pool)
+            taken.timestamp = block_take(&self.c.timestamp)
         if wants & WANT_TIMESTAMP_TYPE:
-            taken.timestamp_type = block_take(&self.c.timestamp_type, pool)
+            taken.timestamp_type = block_take(&self.c.timestamp_type)
         if wants & WANT_KEY:
-            taken.key = _binary(&self.c.key, self.c.rows, pool)
+            taken.key = _binary(&self.c.key, self.c.rows)
         if wants & WANT_VALUE:
-            taken.value = _binary(&self.c.value, self.c.rows, pool)
+            taken.value = _binary(&self.c.value, self.c.rows)
         if wants & WANT_HEADERS:
             taken.headers = Headers.__new__(Headers)
-            taken.headers.offsets = block_take(&self.c.header_offsets, pool)
-            taken.headers.key = _binary(&self.c.header_key, self.c.headers, pool)
-            taken.headers.value = _binary(&self.c.header_value, self.c.headers, pool)
+            taken.headers.offsets = block_take(&self.c.header_offsets)
+            taken.headers.key = _binary(&self.c.header_key, self.c.headers)
+            taken.headers.value = _binary(&self.c.header_value, self.c.headers)
         self.c.rows = 0
         self.c.headers = 0
         return taken

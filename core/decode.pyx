@@ -76,13 +76,8 @@ cdef void columns_blocks(columns_t* c, block_t** out) noexcept nogil:
 
 
 cdef void columns_init(columns_t* c) noexcept nogil:
-    cdef block_t* blocks[<int>BLOCKS]
-    cdef int i
     memset(c, 0, sizeof(columns_t))
     c.timestamp_scale = 1
-    columns_blocks(c, blocks)
-    for i in range(BLOCKS):
-        blocks[i].slot = i
 
 
 cdef void columns_free(columns_t* c) noexcept nogil:

@@ -318,4 +318,4 @@ def partitions_of(ByteColumn keys not None, int32_t partitions) -> Block:
         block_free(&out)
         _refuse(status, row)
     out.size = keys.s.length * 4
-    return block_take(&out, None)
+    return block_take(&out)

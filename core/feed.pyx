@@ -14,7 +14,7 @@ from pybroker.core.batch cimport (
     AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec, batch_fault, batch_last_offset,
     batch_parse, batch_payload, batch_payload_size, batch_t,
 )
-from pybroker.core.block cimport SCRATCH_SLOT, block_free
+from pybroker.core.block cimport block_free
 from pybroker.core.cursor cimport OK, SHORT, load_be16, load_be64
 from pybroker.core.decode cimport run_init
 from pybroker.core.kafka cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
@@ -185,7 +185,6 @@ cdef class Feed:
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         self.f.at = <const uint8_t*>self.view.buf
         self.f.end = self.f.at + self.view.len
-        self.f.scratch.slot = SCRATCH_SLOT
         self.f.check_crc = check_crc
         self.f.reserved = reserved
         self.f.end_offset = INT64_MAX if end_offset is None else end_offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -164,6 +165,26 @@ def test_what_was_taken_lives_by_itself() -> None:
     del columns, batch
     assert bytes(view) == b"first"
     assert view.readonly
+
+
+def test_large_blocks_change_hands_and_none_is_used_twice_at_once() -> None:
+    """Memory that one thread has done with serves the next; what is still looked at stays as it was."""
+
+    def keeps(mark: int) -> bool:
+        kept = []
+        for n in range(24):
+            value = bytes([mark, n]) * (100_000 + 1000 * n)
+            columns = Columns()
+            columns.read(Feed(log([([(0, None, value, [])], 0, 0)])))
+            batch = columns.take()
+            assert batch.value
+            kept = [*kept[-2:], (memoryview(batch.value.data), value)]
+            if any(bytes(view) != was for view, was in kept):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(keeps, range(8)))
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
