@@ -17,6 +17,9 @@ from pybroker.core.batch cimport (
 )
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
+from pybroker.core.epoll cimport (
+    EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+)
 
 import os
 
@@ -48,18 +51,6 @@ cdef extern from "<netinet/in.h>" nogil:
 
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int ep, int op, int fd, epoll_event* e)
-    int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
-    int EPOLL_CTL_ADD
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLET
 
 cdef enum:
     PARTITIONS_MAX = 16

@@ -58,7 +58,7 @@ cdef bint spare_give(block_t* b) noexcept nogil:
     global spare_bytes, oldest
     if not KEEPS_BLOCKS or b.capacity > SPARE_BYTES_MAX or pthread_mutex_trylock(&lock) != 0:
         return False
-    while spares[oldest].data != NULL or spare_bytes + b.capacity > SPARE_BYTES_MAX:
+    while True:
         free(spares[oldest].data)
         spare_bytes -= spares[oldest].capacity
         block_init(&spares[oldest], 0)

@@ -56,13 +56,7 @@ cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, in
     run.index = 0
     run.last_delta = -1
 
-cdef enum:
-    BLOCKS = 16
-
 cdef void columns_init(columns_t* c) noexcept nogil
-
-# Every block of the columns, in the order of their slots.
-cdef void columns_blocks(columns_t* c, block_t** out) noexcept nogil
 
 cdef void columns_free(columns_t* c) noexcept nogil
 

@@ -64,28 +64,22 @@ cdef struct out_t:
 
 # -- room -------------------------------------------------------------------------------------------------------------
 
-cdef void columns_blocks(columns_t* c, block_t** out) noexcept nogil:
-    cdef binary_t* columns[4]
-    cdef int i
-    columns[0], columns[1], columns[2], columns[3] = &c.key, &c.value, &c.header_key, &c.header_value
-    out[0], out[1], out[2], out[3] = &c.offset, &c.timestamp, &c.timestamp_type, &c.header_offsets
-    for i in range(4):
-        out[4 + i] = &columns[i].offsets
-        out[8 + i] = &columns[i].data
-        out[12 + i] = &columns[i].validity
-
-
 cdef void columns_init(columns_t* c) noexcept nogil:
     memset(c, 0, sizeof(columns_t))
     c.timestamp_scale = 1
 
 
 cdef void columns_free(columns_t* c) noexcept nogil:
-    cdef block_t* blocks[<int>BLOCKS]
+    cdef block_t* plain[4]
+    cdef binary_t* columns[4]
     cdef int i
-    columns_blocks(c, blocks)
-    for i in range(BLOCKS):
-        block_free(blocks[i])
+    plain[0], plain[1], plain[2], plain[3] = &c.offset, &c.timestamp, &c.timestamp_type, &c.header_offsets
+    columns[0], columns[1], columns[2], columns[3] = &c.key, &c.value, &c.header_key, &c.header_value
+    for i in range(4):
+        block_free(plain[i])
+        block_free(&columns[i].offsets)
+        block_free(&columns[i].data)
+        block_free(&columns[i].validity)
 
 
 cdef int _list_room(block_t* offsets, int64_t rows, int64_t more) noexcept nogil:

@@ -429,7 +429,7 @@ cdef int wait(reactor_t* r, epoll_event* events, int64_t most_ms) noexcept nogil
     each one puts the thread further back in the queue of a core that it shares with the flusher.)"""
     cdef int n = 0
     cdef int64_t now_ns = r.ended_ns
-    if r.brisk and r.alone and most_ms > 0:
+    if r.brisk and most_ms > 0:
         while n == 0 and now_ns - r.ended_ns < AWAKE_NS:
             n = epoll_wait(r.poll, events, EVENTS_MAX, 0)
             now_ns = monotonic_ns()
@@ -474,7 +474,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         heed(r, load_i32(&r.plane.diverted), load_i64(&r.plane.cut))
     link = r.ready.first
     only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
-    r.alone = only > 0 and only == r.talker
+    r.brisk = r.brisk and only > 0 and only == r.talker
     r.talker = only
     while link != NULL:
         c = <conn_t*>link.owner
