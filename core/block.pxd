@@ -2,7 +2,8 @@
 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
 
 cdef enum:
     # Beyond what was asked for: a copy in whole words may step over the end of what it copies.
@@ -47,6 +48,21 @@ cdef inline void block_free(block_t* b) noexcept nogil:
     if b.capacity < SPARE_BYTES_MIN or not spare_give(b):
         free(b.data)
     block_init(b, 0)
+
+
+cdef inline void block_fit(block_t* b) noexcept nogil:
+    """Nothing more will be written: whoever keeps a little does not keep a large block for it."""
+    cdef uint8_t* data
+    if b.capacity < SPARE_BYTES_MIN or b.size > b.capacity // 2:
+        return
+    data = <uint8_t*>malloc(<size_t>(b.size + BLOCK_SLACK))
+    if data == NULL:
+        return
+    memcpy(data, b.data, <size_t>b.size)
+    if not spare_give(b):
+        free(b.data)
+    b.data = data
+    b.capacity = b.size
 
 
 cdef class Block:

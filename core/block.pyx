@@ -91,6 +91,7 @@ cdef class Block:
 
 cdef Block block_take(block_t* b):
     cdef Block block = Block.__new__(Block)
+    block_fit(b)
     block.b = b[0]
     block_init(b, block.b.size)
     return block

@@ -12,7 +12,7 @@ from pybroker.core.batch cimport (
     AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, CODEC_MASK,
     HEADER_BYTES, LENGTH_BYTES, MAGIC,
 )
-from pybroker.core.block cimport block_free, block_init, block_room, block_t
+from pybroker.core.block cimport block_fit, block_free, block_init, block_room, block_t
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.cursor cimport store_be16, store_be32, store_be64
 from pybroker.core.kafka cimport MESSAGE_TOO_LARGE
@@ -76,6 +76,7 @@ cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress,
         _compressed(b, compress, batch)
         block_free(&b.block)
     else:
+        block_fit(&b.block)
         batch[0] = b.block
         block_init(&b.block, 0)
     sealed.count = b.count

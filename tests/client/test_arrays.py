@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -51,3 +54,20 @@ def test_no_rows() -> None:
     found = arrays()
     assert found.rows == 0 and found.offset is not None and len(found.offset) == 0
     assert found.value is not None and list(found.value) == [] and found.value.fixed().shape == (0, 0)
+
+
+def test_who_keeps_a_column_keeps_no_more_than_it() -> None:
+    """Small keys beside large values: their memory is not that of the values that were there before."""
+    batch = build_batch([(0, b"k%d" % n, b"v" * 1000, ()) for n in range(1000)])
+    columns, kept, before = Columns(), [], 0
+    for n in range(80):
+        columns.read(Feed(batch))
+        kept.append(columns.take().key)
+        if n == 19:
+            before = resident_bytes()
+    assert resident_bytes() - before < 20 << 20
+    assert all(key is not None and key.length == 1000 for key in kept)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
