@@ -73,7 +73,7 @@ cdef struct reactor_t:
     int64_t began_ns             # this turn
     int64_t ended_ns             # the last one
     int64_t talker               # the only connection that the last turn served; 0: there was none, or several
-    int32_t brisk                # it has the turns to itself, and what came next came soon
+    int32_t brisk                # 1: it has the turns to itself, and what came next came soon; below 0: turns to rest
     int64_t busy_ns              # from here on what is counted: peeked at by anybody
     api_t produces
     api_t fetches

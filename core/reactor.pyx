@@ -47,6 +47,7 @@ cdef enum:
     SYNC_LOOK_US = 200           # between two looks whether a connection that ends still waits for the disk
     LINE_MS = 5                  # between two looks at whether those in line may go on
     AWAKE_NS = 60000             # waited without sleep, if the wait before this was no longer
+    REST_TURNS = 200             # as short, before one that was awake in vain is tried again
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -422,22 +423,20 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
 
 
 cdef int wait(reactor_t* r, epoll_event* events, int64_t most_ms) noexcept nogil:
-    """Wait for events; how many.
-
-    A thread that slept comes back later than a client on the same machine answers. So while one connection has the turns to
-    itself, and waits are short, they begin awake. With several, sleep gathers their requests into one turn. (No sched_yield:
-    each one puts the thread further back in the queue of a core that it shares with the flusher.)"""
+    """Wait for events; how many. A thread that slept comes back later than a client answers, so while one connection has the
+    turns to itself, and waits are short, they begin awake; the requests of several gather while it sleeps. (sched_yield would
+    put it further back in the queue of a core that it shares with the flusher.)"""
     cdef int n = 0
     cdef int64_t now_ns = r.ended_ns
-    if r.brisk and most_ms > 0:
+    if r.brisk > 0 and most_ms > 0:
         while n == 0 and now_ns - r.ended_ns < AWAKE_NS:
             n = epoll_wait(r.poll, events, EVENTS_MAX, 0)
             now_ns = monotonic_ns()
+        r.brisk = r.brisk if n != 0 else -REST_TURNS  # on one core with it, its client cannot answer meanwhile
     if n == 0:
         n = epoll_wait(r.poll, events, EVENTS_MAX, <int>most_ms)
         now_ns = monotonic_ns()
     r.began_ns = now_ns
-    r.brisk = now_ns - r.ended_ns <= AWAKE_NS
     return n
 
 
@@ -460,7 +459,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef conn_t* c
     cdef const char* why
     cdef int64_t only
-    cdef int slot, n = wait(r, events, patience(r, timeout_ms))
+    cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
     r.now_ms = r.began_ns // 1000000
     slot = pin(&r.plane.context.quiesce)
     take_events(r, events, n if n > 0 else 0)
@@ -474,7 +473,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         heed(r, load_i32(&r.plane.diverted), load_i64(&r.plane.cut))
     link = r.ready.first
     only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
-    r.brisk = r.brisk and only > 0 and only == r.talker
+    alone = only > 0 and only == r.talker and r.began_ns - r.ended_ns <= AWAKE_NS
+    r.brisk = min(r.brisk + alone, <int32_t>alone)
     r.talker = only
     while link != NULL:
         c = <conn_t*>link.owner
