@@ -13,6 +13,7 @@ from tests.harness import ROOT
 
 PAGE = (ROOT / "docs/spark.md").read_text()
 SOURCE = PAGE[PAGE.index("## The source") : PAGE.index("## The sink")]
+PIPELINE = PAGE[PAGE.index("## The pipeline") : PAGE.index("## What it reaches")]
 NAMED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
@@ -42,9 +43,9 @@ def test_the_defaults_are_those_of_the_table(name: str, held: object) -> None:
 
 
 def test_the_pipeline_s_command_parses() -> None:
-    """Each option that the page names is one of the command's."""
-    (command,) = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PAGE, re.DOTALL | re.MULTILINE)
+    """Each option that its chapter names is one of the command's."""
+    (command,) = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PIPELINE, re.DOTALL | re.MULTILINE)
     told = pipeline.command.make_context("pipeline", shlex.split(command.replace("\\\n", " "))).params
     assert told["topics"] == "events" and told["dead_letters"] == "events-dead" and told["table"] == "/data/events"
     known = {option for parameter in pipeline.command.params for option in parameter.opts}
-    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PAGE)) <= known
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PIPELINE)) <= known
