@@ -36,6 +36,13 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t sendmsg(int fd, const msghdr* m, int flags)
     int MSG_NOSIGNAL, MSG_MORE
 
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* where, size_t n, int protection, int flags, int fd, off_t offset)
+    void* mremap(void* old, size_t old_n, size_t n, int flags)
+    int munmap(void* at, size_t n)
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MREMAP_MAYMOVE
+    void* MAP_FAILED
+
 cdef enum:
     VECTORS_MAX = 32
 
@@ -190,6 +197,24 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
 
 # -- input that stays --------------------------------------------------------------------------------------------------
 
+cdef uint8_t* resize_own(conn_t* c, int64_t capacity) noexcept nogil:
+    """Its buffer with that capacity, NULL without memory. A large one is a mapping: it grows by its pages, and they are
+    the system's again when it goes; in the heap, those of many connections leave holes that nobody else fits into."""
+    cdef void* own
+    if capacity <= OWN_KEPT:
+        return <uint8_t*>realloc(c.own, capacity)
+    if c.own_capacity > OWN_KEPT:
+        own = mremap(c.own, c.own_capacity, capacity, MREMAP_MAYMOVE)
+        return NULL if own == MAP_FAILED else <uint8_t*>own
+    own = mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if own == MAP_FAILED:
+        return NULL
+    if c.own_used > 0:
+        memcpy(own, c.own, c.own_used)
+    free(c.own)
+    return <uint8_t*>own
+
+
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
     cdef uint8_t* own
     cdef int64_t capacity = c.own_capacity if c.own_capacity else OWN_BYTES_MIN
@@ -197,7 +222,7 @@ cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
         return 0
     while capacity < wanted:
         capacity *= 2
-    own = <uint8_t*>realloc(c.own, capacity)
+    own = resize_own(c, capacity)
     if own == NULL:
         return -ENOMEM
     pool_take(c.pool, capacity - c.own_capacity)
@@ -210,7 +235,10 @@ cdef void conn_free_own(conn_t* c) noexcept nogil:
     """Give the connection's own buffer back."""
     if c.own_capacity > 0:
         pool_take(c.pool, -c.own_capacity)
-    free(c.own)
+    if c.own_capacity > OWN_KEPT:
+        munmap(c.own, c.own_capacity)
+    else:
+        free(c.own)
     c.own = NULL
     c.own_capacity = c.own_used = 0
 

@@ -122,6 +122,25 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
     return struct.pack(">i", len(content)) + bytes(content)
 
 
+def test_frames_that_never_end_leave_no_memory_behind(start_broker: Callable[..., BrokerProcess]) -> None:
+    """Clients that go amid large requests of all sizes, round after round: what they held is free again."""
+    broker = start_broker()
+    rng = random.Random(1)
+    before_kb = resident_kb(broker)
+    for _ in range(4):
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Wire(broker.port)) for _ in range(40)]
+            for part in range(4):  # a little more of each in turn: their buffers grow beside each other
+                for w in clients:
+                    w.send((struct.pack(">i", 50 << 20) if part == 0 else b"") + bytes(rng.randrange(2 << 20)))
+            for w in clients:
+                w.socket.shutdown(socket.SHUT_WR)
+            for w in clients:
+                assert w.is_closed()
+    assert resident_kb(broker) - before_kb < 30_000
+    assert_serves(broker)
+
+
 @pytest.mark.parametrize("api", [PRODUCE, FETCH])
 def test_mutated_produce_and_fetch(start_broker: Callable[..., BrokerProcess], topic: str, api: int) -> None:
     """Hundreds of spoiled requests to the fast path: each comes to its end, and the log holds whole batches."""
