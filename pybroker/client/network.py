@@ -4,6 +4,7 @@ Metadata is asked for the topics that somebody wants, when it grows old, and whe
 is known is a `View`, replaced as a whole, so that any thread may read it.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
+
+_log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
@@ -226,11 +229,15 @@ class Network:
         if error is None and answer.error_code:
             error = KafkaError(answer.error_code)
         if error is not None:
+            if self.failure is None and not self._closed:
+                _log.warning("no broker answers, and it is tried again: %s", error.message)
             self.failure = error
             self._failures += 1
             self._refresh_in(self.pauses.after(self._failures))
             self._tell()
             return
+        if self.failure is not None:
+            _log.warning("a broker answers again")
         self.failure = None
         told = [topic_info(topic) for topic in answer.topics]
         topics = {topic.name: topic for topic in told if topic.name}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Command, run, start
 from tests.cli.members import stored, write
-from tests.harness import ROOT, Server, until
+from tests.harness import ROOT, BrokerProcess, Server, until
 
 
 @pytest.fixture
@@ -176,6 +176,23 @@ def test_it_waits_for_what_comes(target: Server, ten: str) -> None:
             reading.send_signal(number)
             assert reading.wait(60) == code and reading.stderr.read() == b""
         write(target.bootstrap, ten, 10)
+
+
+def test_a_broker_that_goes_and_comes_back(broker: BrokerProcess, topic: str) -> None:
+    """Who waits for records is told that no broker answers, once, and when one does again; and reads on."""
+    run("topics", "create", topic, "-b", broker.bootstrap)
+    write(broker.bootstrap, topic, 1)
+    with start("consume", topic, "--from-beginning", "-n", 2, "-b", broker.bootstrap) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"0\n"
+        broker.kill()
+        told = process.stderr.readline().decode()
+        assert told.startswith("no broker answers, and it is tried again: could not ") and broker.bootstrap in told
+        broker.start()
+        assert process.stderr.readline() == b"a broker answers again\n"
+        write(broker.bootstrap, topic, 1)
+        assert process.stdout.read() == b"0\n" and process.wait(30) == 0
+        assert process.stderr.read() == b""
 
 
 def test_a_reader_that_leaves_is_no_failure(target: Server, ten: str) -> None:
