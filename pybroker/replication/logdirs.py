@@ -233,6 +233,14 @@ def _key(partition: core.Partition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
+def _why_not(path: str, problem: OSError) -> str:
+    """Why a directory cannot be used, in the system's words."""
+    if isinstance(problem, FileExistsError):
+        return "it is not a directory"
+    why = (problem.strerror or str(problem)).lower()
+    return why if problem.filename in (None, path) else f"{problem.filename}: {why}"
+
+
 def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
     """Lock and read the log dirs; one whose disk fails is left out of use. Raises StartError if none is left."""
     opened: list[LogDir] = []
@@ -244,7 +252,7 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
                 log_dir.open()
                 log_dir.recall()
             except OSError as problem:
-                log_dir.failure = str(problem)
+                log_dir.failure = _why_not(path, problem)
         failed = [log_dir for log_dir in opened if log_dir.failure]
         if len(failed) == len(opened):
             reasons = "; ".join(f"{d.path}: {d.failure}" for d in failed)
