@@ -27,10 +27,10 @@ from pybroker.core import Broker, crc32c
 from pybroker.protocol.records import CRC_FROM
 
 ROUND_BYTES = 256 * MIB
-ROUNDS = 5
+ROUNDS = 8
 SHARE_MIN = 0.8
 RESERVE_MIN, RESERVE_MAX = 64 * KIB, 64 * MIB
-BEHIND_LEAST = MIB  # a broker's write_behind_bytes
+BEHIND_LEAST = 8 * MIB  # a broker's write_behind_bytes
 FALLOC_FL_KEEP_SIZE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -115,7 +115,7 @@ def read_metadata(str directory) -> bytes:
 cdef class Broker:
     """One broker's context: its partitions and its background flusher."""
 
-    def __cinit__(self, *, int64_t write_behind_bytes=1 << 20, int64_t flush_idle_ms=200):
+    def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200):
         self.context = context_new(write_behind_bytes, flush_idle_ms)
         if self.context == NULL:
             raise MemoryError()
