@@ -13,7 +13,7 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pybroker.core.batch cimport CODEC_MASK
+from pybroker.core.batch cimport CODEC_MASK, HEADER_BYTES
 from pybroker.core.block cimport Block, block_free, block_init, block_room, block_t, block_take
 from pybroker.core.builder cimport (
     builder_add, builder_init, builder_seal, builder_t, builder_undo, entry_body, entry_t, field_bytes, put_field,
@@ -21,12 +21,13 @@ from pybroker.core.builder cimport (
 )
 from pybroker.core.cursor cimport BAD, OK
 from pybroker.core.murmur2 cimport murmur2_partition
-from pybroker.core.source cimport SOURCE_NULL, ByteColumn, HeaderColumn, field_t, source_get, source_t
+from pybroker.core.source cimport SOURCE_NULL, ByteColumn, HeaderColumn, field_t, source_bytes, source_get, source_t
 from pybroker.core.status cimport raise_status
 
 cdef enum:
     NO_PARTITION = -1
     NOWHERE = -10030   # a status: the row names a partition that there is not
+    RECORD_BYTES = 12  # about what a record takes beside its key and value
 
 cdef struct rows_t:
     # What is added: columns of the same length. NULL: every row has what stands beside it.
@@ -151,6 +152,16 @@ cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcep
     return OK
 
 
+cdef void _expect(encoder_t* e, const rows_t* r, int64_t row, int64_t rows) noexcept nogil:
+    """Let batches that begin now begin as large as they will be, should the rows be spread evenly: to grow is to copy."""
+    cdef int64_t i, parts = max(1, e.partitions) if r.partitions != NULL else 1
+    cdef int64_t bytes = source_bytes(&r.values, row, rows) + source_bytes(&r.keys, row, rows)
+    bytes = HEADER_BYTES + (bytes + (rows - row) * RECORD_BYTES) // parts
+    for i in range(1 if r.partitions == NULL else e.partitions + 1):
+        if e.open[i].block.data == NULL:
+            e.open[i].block.hint = min(bytes, e.batch_size)
+
+
 # -- what Python sees -------------------------------------------------------------------------------------------------
 
 cdef int _hold(object data, Py_buffer* view, int64_t least, str what) except -1:
@@ -213,13 +224,14 @@ cdef class Encoder:
 
     def add(
         self, ByteColumn values not None, *, ByteColumn keys=None, timestamps, HeaderColumn headers=None, partitions=None,
-        int64_t start=0, stop=None,
+        int64_t start=0, stop=None, int64_t before=0,
     ) -> list:
         """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.
 
         timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as partitions_of makes
-        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. Raises ValueError for a row
-        that is unsound, LogError 10 for one that no batch holds: the rows before it are added, `finish()` has them."""
+        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the same column
+        in earlier calls. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds: the rows
+        before it are added, `finish()` has them."""
         cdef rows_t r
         cdef Py_buffer times, places
         cdef int64_t row = start, rows = values.s.length
@@ -253,9 +265,11 @@ cdef class Encoder:
                 _hold(partitions, &places, last * 4, "partitions")
                 r.partitions = <const uint8_t*>places.buf
             with nogil:
+                if start < last:
+                    _expect(&self.e, &r, start, rows)
                 status = _add(&self.e, &r, &row, last)
             if status != OK:
-                _refuse(status, row)
+                _refuse(status, before + row)
             return self._sealed()
         finally:
             PyBuffer_Release(&times)

@@ -10,6 +10,7 @@ from pybroker.core import Encoder, SealedBatch
 NO_PARTITION: Final = -1
 """The tag of batches for which a partition is still to be chosen."""
 
+_COLUMNS: Final = ("values", "keys", "headers", "partitions", "timestamps_ms")
 _ROWS_FIRST: Final = 256
 _ROWS_MAX: Final = 1 << 14
 _BATCHES_MAX: Final = 4  # of one piece: what is made before it waits for memory
@@ -33,29 +34,47 @@ def batches(
     `single`: they all go to one, whatever their keys.
 
     Raises TypeError and ValueError for columns that cannot be, LogError 10 for a record of 2 GiB."""
-    column = sources.byte_column(values)
-    key_column = None if keys is None else sources.byte_column(keys)
-    rows = len(column)
-    places: Any = None
-    if partitions is not None:
-        places = sources.integers("partitions", partitions, "int32", rows)
-    elif key_column is not None and not single:
-        places = core.partitions_of(key_column, count)
     encoder = Encoder(partitions=count, batch_size=batch_size, attributes=codec, compress=compress)
-    more = {
-        "keys": key_column,
-        "timestamps": _timestamps(timestamps_ms, now_ms, rows),
-        "headers": None if headers is None else sources.header_column(headers),
-        "partitions": places,
-    }
-    start, step = 0, _ROWS_FIRST
-    while start < rows:
-        stop = min(rows, start + step)
-        made = encoder.add(column, start=start, stop=stop, **more)
-        yield from made
-        start = stop
-        step = min(step * 2, _ROWS_MAX) if len(made) < _BATCHES_MAX else max(1, step // 2)
+    done, step = 0, _ROWS_FIRST
+    for values_, keys_, headers_, partitions_, times in _pieces(values, keys, headers, partitions, timestamps_ms):
+        column = sources.byte_column(values_)
+        key_column = None if keys_ is None else sources.byte_column(keys_)
+        start, rows = 0, len(column)
+        places: Any = None
+        if partitions_ is not None:
+            places = sources.integers("partitions", partitions_, "int32", rows)
+        elif key_column is not None and not single:
+            places = core.partitions_of(key_column, count)
+        more = {
+            "keys": key_column,
+            "timestamps": _timestamps(times, now_ms, rows),
+            "headers": None if headers_ is None else sources.header_column(headers_),
+            "partitions": places,
+            "before": done,
+        }
+        while start < rows:
+            stop = min(rows, start + step)
+            made = encoder.add(column, start=start, stop=stop, **more)
+            yield from made
+            start = stop
+            step = min(step * 2, _ROWS_MAX) if len(made) < _BATCHES_MAX else max(1, step // 2)
+        done += rows
     yield from encoder.finish()
+
+
+def _pieces(*columns: Any) -> Iterator[tuple[Any, ...]]:
+    """The columns; Arrow's chunked ones a chunk after the other, in place, if all of them are chunked or no columns."""
+    whole = {name: c for name, c in zip(_COLUMNS, columns, strict=True) if c is not None and not isinstance(c, int)}
+    if all(hasattr(column, "iterchunks") for column in whole.values()):
+        import pyarrow as pa
+
+        pieces = pa.table(whole).to_batches()
+        for piece in pieces:
+            chunks = iter(piece.columns)
+            yield tuple(c if c is None or isinstance(c, int) else next(chunks) for c in columns)
+        if pieces:
+            return
+    yield columns
 
 
 def _timestamps(given: Any, now_ms: int, rows: int) -> Any:

@@ -12,6 +12,7 @@ import pytest
 
 import pybroker
 from pybroker import errors
+from pybroker.client.arrow import HEADERS
 from pybroker.client.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
 from pybroker.core import ByteColumn, partitions_of
@@ -193,6 +194,41 @@ def test_what_is_a_column(shared_broker: Server, topic: str, values: object) -> 
         assert delivery.result(10) == RecordMetadata(topic, 1, 0, delivery.result(0).timestamp_ms)
         producer.send_columns(topic, values)
     assert [r.value for r in read_all(shared_broker, topic, 6, partitions=2)] == [b"a", None, b"ccc"] * 2
+
+
+def test_chunks_are_one_column(shared_broker: Server, topic: str) -> None:
+    """Wherever the chunks of each column end: rows stay together, and the batches know of no chunks."""
+    create(shared_broker, topic, partitions=2)
+    numbers = range(100)
+    headers = pa.array([[{"key": "n", "value": b"%d" % n}] for n in numbers], HEADERS)
+
+    def chunked(column: Any, *ends: int) -> pa.ChunkedArray:
+        whole = column if isinstance(column, pa.Array) else pa.array(column)
+        starts = (0, *ends)
+        return pa.chunked_array([whole[a:b] for a, b in zip(starts, (*ends, len(whole)), strict=True)])
+
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        sent = producer.send_columns(
+            topic,
+            chunked([b"v%d" % n for n in numbers], 10, 11, 90),
+            chunked([b"k%d" % n if n % 3 else None for n in numbers], 50),
+            headers=chunked(headers, 7),
+            partition=chunked([n % 2 for n in numbers], 33),
+            timestamps_ms=chunked(list(numbers), 20, 80),
+        )
+        assert len(sent) == 2
+        producer.flush()
+        with pytest.raises(ValueError, match="row 60: there is no such partition"):
+            producer.send_columns(
+                topic, chunked([b"v"] * 100, 40), partition=chunked([0] * 60 + [2] + [0] * 39, 40), timestamps_ms=0
+            )
+        with pytest.raises(ValueError, match="keys expected length 2 but got length 1"):
+            producer.send_columns(topic, chunked([b"v"] * 2, 1), chunked([b"k"]))
+    found = read_all(shared_broker, topic, 100, partitions=2)
+    rows = [(r.timestamp_ms, r.partition, r.key, r.value, r.headers) for r in found if r.value != b"v"]
+    assert sorted(rows) == [
+        (n, n % 2, b"k%d" % n if n % 3 else None, b"v%d" % n, [("n", b"%d" % n)]) for n in numbers
+    ]
 
 
 def test_columns_of_one_width(shared_broker: Server, topic: str) -> None:
