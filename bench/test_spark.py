@@ -211,7 +211,7 @@ def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
     loops = {"pybroker": write("pybroker")}
     if connector():
         loops["kafka"] = write("kafka", **TUNED)
-    found = best(loops, rounds=2)
+    found = best(loops, rounds=4)
     print({name: mega(rate) for name, rate in found.items()})
     enough = found["pybroker"] >= 1.5e6
     show("write", PAYLOAD, mega(found["pybroker"]), "1.5 M rows/s", f"{found['pybroker'] / 1.5e6:.0%}", enough)

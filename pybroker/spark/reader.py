@@ -26,6 +26,7 @@ from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.planning import Lost, Range
 from pybroker.spark.rows import RowMaker
 from pybroker.spark.segments import SegmentReader
+from pybroker.spark.worker import settle
 
 ROWS_MIN: Final = 8_000
 """A batch for Spark has so many rows, or BATCH_BYTES_MIN of keys and values, if the range has."""
@@ -45,6 +46,7 @@ def read_range(
     options: SourceOptions, columns: tuple[str, ...], partition: KafkaInputPartition
 ) -> Iterator[pyarrow.RecordBatch]:
     """The records of one task, in order. Raises KafkaError where they cannot be had."""
+    settle()
     rows = RowMaker(columns, partition.range.topic, partition.range.partition)
     gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress)
     offset = partition.range.start

@@ -1,4 +1,8 @@
-"""The data source "pybroker" as Spark meets it: options in, readers and writers out; and batch reads."""
+"""The data source "pybroker" as Spark meets it: options in, readers and writers out; and batch reads.
+
+Spark begins a process for each step of its planning, and imports this in it: what a step does not need is imported
+where it is needed.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -7,15 +11,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pybroker.spark import options, schema
-from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.options import SourceOptions
-from pybroker.spark.partitions import KafkaInputPartition, input_partitions
-from pybroker.spark.reader import read_range
-from pybroker.spark.stream import KafkaStreamReader
-from pybroker.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pybroker.spark.stream import KafkaStreamReader
+    from pybroker.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
 class KafkaSource(DataSource):
@@ -32,13 +34,19 @@ class KafkaSource(DataSource):
     def reader(self, schema: StructType) -> "KafkaBatchReader":
         return KafkaBatchReader(options.parse_source(self.options, streaming=False), schema)
 
-    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+    def streamReader(self, schema: StructType) -> "KafkaStreamReader":
+        from pybroker.spark.stream import KafkaStreamReader
+
         return KafkaStreamReader(options.parse_source(self.options, streaming=True), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "KafkaBatchWriter":
+        from pybroker.spark.writer import KafkaBatchWriter
+
         return KafkaBatchWriter(options.parse_sink(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":
+        from pybroker.spark.writer import KafkaStreamWriter
+
         return KafkaStreamWriter(options.parse_sink(self.options), schema, overwrite)
 
 
@@ -50,6 +58,9 @@ class KafkaBatchReader(DataSourceReader):
         self.columns = schema.selected(wanted)
 
     def partitions(self) -> list[InputPartition]:
+        from pybroker.spark.offset_reader import OffsetReader
+        from pybroker.spark.partitions import input_partitions
+
         asker = OffsetReader(self.options)
         try:
             there = asker.partitions()
@@ -60,5 +71,8 @@ class KafkaBatchReader(DataSourceReader):
             asker.close()
 
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        from pybroker.spark.partitions import KafkaInputPartition
+        from pybroker.spark.reader import read_range
+
         if isinstance(partition, KafkaInputPartition):  # else Spark's stand-in where there is nothing to read
             yield from read_range(self.options, self.columns, partition)
