@@ -1,7 +1,7 @@
 """A batch being built: room for its header, and the records that were added so far; formats in batch.pxd, record.pxd."""
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pybroker.core.batch cimport HEADER_BYTES
@@ -113,6 +113,7 @@ cdef inline void builder_undo(builder_t* b, int64_t body) noexcept nogil:
 cdef class SealedBatch(Block):
     cdef readonly object tag
     cdef readonly int32_t count
+    cdef uint32_t records_crc
 
 # The batch as Python sends it; the builder is empty then. Raises what `compress` does, LogError 10, MemoryError.
 cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress, object tag)

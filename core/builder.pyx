@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from pybroker.core.batch cimport (
@@ -13,7 +13,7 @@ from pybroker.core.batch cimport (
     HEADER_BYTES, LENGTH_BYTES, MAGIC,
 )
 from pybroker.core.block cimport block_fit, block_free, block_init, block_room, block_t
-from pybroker.core.crc32c cimport crc32c
+from pybroker.core.crc32c cimport crc32c, crc32c_join
 from pybroker.core.cursor cimport store_be16, store_be32, store_be64
 from pybroker.core.kafka cimport MESSAGE_TOO_LARGE
 from pybroker.core.status cimport raise_status
@@ -25,12 +25,18 @@ cdef extern from "Python.h":
 
 # -- sealing ----------------------------------------------------------------------------------------------------------
 
-cdef void _seal_crc(block_t* batch) noexcept nogil:
-    store_be32(batch.data + AT_CRC, <int32_t>crc32c(batch.data + AT_ATTRIBUTES, batch.size - AT_ATTRIBUTES, 0))
+cdef uint32_t _records_crc(const block_t* batch) noexcept nogil:
+    return crc32c(batch.data + HEADER_BYTES, batch.size - HEADER_BYTES, 0)
 
 
-cdef void _write_header(const builder_t* b, block_t* batch, int16_t attributes) noexcept nogil:
-    """A producer's header: offset 0, no leader epoch, no producer."""
+cdef void _seal_crc(block_t* batch, uint32_t records) noexcept nogil:
+    """Make the batch's CRC right, whose records have this one."""
+    cdef uint32_t header = crc32c(batch.data + AT_ATTRIBUTES, HEADER_BYTES - AT_ATTRIBUTES, 0)
+    store_be32(batch.data + AT_CRC, <int32_t>crc32c_join(header, records, <uint32_t>(batch.size - HEADER_BYTES)))
+
+
+cdef void _write_header(const builder_t* b, block_t* batch, int16_t attributes, uint32_t records) noexcept nogil:
+    """A producer's header: offset 0, no leader epoch, no producer; `records` is the CRC of what follows it."""
     cdef uint8_t* p = batch.data
     store_be64(p + AT_BASE_OFFSET, 0)
     store_be32(p + AT_BATCH_LENGTH, <int32_t>(batch.size - LENGTH_BYTES))
@@ -42,7 +48,7 @@ cdef void _write_header(const builder_t* b, block_t* batch, int16_t attributes) 
     store_be64(p + AT_MAX_TIMESTAMP, b.max_timestamp)
     memset(p + AT_PRODUCER_ID, 0xFF, AT_COUNT - AT_PRODUCER_ID)
     store_be32(p + AT_COUNT, b.count)
-    _seal_crc(batch)
+    _seal_crc(batch, records)
 
 
 cdef int _compressed(builder_t* b, object compress, block_t* out) except -1:
@@ -82,7 +88,8 @@ cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress,
     sealed.count = b.count
     sealed.tag = tag
     with nogil:
-        _write_header(b, batch, attributes)
+        sealed.records_crc = _records_crc(batch)
+        _write_header(b, batch, attributes, sealed.records_crc)
     builder_init(b, 0)
     return sealed
 
@@ -99,7 +106,7 @@ cdef class SealedBatch(Block):
         store_be16(p + AT_PRODUCER_EPOCH, producer_epoch)
         store_be32(p + AT_BASE_SEQUENCE, base_sequence)
         with nogil:
-            _seal_crc(&self.b)
+            _seal_crc(&self.b, self.records_crc)
 
 
 # -- one record at a time ---------------------------------------------------------------------------------------------

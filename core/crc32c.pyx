@@ -7,6 +7,7 @@ cdef extern from "crc32c_impl.h" nogil:
     int crc32c_best
     void crc32c_init()
     uint32_t crc32c_now(const uint8_t* p, size_t n, uint32_t initial)
+    uint32_t crc32c_joined(uint32_t first, uint32_t second, uint32_t n)
     uint32_t crc32c_by(int form, const uint8_t* p, size_t n, uint32_t initial)
 
 crc32c_init()
@@ -19,6 +20,10 @@ cdef uint32_t crc32c(const uint8_t* p, size_t n, uint32_t initial) noexcept nogi
     return crc32c_now(p, n, initial)
 
 
+cdef uint32_t crc32c_join(uint32_t first, uint32_t second, uint32_t n) noexcept nogil:
+    return crc32c_joined(first, second, n)
+
+
 def checksum(data, uint32_t initial=0):
     """CRC-32C of data, continuing from `initial`; hardware where the processor has it (RFC 3720)."""
     return _checksum(crc32c_best, data, initial)
@@ -27,6 +32,11 @@ def checksum(data, uint32_t initial=0):
 def checksum_by(str form, data, uint32_t initial=0):
     """The same by one of FORMS, so that tests can hold them against each other."""
     return _checksum(FORMS.index(form), data, initial)
+
+
+def joined(uint32_t first, uint32_t second, uint32_t n) -> int:
+    """The CRC of two stretches from that of each, the second of n bytes."""
+    return crc32c_joined(first, second, n)
 
 
 cdef object _checksum(int form, object data, uint32_t initial):

@@ -33,6 +33,7 @@ enum { CRC32C_TABLE = 0, CRC32C_LANES = 1, CRC32C_WIDE = 2 };
 
 static uint32_t crc32c_table[8][256];
 static uint32_t crc32c_joins[2 * CRC32C_LANE_WORDS + 1]; /* [w] = x^(64w - 33) */
+static uint32_t crc32c_squares[32]; /* [k] = x^(8 * 2^k) */
 static int crc32c_best = CRC32C_TABLE;
 
 static inline uint64_t crc32c_le64(const uint8_t *p)
@@ -63,8 +64,31 @@ static uint32_t crc32c_by_table(uint32_t c, const uint8_t *p, size_t n)
     return c;
 }
 
+/* The product modulo P. */
+static uint32_t crc32c_product(uint32_t a, uint32_t b)
+{
+    uint32_t c = 0;
+    for (; a; a <<= 1) {
+        c ^= b & (0 - (a >> 31));
+        b = b >> 1 ^ (CRC32C_POLY & (0 - (b & 1)));
+    }
+    return c;
+}
+
+/* The CRC of two stretches, from that of each; the second has n bytes. The inversions of both cancel out. */
+static uint32_t crc32c_joined(uint32_t first, uint32_t second, uint32_t n)
+{
+    for (int k = 0; n; n >>= 1, k++)
+        if (n & 1)
+            first = crc32c_product(first, crc32c_squares[k]);
+    return first ^ second;
+}
+
 static void crc32c_init_tables(void)
 {
+    crc32c_squares[0] = 1u << 23;
+    for (int k = 1; k < 32; k++)
+        crc32c_squares[k] = crc32c_product(crc32c_squares[k - 1], crc32c_squares[k - 1]);
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
         for (int k = 0; k < 8; k++)

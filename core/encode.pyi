@@ -35,12 +35,14 @@ class Encoder:
         partitions: Buffer | None = None,
         start: int = 0,
         stop: int | None = None,
+        before: int = 0,
     ) -> list[SealedBatch]:
         """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.
 
         timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as partitions_of makes
-        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. Raises ValueError for a row
-        that is unsound, LogError 10 for one that no batch holds: the rows before it are added, `finish()` has them."""
+        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the column
+        that earlier calls had. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds:
+        the rows before it are added, `finish()` has them."""
     def finish(self) -> list[SealedBatch]:
         """The batches that are not full, of each partition that has one."""
 

@@ -229,9 +229,9 @@ cdef class Encoder:
         """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.
 
         timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as partitions_of makes
-        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the same column
-        in earlier calls. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds: the rows
-        before it are added, `finish()` has them."""
+        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the column
+        that earlier calls had. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds:
+        the rows before it are added, `finish()` has them."""
         cdef rows_t r
         cdef Py_buffer times, places
         cdef int64_t row = start, rows = values.s.length

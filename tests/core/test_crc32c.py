@@ -77,3 +77,22 @@ def test_any_contiguous_buffer_will_do(kind: type) -> None:
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError):
         crc.checksum_by("quantum", b"")
+
+
+def test_two_stretches_joined() -> None:
+    """Of every length up to some thousands, none included, and of large ones."""
+    rng = random.Random(4)
+    data = memoryview(rng.randbytes(1 << 20))
+    for n in (*range(4200), *(rng.randrange(1 << 20) for _ in range(200))):
+        at = rng.randrange(min(300, len(data) - n + 1))
+        first, second = crc.checksum(data[:at]), crc.checksum(data[at : at + n])
+        assert crc.joined(first, second, n) == crc.checksum(data[: at + n]), (at, n)
+
+
+def test_a_join_over_the_largest_batch() -> None:
+    """Its second stretch has 2 GiB less some bytes."""
+    first, piece = crc.checksum(b"first"), random.Random(5).randbytes((1 << 24) - 1)
+    second, whole = 0, first
+    for _ in range(128):
+        second, whole = crc.checksum(piece, second), crc.checksum(piece, whole)
+    assert crc.joined(first, second, 128 * len(piece)) == whole
