@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROWS = int(os.environ.get("PYBROKER_BENCH_SPARK_ROWS", "4000000"))
 STEP = 1_000_000
-WRITTEN = 4_000_000
+WRITTEN = 8_000_000
 SMALL_ROWS = 2_000
 ROUNDS = 3
 RECORDS_A_BATCH = 8_000
@@ -211,7 +211,7 @@ def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
     loops = {"pybroker": write("pybroker")}
     if connector():
         loops["kafka"] = write("kafka", **TUNED)
-    found = best(loops, rounds=4)
+    found = best(loops, rounds=3)
     print({name: mega(rate) for name, rate in found.items()})
     enough = found["pybroker"] >= 1.5e6
     show("write", PAYLOAD, mega(found["pybroker"]), "1.5 M rows/s", f"{found['pybroker'] / 1.5e6:.0%}", enough)
