@@ -81,8 +81,8 @@ cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
     return end + step if fallocate(fd, FALLOC_FL_KEEP_SIZE, reserved, end + step - reserved) == 0 else -1
 
 
-def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, int64_t behind_least=0):
-    """CRC and pwritev of one batch, `times` times from the file's start, into space reserved ahead.
+def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, bint ahead=False, int64_t behind_least=0):
+    """CRC and pwritev of one batch, `times` times from the file's start; `ahead`: into space reserved ahead.
 
     With behind_least, write-behind too: the kernel is asked to write in the steps that a segment takes from there on."""
     cdef iovec v
@@ -93,7 +93,8 @@ def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, int64_t behin
     with nogil:
         for _ in range(times):
             crc ^= crc32c(&batch[CRC_FROM], n - CRC_FROM, 0)
-            reserved = reserve(fd, reserved, at + n)
+            if ahead:
+                reserved = reserve(fd, reserved, at + n)
             v.iov_base = <void*>&batch[0]
             v.iov_len = n
             if reserved < 0 or pwritev(fd, &v, 1, at) != <ssize_t>n:
