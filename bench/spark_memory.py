@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from pybroker.spark import schema
+from pybroker.spark.worker import settle
 
 BATCH_ROWS = 16_384
 TASKS = 2
@@ -55,6 +56,7 @@ class Maker:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
+        settle()
         batch, left = rows(self.schema), partition.rows
         while left > 0:
             yield batch[:left] if left < len(batch) else batch
