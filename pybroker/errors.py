@@ -180,6 +180,11 @@ def lookup(code: int) -> ErrorCode:
     return known or ErrorCode(code, "UNKNOWN_SERVER_ERROR", False, f"of error {code}, which nobody here knows")
 
 
+def system_words(error: OSError) -> str:
+    """Why a call of the system failed, for the end of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
 MESSAGE_MAX = 4000
 """Characters of a message: in UTF-8 they fit the strings of the protocol, whatever name of a client's stands in it."""
 

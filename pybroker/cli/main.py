@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from pybroker import __version__
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.logs import printable
 
 NAME: Final = "pybroker"
@@ -70,7 +70,7 @@ def failure_of(error: KafkaError | OSError) -> Failure:
     """What a person is told of a broker's or the system's error."""
     if isinstance(error, KafkaError):
         return Failure(error.message)
-    why = (error.strerror or str(error)).lower()
+    why = system_words(error)
     return Failure(f"{error.filename}: {why}" if error.filename else why)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pybroker import __version__, errors
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
@@ -184,7 +184,7 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"
     else:
-        why = (error.strerror or str(error)).lower()
+        why = system_words(error)
     return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pybroker import core, errors
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
@@ -237,7 +237,7 @@ def _why_not(path: str, problem: OSError) -> str:
     """Why a directory cannot be used, in the system's words."""
     if isinstance(problem, FileExistsError):
         return "it is not a directory"
-    why = (problem.strerror or str(problem)).lower()
+    why = system_words(problem)
     return why if problem.filename in (None, path) else f"{problem.filename}: {why}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.errors import INVALID_CONFIG, KafkaError, system_words
 
 EVERY_S: Final = 5.0
 
@@ -33,7 +33,7 @@ class Progress:
             try:
                 start_http_server(metrics_port, registry=registry)
             except OSError as error:
-                why = (error.strerror or str(error)).lower()
+                why = system_words(error)
                 raise KafkaError(INVALID_CONFIG, f"metrics cannot be shown at port {metrics_port}: {why}") from error
 
     def batch(self, rows: int, dead_letters: int, seconds: float) -> None:
