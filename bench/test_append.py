@@ -47,20 +47,13 @@ def reserve(fd: int, reserved: int, end: int) -> int:
     return end
 
 
-def write_in_python(fd: int, batch: bytes, times: int) -> None:
-    at = 0
-    body = memoryview(batch)[CRC_FROM:]
-    for _ in range(times):
-        crc32c(body)
-        at += os.pwritev(fd, (batch,), at)
-
-
-def write_ahead_in_python(fd: int, batch: bytes, times: int) -> None:
+def write_in_python(fd: int, batch: bytes, times: int, *, ahead: bool = False) -> None:
     at = reserved = 0
     body = memoryview(batch)[CRC_FROM:]
     for _ in range(times):
         crc32c(body)
-        reserved = reserve(fd, reserved, at + len(batch))
+        if ahead:
+            reserved = reserve(fd, reserved, at + len(batch))
         at += os.pwritev(fd, (batch,), at)
 
 
@@ -81,7 +74,7 @@ DOORS: dict[str, tuple[Append, dict[str, Write]]] = {
             "begun": partial(native().crc_and_write, ahead=True, behind_least=BEHIND_LEAST),
         },
     ),
-    "from Python": (append_in_python, {"writes": write_in_python, "ahead": write_ahead_in_python}),
+    "from Python": (append_in_python, {"writes": write_in_python, "ahead": partial(write_in_python, ahead=True)}),
 }
 
 

@@ -25,10 +25,6 @@ cdef extern from "Python.h":
 
 # -- sealing ----------------------------------------------------------------------------------------------------------
 
-cdef uint32_t _records_crc(const block_t* batch) noexcept nogil:
-    return crc32c(batch.data + HEADER_BYTES, batch.size - HEADER_BYTES, 0)
-
-
 cdef void _seal_crc(block_t* batch, uint32_t records) noexcept nogil:
     """Make the batch's CRC right, whose records have this one."""
     cdef uint32_t header = crc32c(batch.data + AT_ATTRIBUTES, HEADER_BYTES - AT_ATTRIBUTES, 0)
@@ -88,7 +84,7 @@ cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress,
     sealed.count = b.count
     sealed.tag = tag
     with nogil:
-        sealed.records_crc = _records_crc(batch)
+        sealed.records_crc = crc32c(batch.data + HEADER_BYTES, batch.size - HEADER_BYTES, 0)
         _write_header(b, batch, attributes, sealed.records_crc)
     builder_init(b, 0)
     return sealed
