@@ -46,5 +46,7 @@ class Encoder:
     def finish(self) -> list[SealedBatch]:
         """The batches that are not full, of each partition that has one."""
 
-def partitions_of(keys: ByteColumn, partitions: int) -> Block:
-    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key."""
+def partitions_of(keys: ByteColumn, partitions: int, *, before: int = 0) -> Block:
+    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key.
+
+    before: as in Encoder.add."""

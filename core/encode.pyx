@@ -309,8 +309,10 @@ cdef int _refuse(int status, int64_t row) except -1:
     return raise_status(status, f"row {row}: a batch cannot hold a record of 2 GiB")
 
 
-def partitions_of(ByteColumn keys not None, int32_t partitions) -> Block:
-    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key."""
+def partitions_of(ByteColumn keys not None, int32_t partitions, *, int64_t before=0) -> Block:
+    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key.
+
+    before: as in Encoder.add."""
     cdef block_t out
     cdef field_t key
     cdef int64_t row
@@ -330,6 +332,6 @@ def partitions_of(ByteColumn keys not None, int32_t partitions) -> Block:
             place[row] = murmur2_partition(key.at, key.size, partitions) if key.size >= 0 else NO_PARTITION
     if status != OK:
         block_free(&out)
-        _refuse(status, row)
+        _refuse(status, before + row)
     out.size = keys.s.length * 4
     return block_take(&out)

@@ -44,7 +44,7 @@ def batches(
         if partitions_ is not None:
             places = sources.integers("partitions", partitions_, "int32", rows)
         elif key_column is not None and not single:
-            places = core.partitions_of(key_column, count)
+            places = core.partitions_of(key_column, count, before=done)
         more = {
             "keys": key_column,
             "timestamps": _timestamps(times, now_ms, rows),

@@ -76,8 +76,7 @@ def header_column(headers: Any) -> HeaderColumn:
     if isinstance(headers, HeaderColumn):
         return headers
     if _is_arrow(headers):
-        if hasattr(headers, "combine_chunks"):
-            headers = headers.combine_chunks()
+        headers = _header_lists(headers)
         validity, offsets = headers.buffers()[:2]
         pairs = headers.values
         keys, values = byte_column(pairs.field(0)), byte_column(pairs.field(1))
@@ -88,9 +87,31 @@ def header_column(headers: Any) -> HeaderColumn:
     return HeaderColumn(ends.data, byte_column([key for key, _ in flat]), byte_column([value for _, value in flat]))
 
 
+def _header_lists(headers: Any) -> Any:
+    """Headers as one Arrow array of lists with int32 offsets, of a key and a value each."""
+    import pyarrow as pa
+
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    kind = headers.type
+    if pa.types.is_large_list(kind):
+        headers = headers.cast(pa.list_(kind.value_type))
+    elif not pa.types.is_list(kind):
+        raise TypeError(f"headers are an Arrow list of struct<key, value>, not {kind}")
+    if not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        raise TypeError(f"headers are an Arrow list of struct<key, value>, not {kind}")
+    if headers.flatten().null_count:
+        raise ValueError("a header that is null")
+    return headers
+
+
 def integers(what: str, values: Any, dtype: Any, rows: int) -> np.ndarray[Any, Any]:
-    """Numbers a row as one array; ValueError where it has another length."""
-    array = np.ascontiguousarray(np.asarray(values).astype(dtype, copy=False))
+    """Numbers a row as one array; ValueError where it has another length, or one of them would become another."""
+    given = np.asarray(values)
+    with np.errstate(invalid="ignore"):  # a null of Arrow's comes as NaN, and is told below
+        array = np.ascontiguousarray(given.astype(dtype, copy=False))
+    if given.dtype != array.dtype and not np.array_equal(given, array):
+        raise ValueError(f"{what} that are no whole numbers of {array.itemsize * 8} bits")
     if len(array) != rows:
         raise ValueError(f"{len(array)} {what} beside {rows} values")
     return array
@@ -100,5 +121,7 @@ def timestamps(values: Any, rows: int) -> np.ndarray[Any, Any]:
     """Milliseconds a row, given as numbers or as datetime64 or Arrow timestamps."""
     array = np.asarray(values)
     if array.dtype.kind == "M":
+        if np.isnat(array).any():
+            raise ValueError("timestamps that are null")
         array = array.astype("datetime64[ms]").view(np.int64)
     return integers("timestamps", array, np.int64, rows)

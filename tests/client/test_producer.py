@@ -242,6 +242,16 @@ def test_columns_of_one_width(shared_broker: Server, topic: str) -> None:
     assert values == [b"a", b"bbb", b"\0\0\0\0", b"\1\0\0\0", b"a", b"bc"]
 
 
+def test_headers_in_large_lists(shared_broker: Server, topic: str) -> None:
+    """They are those of their rows, as in lists."""
+    create(shared_broker, topic)
+    rows = [[{"key": f"k{n}", "value": b"v%d" % n}] * (n % 3) for n in range(20)]
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        producer.send_columns(topic, [b"x"] * 20, headers=pa.array(rows, pa.large_list(HEADERS.value_type)))
+    found = read_all(shared_broker, topic, 20)
+    assert [r.headers for r in found] == [[(f"k{n}", b"v%d" % n)] * (n % 3) for n in range(20)]
+
+
 def test_columns_that_cannot_be(shared_broker: Server, topic: str) -> None:
     """A wrong type, length or partition is told before anything of it is sent."""
     create(shared_broker, topic)
@@ -254,6 +264,14 @@ def test_columns_that_cannot_be(shared_broker: Server, topic: str) -> None:
             ([b"a"], {"partition": [0, 0]}, ValueError, "2 partitions beside 1 values"),
             ([b"a"], {"partition": [1]}, ValueError, "there is no such partition"),
             ([b"a"], {"timestamps_ms": [1, 2]}, ValueError, "2 timestamps beside 1 values"),
+            ([b"a"], {"partition": [2**32]}, ValueError, "partitions that are no whole numbers of 32 bits"),
+            ([b"a"], {"partition": [0.5]}, ValueError, "partitions that are no whole numbers of 32 bits"),
+            ([b"a"], {"partition": np.array([2**32 - 1], np.uint32)}, ValueError, "no whole numbers of 32 bits"),
+            ([b"a"], {"timestamps_ms": pa.array([None], pa.timestamp("ms"))}, ValueError, "timestamps that are null"),
+            ([b"a", b"b"], {"timestamps_ms": pa.array([None, 1])}, ValueError, "no whole numbers of 64 bits"),
+            ([b"a"], {"headers": pa.array([[None]], HEADERS)}, ValueError, "a header that is null"),
+            ([b"a"], {"headers": pa.array([[b"h"]])}, TypeError, "not list<"),
+            ([b"a"], {"headers": pa.array([b"h"])}, TypeError, "struct<key, value>, not binary"),
             ([b"x" * 1000], {}, KafkaError, "where max_request_size allows 1000"),
         ):
             with pytest.raises(error, match=sentence):
