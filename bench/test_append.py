@@ -26,8 +26,8 @@ from bench.payloads import GB, KIB, MIB, NOW_MS, Payload, open_log, payload
 from pybroker.core import Broker, crc32c
 from pybroker.protocol.records import CRC_FROM
 
-ROUND_BYTES = 256 * MIB
-ROUNDS = 4
+ROUND_BYTES = 192 * MIB
+ROUNDS = 3
 SHARE_MIN = 0.8
 RESERVE_MIN, RESERVE_MAX = 64 * KIB, 64 * MIB
 BEHIND_LEAST = 8 * MIB  # a broker's write_behind_bytes

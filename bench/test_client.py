@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import aiokafka
 import confluent_kafka as ck
@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 from bench.figures import show
+from bench.payloads import drop_cache
 from pybroker.client.admin import Admin
 from pybroker.client.consumer import Consumer
 from pybroker.client.producer import Producer
 from pybroker.model import TopicPartition
-from pybroker.testing import BrokerHandle
+from tests.harness import BrokerProcess
 
 VALUE = b"x" * 100
 SENT = 1_000_000
 BY_COLUMN = 8_000_000
 READ = 4_000_000
-READ_BY_CONFLUENT, READ_BY_AIOKAFKA = 1_000_000, 300_000
-ROUNDS = 4
+READ_BY_CONFLUENT, READ_BY_AIOKAFKA = 600_000, 200_000
+ROUNDS = 3
 TOPIC = "bench"
 
 SEND_SHARE_MIN = 1.2
@@ -34,28 +35,29 @@ ARROW_RATE_MIN = 12e6
 
 
 @pytest.fixture
-def bootstrap(log_dir: Any) -> Iterator[str]:
+def broker(log_dir: Path) -> Iterator[BrokerProcess]:
     """A broker in a process of its own."""
-    settings = {"log.segment.bytes": 1 << 30}  # as in production
-    with BrokerHandle(mode="subprocess", data_dir=str(log_dir), settings=settings) as broker:
-        broker.create_topic(TOPIC)
-        yield broker.bootstrap_servers
+    with BrokerProcess(log_dir / "data") as started, Admin(started.bootstrap) as admin:
+        admin.create_topic(TOPIC)
+        yield started
 
 
-def emptied(bootstrap: str) -> None:
-    """The disk and the page cache are to be the same for all."""
-    with Admin(bootstrap) as admin:
-        admin.delete_records({TopicPartition(TOPIC, 0): -1})
+@pytest.fixture
+def bootstrap(broker: BrokerProcess) -> str:
+    return broker.bootstrap
 
 
-def best(bootstrap: str, loops: dict[str, Callable[[], float]], *, empty: bool) -> dict[str, float]:
-    """The best rate of each, in turns; noise only ever takes away."""
+def best(broker: BrokerProcess, loops: dict[str, Callable[[], float]], *, empty: bool) -> dict[str, float]:
+    """The best rate of each, in turns; noise only ever takes away. The disk and the cache are the same for all."""
+    assert broker.process is not None
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(ROUNDS):
         for name, loop in loops.items():
+            drop_cache(*([broker.process.pid] if empty else []))
             rates[name].append(loop())
             if empty:
-                emptied(bootstrap)
+                with Admin(broker.bootstrap) as admin:
+                    admin.delete_records({TopicPartition(TOPIC, 0): -1})
     return {name: max(found) for name, found in rates.items()}
 
 
@@ -118,16 +120,16 @@ def compare(
     )
 
 
-def test_send(bootstrap: str) -> None:
+def test_send(broker: BrokerProcess, bootstrap: str) -> None:
     """One record a call, acks=1."""
     loops = {"confluent-kafka": lambda: theirs_sent(bootstrap), "ours": lambda: ours_sent(bootstrap)}
-    compare("Producer.send", "100 B, acks=1", best(bootstrap, loops, empty=True), share_min=SEND_SHARE_MIN)
+    compare("Producer.send", "100 B, acks=1", best(broker, loops, empty=True), share_min=SEND_SHARE_MIN)
 
 
-def test_send_columns(bootstrap: str) -> None:
+def test_send_columns(broker: BrokerProcess, bootstrap: str) -> None:
     """By column, acks=1."""
     loops = {"confluent-kafka": lambda: theirs_sent(bootstrap), "ours": lambda: ours_by_column(bootstrap)}
-    compare("Producer.send_columns", "100 B, acks=1", best(bootstrap, loops, empty=True), rate_min=COLUMNS_RATE_MIN)
+    compare("Producer.send_columns", "100 B, acks=1", best(broker, loops, empty=True), rate_min=COLUMNS_RATE_MIN)
 
 
 def theirs_read(bootstrap: str) -> float:
@@ -185,7 +187,7 @@ def objects(consumer: Consumer) -> int:
     return len(found)
 
 
-def test_poll(bootstrap: str) -> None:
+def test_poll(broker: BrokerProcess, bootstrap: str) -> None:
     """Each record an object whose value is looked at."""
     ours_by_column(bootstrap)
     loops: dict[str, Callable[[], float]] = {
@@ -193,12 +195,12 @@ def test_poll(bootstrap: str) -> None:
         "aiokafka": lambda: read_by_aiokafka(bootstrap),
         "ours": lambda: reading(bootstrap, objects),
     }
-    found = best(bootstrap, loops, empty=False)
+    found = best(broker, loops, empty=False)
     for peer in ("confluent-kafka", "aiokafka"):
         compare("Consumer.poll", "100 B", found, peer=peer, share_min=POLL_SHARE_MIN)
 
 
-def test_poll_arrow_and_numpy(bootstrap: str) -> None:
+def test_poll_arrow_and_numpy(broker: BrokerProcess, bootstrap: str) -> None:
     """All columns, and the values alone."""
     ours_by_column(bootstrap)
     loops: dict[str, Callable[[], float]] = {
@@ -206,7 +208,7 @@ def test_poll_arrow_and_numpy(bootstrap: str) -> None:
         "poll_numpy": lambda: reading(bootstrap, lambda c: c.poll_numpy(1000).rows),
         "poll_arrow, values": lambda: reading(bootstrap, lambda c: c.poll_arrow(1000, columns=["value"]).num_rows),
     }
-    found = best(bootstrap, loops, empty=False)
+    found = best(broker, loops, empty=False)
     for name, made in found.items():
         met = made >= ARROW_RATE_MIN
         show(

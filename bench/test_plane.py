@@ -7,7 +7,6 @@ PYBROKER_BENCH_KAFKA=yes where Java and Maven are.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ import pytest
 
 from bench.chart import REACHED, Reached
 from bench.figures import show
-from bench.payloads import disk
+from bench.payloads import disk, drop_cache
 from bench.peers import LIMIT, OURS, Peer, brokers, limit
 from pybroker.client.load import WORKLOADS, Outcome, Workload
 
@@ -54,6 +53,9 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
             prepared.run(ROUND_S, bytes_max=WARM_BYTES_MAX)
         rounds: dict[str, list[tuple[Outcome, float]]] = {peer: [] for peer in ready}
 
+        def clear() -> None:
+            drop_cache(*(peer.pid for peer in turns if not workload.fetch_bytes))
+
         def turn(peer: str) -> None:
             server, prepared = ready[peer]
             before = server.cpu_s()
@@ -61,10 +63,11 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
             rounds[peer].append((outcome, server.cpu_s() - before))
 
         def others() -> None:
-            os.sync()  # each round begins with clean pages
             for peer in ready:
                 if peer != OURS:
+                    clear()
                     turn(peer)
+            clear()
 
         benchmark.pedantic(turn, args=(OURS,), setup=others, rounds=ROUNDS)
     report(workload, {peer: best(workload, peer, each) for peer, each in rounds.items()})

@@ -139,7 +139,6 @@ class Partition:
     topic_id: bytes
     directory: str
     leader_epoch: int
-    partition_epoch: int
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
@@ -148,6 +147,7 @@ class Partition:
     durable_offset: int  # every record below is on disk, its indexes perhaps not
     size: int  # bytes in all segments
     segment_count: int
+    left_behind: int  # base offset of the oldest segment whose files retention has still to remove; -1: none
     highest_producer_id: int  # -1 if none was ever seen
     traffic: Traffic  # since it was opened
     offline: bool

@@ -10,4 +10,3 @@ cdef int log_close_idle(log_t* l) noexcept nogil
 cdef int log_write_epochs(log_t* l) noexcept nogil
 cdef int log_close(log_t* l) noexcept nogil
 cdef void flusher_run(context_t* c) noexcept nogil
-cdef void flusher_work(log_t* l) noexcept nogil

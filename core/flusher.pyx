@@ -1,13 +1,14 @@
 """The flusher: one thread a broker that does what no append should wait for.
 
-It asks the kernel to begin writing what appends left in the page cache (write-behind), writes index entries behind the
-active segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes
-that a look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
+It asks the kernel to begin writing what appends left in the page cache (write-behind, a second later, so that a burst is
+taken in at the speed of memory and a steady stream is still written as it comes), writes index entries behind the active
+segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes that a
+look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
 mutex over a file call.
 """
 
 from libc.errno cimport EIO
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport strrchr
@@ -19,19 +20,27 @@ from pybroker.core.context cimport context_empty_trash, context_next, context_t,
 from pybroker.core.epochs cimport epochs_encode
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
-    log_active, log_drop, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t, view_t,
+    log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t,
+    view_t,
 )
 from pybroker.core.producers cimport producers_keep, producers_prune, producers_write
-from pybroker.core.quiesce cimport collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.quiesce cimport (
+    collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, quiesce_t, retire, unpin,
+)
 from pybroker.core.recovery cimport segment_rebuild
 from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
-from pybroker.core.vfs cimport P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_truncate, vfs_write_behind, P_SEGMENT_TRUNCATE
+from pybroker.core.vfs cimport (
+    P_EPOCH_WRITE, P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, vfs_replace, vfs_sync, vfs_sync_dir, vfs_truncate, vfs_write_behind,
+)
 
 cdef enum:
     INDEX_ENTRIES_BEHIND = 512   # of the active segment before its index file is brought up to date
+    LATER_MS = 1000              # between an append and the wish that the kernel writes it
+    LATER_COUNT = 256            # steps that wait for that
+    LATER_BYTES = 512 << 20      # of all logs: when more waits, the oldest is not waited for
     WAITING_LOOK_US = 100        # between two looks whether others still wait for the log
 
 
@@ -116,8 +125,68 @@ cdef int seal_rolled(log_t* l) noexcept nogil:
     return status
 
 
-cdef void write_behind(log_t* l) noexcept nogil:
-    """Let the kernel begin on the active segment's new bytes. Under the flush mutex, pinned."""
+# A step of write-behind: bytes of what was the active segment then.
+cdef struct step_t:
+    log_t* log                   # held
+    int64_t base_offset
+    int64_t position
+    int64_t bytes
+    int64_t due_ms
+
+# Those that wait, the oldest first. The flusher's own.
+cdef struct later_t:
+    step_t steps[LATER_COUNT]
+    int64_t first
+    int64_t count
+    int64_t bytes
+
+
+cdef void begin_oldest(later_t* later) noexcept nogil:
+    """Ask the kernel to write the oldest step that waits, unless its segment was sealed and flushed meanwhile."""
+    cdef step_t* step = &later.steps[later.first % LATER_COUNT]
+    cdef log_t* l = step.log
+    cdef quiesce_t* q = &l.context.quiesce
+    cdef segments_t* list
+    cdef segment_t* s
+    cdef files_t* f
+    cdef int64_t last
+    cdef int slot = pin(q)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    last = load_i64(&list.count) - 1
+    if last >= 0:  # a truncation lists none for a moment
+        s = list.items[last].segment
+        f = <files_t*>load_ptr(<void**>&s.files)
+        if s.base_offset == step.base_offset and f != NULL and not load_i32(&s.sealed):
+            vfs_write_behind(f.fd, step.position, step.bytes)
+    unpin(q, slot)
+    later.first += 1
+    later.count -= 1
+    later.bytes -= step.bytes
+    log_drop(l)
+
+
+cdef void begin_due(later_t* later, int64_t now_ms) noexcept nogil:
+    while later.count > 0 and later.steps[later.first % LATER_COUNT].due_ms <= now_ms:
+        begin_oldest(later)
+
+
+cdef void begin_later(later_t* later, log_t* l, int64_t base_offset, int64_t position, int64_t bytes) noexcept nogil:
+    """Let a step wait its time."""
+    cdef step_t* step
+    if later.count == LATER_COUNT:
+        begin_oldest(later)
+    log_hold(l)
+    step = &later.steps[(later.first + later.count) % LATER_COUNT]
+    step.log, step.base_offset, step.position, step.bytes = l, base_offset, position, bytes
+    step.due_ms = monotonic_ms() + LATER_MS
+    later.count += 1
+    later.bytes += bytes
+    while later.bytes > LATER_BYTES:
+        begin_oldest(later)
+
+
+cdef void write_behind(log_t* l, later_t* later) noexcept nogil:
+    """Let the kernel begin, a moment later, on the active segment's new bytes. Under the flush mutex, pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef segment_t* s = list.items[load_i64(&list.count) - 1].segment
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
@@ -125,7 +194,7 @@ cdef void write_behind(log_t* l) noexcept nogil:
     if f == NULL or load_i32(&s.sealed):
         return
     if segment_is_behind(s, size, l.context.write_behind_bytes):
-        vfs_write_behind(f.fd, behind, size - behind)
+        begin_later(later, l, s.base_offset, behind, size - behind)
         store_i64(&s.behind, size)
     if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
         segment_write_indexes(s, f, "", False)
@@ -180,7 +249,7 @@ cdef int log_close_idle(log_t* l) noexcept nogil:
     return closed
 
 
-cdef void flusher_work(log_t* l) noexcept nogil:
+cdef void flusher_work(log_t* l, later_t* later) noexcept nogil:
     """One round for one log. What fails is tried again at the next round; the data itself is in the log already."""
     cdef int slot
     while load_i32(&l.waiting) > 0:
@@ -191,7 +260,7 @@ cdef void flusher_work(log_t* l) noexcept nogil:
         if not log_offline(l):
             if write_snapshots(l) == 0:
                 seal_rolled(l)
-            write_behind(l)
+            write_behind(l, later)
         repair_indexes(l)
         unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.flush_mutex)
@@ -334,18 +403,22 @@ cdef int log_close(log_t* l) noexcept nogil:
 cdef void flusher_run(context_t* c) noexcept nogil:
     """The flusher's thread: work until the context stops and nothing is left."""
     cdef work_t* w
+    cdef later_t later
     cdef int64_t now, looked = 0
     cdef bint stops
+    later.first = later.count = later.bytes = 0
     while True:
         stops = load_i32(&c.stopping)  # before the look at the queue: into which nothing comes after it
         w = context_next(c)
         if w != NULL:
-            flusher_work(<log_t*>w.owner)
+            flusher_work(<log_t*>w.owner, &later)
             log_drop(<log_t*>w.owner)
             collect(&c.quiesce)
         elif stops:
+            begin_due(&later, INT64_MAX)
             return
         now = monotonic_ms()
+        begin_due(&later, now)
         if now - looked >= c.idle_ms:
             context_empty_trash(c, now)
             looked = now

@@ -192,8 +192,8 @@ cdef class Partition:
         return load_i32(&self.state.leader_epoch)
 
     @property
-    def partition_epoch(self) -> int:
-        return load_i32(&self.state.partition_epoch)
+    def left_behind(self) -> int:
+        return load_i64(&self.state.log.left_behind) - 1
 
     @property
     def log_start_offset(self) -> int:

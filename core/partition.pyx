@@ -399,8 +399,8 @@ cdef int enter(log_t* l, visit_t* v) noexcept nogil:
     return KAFKA_STORAGE_ERROR if v.generation & 1 else 0  # a log that is being truncated is not led
 
 
-cdef int leave(log_t* l, visit_t* v, int status, bint found) noexcept nogil:
-    """The status of a look-up, or AGAIN if the log changed under it in a way that may have misled it."""
+cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
+    """The status of a look-up, or AGAIN if the log changed under it: what was found may then not be the first."""
     cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list
     cdef bint cut = load_i64(&l.generation) != v.generation
     cdef bint deleted = load_i32(&l.deleted) != 0
@@ -409,7 +409,7 @@ cdef int leave(log_t* l, visit_t* v, int status, bint found) noexcept nogil:
         return UNKNOWN_TOPIC_OR_PARTITION  # what was opened by its name may be the file of a successor
     if status == KAFKA_STORAGE_ERROR:
         return status
-    return AGAIN if cut or (moved and not found) else status
+    return AGAIN if cut or moved else status
 
 
 cdef int partition_read(
@@ -434,7 +434,7 @@ cdef int partition_read(
             status = OFFSET_OUT_OF_RANGE
         elif status == 0:
             status = log_read(l, offset, most, end, minimum_one, &out.view, &out.found)
-        status = leave(l, &visit, status, out.found.files != NULL)
+        status = leave(l, &visit, status)
         if status != 0 and out.found.files != NULL:
             files_drop(out.found.files)
             out.found.files = NULL
@@ -452,7 +452,7 @@ cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_
             status = log_find_largest(p.log, out)
         elif status == 0:
             status = log_find_time(p.log, timestamp, bound, out)
-        status = leave(p.log, &visit, status, status == 0)
+        status = leave(p.log, &visit, status)
     return status
 
 

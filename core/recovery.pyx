@@ -285,7 +285,7 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     status = segment_open(s, "", False)
     if status == 0:
         status = end_of(s, &end)
-    if status == 0 and (end > next_base or (end < next_base and not r.gaps)):
+    if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         r.fault = FAULT_GAP if end < next_base else FAULT_ORDER
         r.fault_base = next_base
         r.fault_end = end
@@ -400,7 +400,7 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     if c.buffer == NULL:
         return -ENOMEM
     while status == 0 and i < n and not torn:
-        if bases[i] < c.expected or (c.strict and bases[i] != c.expected):
+        if bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start):
             if not all_empty(l, bases, i, n):
                 r.fault = FAULT_GAP if bases[i] > c.expected else FAULT_ORDER
                 r.fault_base = bases[i]

@@ -17,8 +17,8 @@ from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
-    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_publish, log_roll, log_t, log_wake_flusher,
-    pending_t, segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
+    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_t,
+    log_wake_flusher, pending_t, segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -77,21 +77,30 @@ cdef int log_replace(log_t* l, int64_t first, int64_t count, segment_t* fresh, s
     return 0
 
 
-cdef int drop_head(log_t* l, int64_t count) noexcept nogil:
-    """Unlist and discard the first `count` segments. Under the append mutex; the active one is never among them."""
-    cdef segments_t* old = NULL
-    cdef int64_t i
+cdef int unlist_head(log_t* l, int64_t count, segments_t** old) noexcept nogil:
+    """Publish a list without its first `count` segments, whose files discard_head removes. Under both mutexes."""
+    cdef int64_t before = l.left_behind
     cdef int status
-    if count <= 0:
-        return 0
-    status = log_replace(l, 0, count, NULL, &old)
-    if status < 0:
-        return status
+    if before == 0:
+        store_i64(&l.left_behind, l.segments.items[0].base_offset + 1)
+    status = log_replace(l, 0, count, NULL, old)
+    if status != 0:
+        store_i64(&l.left_behind, before)
+    return status
+
+
+cdef void discard_head(log_t* l, segments_t* old, int64_t count) noexcept nogil:
+    """Let go of an older list and its first `count` segments, which the present one lacks. Under the flush mutex: the
+    names of their files are not given again, so appends need not wait for a disk that takes its time.
+
+    What cannot be removed is left behind: the next start lists it, below the log start, and retention tries again."""
+    cdef int64_t i, left = l.left_behind if l.left_behind <= old.items[0].base_offset else 0
     for i in range(count):
-        log_discard_files(l, old.items[i].segment)  # what cannot be removed now goes at the next start
+        if log_discard_files(l, old.items[i].segment) < 0 and left == 0:
+            left = old.items[i].base_offset + 1
         retire(&l.context.quiesce, old.items[i].segment, segment_free)
     retire(&l.context.quiesce, old, segments_free)
-    return 0
+    store_i64(&l.left_behind, left)
 
 
 cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
@@ -175,22 +184,26 @@ cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
 
 cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     """Delete whole segments past retention; if that is all of them, the active one is rolled first and goes too."""
+    cdef segments_t* old = NULL
     cdef int64_t gone
     cdef int slot, status = 0
     deleted[0] = 0
     log_lock_files(l)  # no flush meets a file that is gone
     pthread_mutex_lock(&l.append_mutex)
     slot = pin(&l.context.quiesce)
-    gone = expired_head(l, now_ms) if not load_i32(&l.deleted) else 0
+    # The names of an offline log's files may be others than its list says: a swap that failed left them so.
+    gone = expired_head(l, now_ms) if not load_i32(&l.deleted) and not log_offline(l) else 0
     if gone > 0 and gone == l.segments.count:
         status = log_roll(l)
     if status == 0 and gone > 0:
         settle_snapshots(l, l.view.log_end)  # the batches that tell the same are about to go
         raise_start(l, l.segments.items[gone].base_offset)
-        status = drop_head(l, gone)
-        deleted[0] = gone
+        status = unlist_head(l, gone, &old)
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.append_mutex)
+    if old != NULL:
+        discard_head(l, old, gone)
+        deleted[0] = gone
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -263,6 +276,7 @@ cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
 
 
 cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
+    cdef segments_t* old = NULL
     cdef int64_t end = offset
     cdef int status = cut_tail(l, offset, &end)
     if status == 0:
@@ -276,7 +290,9 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         # The batch that held the log start went too. Begin anew there: within a segment, offsets have no gaps.
         status = log_roll(l)
         if status == 0:
-            status = drop_head(l, l.segments.count - 1)
+            status = unlist_head(l, l.segments.count - 1, &old)
+        if status == 0:
+            discard_head(l, old, old.count - 1)
     if status != 0:
         store_i32(&l.offline, 1)
         return KAFKA_STORAGE_ERROR
@@ -292,6 +308,8 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
     slot = pin(&l.context.quiesce)
     if load_i32(&l.deleted):
         status = UNKNOWN_TOPIC_OR_PARTITION
+    elif log_offline(l):
+        status = KAFKA_STORAGE_ERROR
     elif offset < l.view.log_start:
         status = OFFSET_OUT_OF_RANGE
     elif offset < l.view.log_end:

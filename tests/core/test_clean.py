@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import threading
 from pathlib import Path
 
 import pytest
 
-from pybroker.core import Partition, build_batch, check_batch, iter_batches, rebuild_batch
+from pybroker.core import LogError, Partition, build_batch, check_batch, iter_batches, rebuild_batch
 from pybroker.protocol.compression import compress
 from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, read, read_all
 from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
 
 COMPACT = 2
+SYNCS = 20  # of directories, and more than a round over the few segments here makes
 CONFIG = {"cleanup.policy": COMPACT, "segment.bytes": 600, "index.interval.bytes": 100}
 Pair = tuple[bytes | None, bytes | None]
 
@@ -338,3 +340,35 @@ def test_damage_is_told_and_nothing_is_replaced(tmp_path: Path, at: int) -> None
     assert {p.name: p.read_bytes() for p in home.files(".log")} == before
     assert not home.files(".cleaned")
     home.crash()
+
+
+def test_retention_leaves_an_offline_log_alone(tmp_path: Path) -> None:
+    """The disk fails once the merged file has its name: what is listed are the files before it, of which the first
+    has that very name. Were it taken away for old, all of them would be gone.
+
+    Which sync it is that fails there is not always the same: the flusher may still be at work."""
+    records = {b"key-%d" % i: b"%d" % i * 20 for i in range(40)}
+    merged = tried = 0
+    while merged == 0 or tried < SYNCS:
+        (tmp_path / str(tried)).mkdir()
+        home = Home(tmp_path / str(tried), {**CONFIG, "cleanup.policy": 3})
+        partition = home.open(flush_idle_ms=60_000)
+        partition.become_leader(0, 0)
+        for pair in records.items():
+            put(partition, pair)
+        seal(partition)
+        sizes = [size for _, size, _ in partition.segments()]
+        partition.configure({**home.config, "segment.bytes": 1 << 20, "retention.bytes": sum(sizes[1:]) - 1})
+        assert home.broker is not None
+        home.broker.arm("directory.sync", "errno", errno.EIO, after=tried % SYNCS)
+        with contextlib.suppress(OSError, LogError):
+            one_round(partition)
+        if partition.offline:
+            merged += len(partition.segments()) > len(home.files(".log"))
+            assert partition.enforce_retention(NOW) == 0
+            home.crash()
+            partition = home.open(compacted=True)
+            assert latest(assert_whole(partition)) == records
+        home.crash()
+        tried += 1
+        assert tried < 20 * SYNCS

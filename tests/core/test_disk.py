@@ -232,6 +232,27 @@ def test_start_up_needs_no_free_space(tmp_path: Path) -> None:
 # -- failing -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_cannot_be_removed_is_no_hole(home: Home, clean: bool) -> None:
+    """Retention leaves it behind and removes what follows; the next start lists it, and retention tries again."""
+    partition = home.partition
+    for _ in range(12):
+        append(partition)
+    partition.flush()
+    partition.set_log_start(7)
+    arm(home, "segment.unlink", value=errno.EPERM)
+    assert partition.enforce_retention(NOW) == 2
+    assert [p.stem[-2:] for p in home.files(".log")] == ["00", "06", "09"]
+    assert (partition.left_behind, partition.segments()[0][0]) == (0, 6)
+    home.checkpoint()
+    partition = home.reopen(clean=clean, flush_idle_ms=1)
+    assert (partition.log_start_offset, partition.log_end_offset, partition.left_behind) == (7, 12, -1)
+    assert as_sent(read_all(partition, 100, start=7)[:100]) == sent(7)
+    assert partition.enforce_retention(NOW) == 1
+    assert [p.stem[-2:] for p in home.files(".log")] == ["06", "09"]
+    assert append(partition) == 12
+
+
 def test_a_failed_write_takes_the_partition_offline_but_reads_go_on(home: Home) -> None:
     """EIO: nobody knows what the disk has; the other partition of the broker writes on."""
     partition = home.partition

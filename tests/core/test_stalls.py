@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import struct
@@ -14,10 +15,12 @@ import pytest
 
 from pybroker import core
 from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch
+from tests.harness import until
 
 MANY = 2000
 STUCK_MS = 3000
 HUGE = 100 << 20
+CACHESTAT = 451  # since Linux 6.5, on every architecture; glibc has no name for it
 
 
 class Running(Stage):
@@ -42,6 +45,16 @@ def resident_kb() -> int:
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
 
 
+def unwritten(path: Path) -> int:
+    """The bytes of a file that are in memory and not on the disk; skips the test where the kernel does not tell."""
+    found = (ctypes.c_uint64 * 5)()
+    with path.open("rb") as file:
+        span = (ctypes.c_uint64 * 2)(0, 0)
+        if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file.fileno(), span, found, 0) != 0:
+            pytest.skip(f"cachestat(2): {os.strerror(ctypes.get_errno())}")
+    return (found[1] + found[2]) * resource.getpagesize()
+
+
 def produced(client: Client) -> int:
     part = client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0]
     assert part.error_code == 0
@@ -64,6 +77,46 @@ def test_a_stuck_flush_delays_no_produce_and_no_fetch(tmp_path: Path) -> None:
         assert client.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == number + 2
     assert flush.is_alive(), "the flush was over before anything was shown"
     flush.join()
+    stage.close()
+
+
+@pytest.mark.parametrize(("point", "delay_ms"), [("segment.unlink", 0), ("segment.rename", 60_000)])
+def test_old_segments_that_leave_delay_no_produce(tmp_path: Path, point: str, delay_ms: int) -> None:
+    """The disk takes seconds to let go of a large file; clients of that very partition are answered meanwhile."""
+    stage = Stage(tmp_path)
+    stage.log.configure({"segment.bytes": 1 << 10, "retention.bytes": 1, "file.delete.delay.ms": delay_ms})
+    for _ in range(3):
+        stage.log.append(batch(bytes(600)), now_ms=1)
+    client = Client(stage)
+    stage.broker.arm(point, "sleep", STUCK_MS)
+    retention = threading.Thread(target=stage.log.enforce_retention, args=(1,))
+    retention.start()
+    while stage.log.log_start_offset == 0:
+        time.sleep(0.001)
+    for number in range(10):
+        client.produce(batch(b"y"), number=number)
+        stage.step()
+        assert produced(client) == number + 3
+    assert stage.log.left_behind == 0 and retention.is_alive(), "the file was gone before anything was shown"
+    retention.join()
+    assert stage.log.left_behind == -1
+    stage.close()
+
+
+@pytest.mark.parametrize("kept", ["written on", "deleted"])
+def test_what_is_appended_goes_to_the_disk_a_moment_later(tmp_path_factory: pytest.TempPathFactory, kept: str) -> None:
+    """A flush, when one comes, finds little to do: long before the kernel's own half minute nearly all is written."""
+    home = tmp_path_factory.mktemp("disk")  # the other tests' logs lie in memory
+    stage = Stage(home)
+    path = next((home / "t-0").glob("*.log"))
+    for _ in range(48):
+        stage.log.append(batch(bytes(1_000_000)), now_ms=1)
+    if unwritten(path) < 32 << 20:
+        pytest.skip("what is written here is on the disk at once, or never")
+    if kept == "deleted":
+        stage.broker.delete(stage.log)
+    else:
+        until("most of it is written", lambda: unwritten(path) <= 16 << 20)
     stage.close()
 
 

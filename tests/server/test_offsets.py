@@ -153,6 +153,26 @@ async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wir
     assert (live.data_dir / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 
 
+async def test_a_log_start_is_on_record_while_older_files_are_there(live: Live, wire: Wire) -> None:
+    """It is told by the first file once retention has removed those before it; one that it cannot remove stays."""
+    await wire.create("t", segment_bytes="200", file_delete_delay_ms="0")
+    for _ in range(4):
+        await wire.produce("t", batch(b"v" * 100))
+    assert (await delete_records(wire, "t", 2)).low_watermark == 2
+    assert live.broker is not None and live.broker.replicas is not None
+    replicas, starts = live.broker.replicas, live.data_dir / "log-start-offset-checkpoint"
+    replicas.arm("segment.unlink", errno.EPERM, 1)
+    partition = replicas.leader("t", 0).partition()
+    assert partition.enforce_retention(0) == 2 and partition.segments()[0][0] == 2
+    assert replicas.record_log_starts({}) == [] and starts.read_text() == "0\n1\nt 0 2\n"
+    await live.restart()
+    replicas = live.broker.replicas
+    partition = replicas.leader("t", 0).partition()
+    assert partition.log_start_offset == 2
+    assert partition.enforce_retention(0) == 1
+    assert replicas.record_log_starts({}) == [] and starts.read_text() == "0\n0\n"
+
+
 async def test_what_is_recorded_of_a_log_outlives_its_disk(live: Live, wire: Wire) -> None:
     """A sync fails and takes the log dir offline: no start is raised there any more, and the one on record stays."""
     await wire.create("t", flush_messages="1")
