@@ -28,11 +28,14 @@ class Columns:
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values and headers so far."""
-    def read(self, feed: Feed, *, max_records: int | None = None, tag: object = None) -> int:
+    def read(
+        self, feed: Feed, *, max_records: int | None = None, max_bytes: int | None = None, tag: object = None
+    ) -> int:
         """Add the feed's next records, all that are left or max_records; how many it were.
 
-        It ends early where a column would pass 2 GiB: `feed.finished` is False then, and take() makes room. `tag` is
-        noted with the rows. Raises LogError (2, 10, 43, 76, 87) with the batch's offset; the rows before it are there.
+        It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
+        `feed.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10, 43,
+        76, 87) with the batch's offset; the rows before it are there.
         """
     def take(self) -> ColumnBatch:
         """The rows so far; the columns are empty after it."""

@@ -77,12 +77,18 @@ cdef Binary _binary(binary_t* column, int64_t rows):
     return taken
 
 
-cdef int _fill(columns_t* c, feed_t* f, int64_t most) noexcept nogil:
-    """Read on until `most` rows are there, the feed ends, the columns are full or Python has something to do."""
+cdef int64_t _nbytes(const columns_t* c) noexcept nogil:
+    return c.key.data.size + c.value.data.size + c.header_key.data.size + c.header_value.data.size
+
+
+cdef int _fill(columns_t* c, feed_t* f, int64_t most, int64_t bytes_enough) noexcept nogil:
+    """Read on until `most` rows or enough bytes are there, the feed ends, the columns are full or Python has to act."""
     cdef int64_t start = c.rows, wanted
     cdef int status
     while True:
         if not f.running:
+            if _nbytes(c) >= bytes_enough:
+                return OK
             status = feed_next(f)
             if status != OK:
                 return status
@@ -129,15 +135,14 @@ cdef class Columns:
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values and headers so far."""
-        return (
-            self.c.key.data.size + self.c.value.data.size + self.c.header_key.data.size + self.c.header_value.data.size
-        )
+        return _nbytes(&self.c)
 
-    def read(self, Feed feed not None, *, max_records=None, tag=None) -> int:
+    def read(self, Feed feed not None, *, max_records=None, max_bytes=None, tag=None) -> int:
         """Add the feed's next records, all that are left or max_records; how many it were.
 
-        It ends early where a column would pass 2 GiB: `feed.finished` is False then, and take() makes room. `tag` is
-        noted with the rows. Raises LogError (2, 10, 43, 76, 87) with the batch's offset; the rows before it are there.
+        It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
+        `feed.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10, 43,
+        76, 87) with the batch's offset; the rows before it are there.
         """
         cdef int64_t start = self.c.rows
         cdef int64_t most = INT64_MAX if max_records is None else max_records
@@ -147,14 +152,14 @@ cdef class Columns:
             raise RuntimeError("columns and feeds are read by one thread at a time")
         self.busy = feed.busy = True
         try:
-            self._read(feed, most)
+            self._read(feed, most, INT64_MAX if max_bytes is None else max_bytes)
         finally:
             self.busy = feed.busy = False
             if self.c.rows > start:
                 self.runs.append((tag, self.c.rows - start))
         return self.c.rows - start
 
-    cdef int _read(self, Feed feed, int64_t most) except -1:
+    cdef int _read(self, Feed feed, int64_t most, int64_t bytes_enough) except -1:
         cdef int64_t start = self.c.rows
         cdef int status = FEED_PACKED
         feed.f.scratch.hint = self.scratch_bytes
@@ -162,7 +167,7 @@ cdef class Columns:
             if not feed.f.running:
                 feed.let_go()
             with nogil:
-                status = _fill(&self.c, &feed.f, most - (self.c.rows - start))
+                status = _fill(&self.c, &feed.f, most - (self.c.rows - start), bytes_enough)
             if status == FEED_PACKED:
                 feed.let_go()
                 feed.hold(feed.unpack(self.decompress))

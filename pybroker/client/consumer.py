@@ -313,13 +313,15 @@ class Consumer:
         columns: Iterable[str] = COLUMNS,
         timestamp_unit: Literal["ms", "us"] = "ms",
     ) -> "pa.RecordBatch":
-        """The same as a pyarrow.RecordBatch, without an object a record: all that was fetched, up to max_records.
+        """The same as a pyarrow.RecordBatch, without an object a record: up to max_records, or 8 MiB as fetched; no
+        more batches once 64 MiB of keys, values and headers are there.
 
         Columns: topic, partition, and those asked for of offset, timestamp, timestamp_type, key, value, headers; the
         others are not even read. Needs pyarrow (pybroker[arrow])."""
         from pybroker.client import arrow
 
-        batch = self._poll_columns(timeout_ms, max_records, columns, timestamp_unit, lambda tp: arrow.Origin(*tp))
+        read = columns if isinstance(columns, str) else [name for name in columns if name not in ("topic", "partition")]
+        batch = self._poll_columns(timeout_ms, max_records, read, timestamp_unit, lambda tp: arrow.Origin(*tp))
         return arrow.record_batch(batch)
 
     def poll_numpy(
@@ -344,6 +346,8 @@ class Consumer:
         timestamp_unit: Literal["ms", "us"],
         tag: Callable[[TopicPartition], object],
     ) -> ColumnBatch:
+        if isinstance(names, str):
+            raise TypeError(f"columns is a list of names, like [{names!r}], and not one name")
         key = (*names, timestamp_unit)
         columns = self._columns.get(key)  # one that was used before begins as large as it was
         if columns is None:

@@ -3,6 +3,7 @@
 What it fetched lies in `chunks`, in the order in which it came, until the consumer takes it.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,10 @@ from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
+_log = logging.getLogger(__name__)
+
 LANE: Final = "fetch"
+MISSING_PAUSE_S: Final = 1.0
 _SESSION_ERRORS: Final = frozenset(
     {
         errors.FETCH_SESSION_ID_NOT_FOUND,
@@ -58,6 +62,8 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._under_way: dict[int, int] = {}
         self._retry_s: dict[int, float] = {}
+        self._missing: set[TopicPartition] = set()
+        """Partitions of which it was told that they are not there."""
         self._pumping = False
         self._timer: Timer | None = None
         network.listen(self.pump)
@@ -91,6 +97,7 @@ class Fetcher:
             node = self._node(place, now_s)
             if node < 0:
                 self._network.want([place.tp.topic])
+                self._await_missing([place], now_s)
             elif node not in self._under_way:
                 wanted.setdefault(node, {})[place.tp] = self._want(place)
         for node, partitions in wanted.items():
@@ -243,6 +250,7 @@ class Fetcher:
             if leader < 0:
                 self._network.want({tp.topic for tp in times})
                 self._fail_unknown(looked_up)
+                self._await_missing(looked_up, now_s)
                 continue
             for place in looked_up:
                 place.asking = True
@@ -259,6 +267,21 @@ class Fetcher:
             if topic is not None and topic.error and not errors.lookup(topic.error).retriable:
                 place.error = KafkaError(topic.error, f"topic {name!r}: {errors.lookup(topic.error).meaning}")
                 self._bell.ring()
+
+    def _await_missing(self, places: Iterable[Place], now_s: float) -> None:
+        """A partition that is not there may be made: look again in a while, and tell once what is waited for."""
+        for place in places:
+            tp = place.tp
+            topic = self._network.view.topics.get(tp.topic)
+            there = 0 if topic is None or topic.error else len(topic.partitions)
+            if not there or 0 <= tp.partition < there:
+                continue
+            if tp not in self._missing:
+                self._missing.add(tp)
+                _log.warning("topic %r has partitions 0 to %d: %d is waited for", tp.topic, there - 1, tp.partition)
+            place.not_before_s = now_s + MISSING_PAUSE_S
+            self._pump_at(place.not_before_s)
+            self._network.refresh_soon()
 
     def _found(self, asked: Iterable[Asked], answer: Any, error: KafkaError | None) -> None:
         found = list_offsets.answers(answer) if answer is not None else {}

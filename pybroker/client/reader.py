@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from pybroker import core
 from pybroker.client.fetcher import Chunk, Fetcher
@@ -10,6 +11,11 @@ from pybroker.core import Columns, Feed, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
+
+POLL_BYTES: Final = 8 << 20
+"""As fetched. More comes in while columns are read: a poll that took all of it would end with the topic."""
+COLUMN_BYTES: Final = 64 << 20
+"""Of keys, values and headers, but for the last batch of them: what was fetched may have been compressed very well."""
 
 
 class Reader:
@@ -34,17 +40,21 @@ class Reader:
         return taken
 
     def columns(self, columns: Columns, most: int | None, tag: Callable[[TopicPartition], object]) -> None:
-        """Add what is there to columns, up to so many rows; `tag` makes the tag of a partition's rows."""
+        """Add what is there to columns: so many rows, or what takes POLL_BYTES, at most COLUMN_BYTES of either; `tag`
+        makes the tag of a partition's rows."""
 
         def read(chunk: Chunk, feed: Feed, left: int) -> int:
-            return columns.read(feed, max_records=left, tag=tag(chunk.asked.place.tp))
+            return columns.read(feed, max_records=left, max_bytes=COLUMN_BYTES, tag=tag(chunk.asked.place.tp))
 
-        self._read(read, sys.maxsize if most is None else most)
+        if most is None:
+            self._read(read, sys.maxsize, POLL_BYTES)
+        else:
+            self._read(read, most)
 
-    def _read(self, read: Callable[[Chunk, Feed, int], int], most: int) -> None:
+    def _read(self, read: Callable[[Chunk, Feed, int], int], most: int, bytes_enough: int = sys.maxsize) -> None:
         """Read chunk after chunk. A batch that does not parse stops its partition, with an error for the next call."""
-        count = 0
-        while count < most and (self._open or self._next()):
+        count = size = 0
+        while count < most and (size < bytes_enough or not count) and (self._open or self._next()):
             assert self._open is not None
             chunk, feed = self._open
             place = chunk.asked.place
@@ -60,6 +70,7 @@ class Reader:
                 return
             place.position = feed.next_offset
             if feed.finished:
+                size += len(chunk.data)
                 self._end(chunk)
             elif count < most:
                 return  # the columns are as long as they can be

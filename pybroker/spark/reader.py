@@ -32,6 +32,8 @@ ROWS_MIN: Final = 8_000
 """A batch for Spark has so many rows, or BATCH_BYTES_MIN of keys and values, if the range has."""
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MIN: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 16 << 20
+"""But for the last of the batches that were fetched: they may have been compressed very well."""
 FETCH_WAIT_MS: Final = 500
 FETCH_BYTES_MIN: Final = 1 << 16
 RECORD_BYTES_GUESS: Final = 1 << 10
@@ -67,7 +69,7 @@ def read_range(
 
 def _gather(gathered: Columns, feed: Feed, what: Range) -> None:
     try:
-        gathered.read(feed, max_records=ROWS_MAX - len(gathered))
+        gathered.read(feed, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
     except LogError as error:
         raise KafkaError(error.code, f"{what.tp}: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+import confluent_kafka as ck
 import pytest
 
 import pybroker
@@ -16,7 +17,7 @@ from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import consumer_of, create, fill, read
-from tests.harness import Server
+from tests.harness import Server, until
 
 
 def test_assigned_partitions_are_read_in_order(target: Server, topic: str) -> None:
@@ -230,3 +231,91 @@ def test_columns_instead_of_objects(target: Server, topic: str) -> None:
         assert arrays.value is not None and list(arrays.value) == [None, b"ccc"]
         assert arrays.timestamp is None and arrays.key is None and arrays.headers is None
         assert consumer.poll_numpy(0).rows == 0
+
+
+def test_the_columns_that_are_always_there_may_be_named(shared_broker: Server, topic: str) -> None:
+    """topic and partition stand first, named or not; one name is no list of names."""
+    create(shared_broker, topic)
+    with pybroker.Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        producer.send(topic, b"v", partition=0).result(10)
+    with consumer_of(shared_broker, topic) as consumer:
+        named = consumer.poll_arrow(10_000, columns=["value", "topic"])
+        assert named.select(["topic", "partition", "value"]).to_pylist() == [
+            {"topic": topic, "partition": 0, "value": b"v"}
+        ]
+        for poll in (consumer.poll_arrow, consumer.poll_numpy):
+            with pytest.raises(TypeError, match=r"columns is a list of names, like \['value'\]"):
+                poll(0, columns="value")
+
+
+@pytest.mark.parametrize("where", ["looked up", "given"])
+def test_a_partition_that_is_not_there_is_told_once(
+    shared_broker: Server, topic: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is read once it is: partitions may be added to a topic."""
+    create(shared_broker, topic)
+    with consumer_of(shared_broker, topic, 2) as consumer:
+        if where == "given":
+            consumer.seek((topic, 1), 0)
+
+        def told() -> list[str]:
+            consumer.poll(10)
+            return [record.getMessage() for record in caplog.records if "is waited for" in record.getMessage()]
+
+        until("it is told", told)
+        consumer.poll(500)
+        assert told() == [f"topic {topic!r} has partitions 0 to 0: 1 is waited for"]
+        with pybroker.Admin(bootstrap_servers=shared_broker.bootstrap) as admin:
+            admin.create_partitions(topic, 2)
+        with pybroker.Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+            producer.send(topic, b"v", partition=1).result(10)
+        until("it is read", lambda: [r.value for r in consumer.poll(100)] == [b"v"])
+
+
+def test_columns_of_a_long_topic_come_in_pieces(target: Server, topic: str) -> None:
+    """Without max_records a poll still takes megabytes, not all that was fetched and comes in meanwhile."""
+    create(target, topic)
+    with pybroker.Producer(bootstrap_servers=target.bootstrap) as producer:
+        producer.send_columns(topic, [bytes(100_000)] * 300)
+    with consumer_of(target, topic) as consumer:
+        found = consumer.poll_arrow(10_000, 1).num_rows
+        chunks = consumer._fetcher.chunks
+        until("most of it is fetched", lambda: sum(len(chunk.data) for chunk in tuple(chunks)) > 20 << 20)
+        while found < 300:
+            table = consumer.poll_arrow(10_000)
+            assert 0 < table.nbytes < 10 << 20
+            found += table.num_rows
+
+
+def test_columns_that_were_compressed_very_well_come_in_pieces(target: Server, topic: str) -> None:
+    """What is fetched is small, and what it says is not: a poll ends with the batch that makes it 64 MiB."""
+    create(target, topic)
+    big = (16 << 20) - 10_000
+    how = {"compression_type": "zstd", "max_request_size": 1 << 25}
+    with pybroker.Producer(bootstrap_servers=target.bootstrap, **how) as producer:
+        for _ in range(9):
+            producer.send(topic, bytes(big), partition=0).result(30)
+    with consumer_of(target, topic) as consumer:
+        sizes: list[int] = []
+        while sum(sizes) < 9:
+            sizes.append(consumer.poll_arrow(10_000, columns=["value"]).num_rows)
+            assert 0 < sizes[-1] <= 5
+
+
+@pytest.mark.java
+@pytest.mark.xdist_group("kafka391")
+def test_columns_behind_a_long_aborted_transaction(kafka391: Server, topic: str) -> None:
+    """What gives no rows does not count: a poll goes on to those that were fetched behind it."""
+    create(kafka391, topic)
+    producer = ck.Producer({"bootstrap.servers": kafka391.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    for values, end in (([bytes(100_000)] * 150, producer.abort_transaction), ([b"kept"], producer.commit_transaction)):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value)
+        producer.flush(60)
+        end(60)
+    with consumer_of(kafka391, topic, isolation_level="read_committed") as consumer:
+        chunks = consumer._fetcher.chunks
+        until("all of it is fetched", lambda: any(b"kept" in bytes(chunk.data) for chunk in tuple(chunks)))
+        assert consumer.poll_arrow(0)["value"].to_pylist() == [b"kept"]

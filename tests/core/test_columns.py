@@ -89,6 +89,22 @@ def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
     assert found == slow_rows(data)
 
 
+@given(batches, st.integers(0, 300))
+def test_reading_so_many_bytes_at_once(made: list, enough: int) -> None:
+    """max_bytes stops behind the batch that reaches it; who takes the rows reads on, and misses none."""
+    data = log(made)
+    feed, columns = Feed(data), Columns(decompress=decompress)
+    found: list[Row] = []
+    while not feed.finished:
+        n = columns.read(feed, max_bytes=enough + 1)
+        assert columns.nbytes > enough or feed.finished
+        if columns.nbytes > enough:
+            assert columns.read(feed, max_bytes=enough + 1) == 0
+        found += rows(columns.take())
+        assert not n or feed.next_offset >= found[-1][0] + 1
+    assert found == slow_rows(data)
+
+
 @given(batches, st.sets(st.sampled_from(COLUMNS)))
 def test_a_column_that_is_not_wanted_changes_no_other(made: list, wanted: set[str]) -> None:
     """Any choice of columns gives the same values in those chosen, and None for the rest."""
