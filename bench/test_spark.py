@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.figures import show
+from bench.payloads import drop_cache
 from bench.peers import with_kafka
 from bench.spark_memory import BATCH_ROWS, KEY_BYTES, TASKS, VALUE_BYTES
 from pybroker import core
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 ROWS = int(os.environ.get("PYBROKER_BENCH_SPARK_ROWS", "4000000"))
 STEP = 1_000_000
 WRITTEN = 8_000_000
-SMALL_ROWS = 2_000
+FEW_ROWS = 2_000
 ROUNDS = 3
 RECORDS_A_BATCH = 8_000
 PAYLOAD = f"{VALUE_BYTES} B values, {TASKS} cores"
@@ -53,7 +54,7 @@ def connector() -> list[Path]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     from bench.spark_memory import MemorySource
-    from pybroker.spark.session import RAW_FILES, UNCHECKED_ARROW, session
+    from pybroker.spark.session import RAW_FILES, SMALL_ROWS, UNCHECKED_ARROW, session
 
     try:
         find_java()
@@ -61,7 +62,8 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(error.message)
     os.environ["PYTHONPATH"] = str(ROOT)
     jars = {"spark.jars": ",".join(map(str, connector()))} if connector() else {}
-    settings = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g", **RAW_FILES, **jars}
+    java = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g"}
+    settings = {**java, **RAW_FILES, **SMALL_ROWS, **jars}
     made = session("bench", f"local[{TASKS}]", settings)
     made.sparkContext.setLogLevel("OFF")
     made.dataSource.register(MemorySource)
@@ -181,8 +183,8 @@ def test_stream_read(spark: SparkSession, broker: BrokerProcess, tmp_path: Path)
 def test_small_batches(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     """What a micro-batch costs by itself: one of 2,000 rows takes 75 ms or less."""
     topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
-    end = {"startingOffsets": json.dumps({TOPIC: {str(p): ROWS // TASKS - SMALL_ROWS * 40 for p in range(TASKS)}})}
-    frame = spark.readStream.format("pybroker").options(**topic, **end, maxOffsetsPerTrigger=str(SMALL_ROWS)).load()
+    end = {"startingOffsets": json.dumps({TOPIC: {str(p): ROWS // TASKS - FEW_ROWS * 40 for p in range(TASKS)}})}
+    frame = spark.readStream.format("pybroker").options(**topic, **end, maxOffsetsPerTrigger=str(FEW_ROWS)).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -200,6 +202,8 @@ def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
     def write(format_: str, **options: str) -> Callable[[], float]:
         def loop() -> float:
             target = f"written-{format_}"
+            assert broker.process is not None
+            drop_cache(broker.process.pid)
             started = time.perf_counter()
             writer = rows.write.format(format_).option("kafka.bootstrap.servers", broker.bootstrap)
             writer.option("topic", target).options(**options).mode("append").save()

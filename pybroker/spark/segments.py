@@ -50,6 +50,8 @@ class SegmentReader:
     def next_feed(self) -> Feed | None:
         """The batches at the offset that was reached; None at the end of the range, or of what can be read here."""
         while self.offset < min(self.range.end, self._segments[-1].end if self._segments else 0):
+            if self.offset >= self._segment_end:
+                self.close()  # or compaction made one of several, and the file goes on
             if self._file is None and not self._open():
                 return None
             assert self._file is not None, "a file is open"

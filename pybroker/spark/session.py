@@ -30,6 +30,10 @@ RAW_FILES: Final[Mapping[str, str]] = {"spark.hadoop.fs.file.impl": "org.apache.
 """Local files without the .crc that Hadoop writes beside each, with one more process started a file. Their disk errors
 then go unnoticed by Hadoop. Not for directories in which files that have a .crc may be written anew."""
 
+SMALL_ROWS: Final[Mapping[str, str]] = {"spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1)}
+"""Spark adds up no bytes before each row on its way to Python: batches are as many rows as maxRecordsPerBatch says,
+however large. For writing rows of up to a few KiB."""
+
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 

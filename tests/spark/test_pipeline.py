@@ -220,7 +220,9 @@ def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"schema": "id bigintt"}, "the schema is no list of columns"),
+        ({"schema": "id bigintt"}, 'the schema is no list of columns: .*"BIGINTT"'),
+        ({"schema": "id bigint, ID string"}, "the schema has a column ID, which is there twice"),
+        ({"schema": "kafka_offset bigint"}, "the schema has a column kafka_offset, which is there twice or the table"),
         ({"partition_by": ("colour",)}, "cannot be partitioned by colour"),
         ({"format": "avro", "schema": "{"}, "is no JSON"),
         ({"format": "avro", "schema": '{"type": "long"}'}, "no record with fields"),

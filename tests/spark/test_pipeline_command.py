@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pybroker import Producer
 from pybroker.errors import KafkaError
 from pybroker.spark.java import find_java
 from pybroker.testing import Record
@@ -92,6 +93,35 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     assert ids(table) == list(range(120))
     assert told(second)["dead_letters"] == 0 and told(second)["records"] <= 120
     assert any("records/s, " in line for line in second.lines), second.output()
+
+
+@pytest.mark.timeout(200)
+def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """SIGTERM gives it up without an account of how it ended; nothing of it is in the table, all of it in the next."""
+    table = tmp_path / "table"
+    topics.create(topic)
+    count = 400_000  # a batch of some seconds
+    with Producer(bootstrap_servers=topics.broker.bootstrap) as producer:
+        producer.send_columns(topic, [b'{"id": %d}' % number for number in range(count)])
+    usual = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC")  # a stack overflows as it does for users
+    first = start(topics, topic, table, "--every", "0", *usual)
+    staging = table / "_pybroker/staging"
+    until("a batch is staged", lambda: not first.running or (staging.is_dir() and any(staging.iterdir())), SLOW_S)
+    first.signal(signal.SIGTERM)
+    assert first.wait(SLOW_S) == 0, first.output()
+    assert not [line for line in first.lines if line.startswith("\tat ")], first.output()
+    second = start(topics, topic, table, "--once")
+    assert second.wait(SLOW_S) == 0, second.output()
+    assert ids(table) == list(range(count))
+
+
+def test_a_table_that_cannot_be_made(topics: Topics, topic: str) -> None:
+    """That is told alone, and before anything is read."""
+    topics.create(topic)
+    process = start(topics, topic, Path("/proc/table"), "--once")
+    assert process.wait(SLOW_S) == 1
+    told = [line for line in process.lines if line.startswith(("pybroker: ", "Traceback"))]
+    assert told == ["pybroker: the table: file:/proc/table/_pybroker could not be made"], process.output()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pybroker.core import Columns
 from pybroker.spark import options
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.partitions import KafkaInputPartition
@@ -64,15 +65,21 @@ class Segmented:
 
     def by_files(self, log_dir: Path, start: int = 0, end: int = COUNT, **more: object) -> int:
         """How many offsets of a range the files alone give."""
-        given = self.options(log_dir, **more)
-        reader = SegmentReader(given, self.partition(given, start, end), start)
-        while (feed := reader.next_feed()) is not None:
-            from pybroker.core import Columns
+        return drained(self.reader(log_dir, start, end, **more)) - start
 
-            Columns(["offset"]).read(feed)
-            reader.go_on(feed.next_offset)
-        reader.close()
-        return reader.offset - start
+    def reader(self, log_dir: Path, start: int = 0, end: int = COUNT, **more: object) -> SegmentReader:
+        given = self.options(log_dir, **more)
+        return SegmentReader(given, self.partition(given, start, end), start)
+
+
+def drained(reader: SegmentReader) -> int:
+    """Where the files that it has listed end."""
+    while (feed := reader.next_feed()) is not None:
+        Columns(["offset"]).read(feed)
+        assert feed.position, "nothing was read, and nothing will be"
+        reader.go_on(feed.next_offset)
+    reader.close()
+    return reader.offset
 
 
 @pytest.fixture
@@ -148,3 +155,13 @@ def test_the_testing_kit_agrees(segmented: Segmented) -> None:
     with segmented.topics.connect() as connection:
         held = records.read(connection, segmented.topic, 0)
     assert [record.offset for record in held] == list(range(COUNT))
+
+
+def test_segments_that_compaction_makes_one(segmented: Segmented, copied: Path) -> None:
+    """While a task reads: where its list says that the first file ends it goes on in the next, which is gone."""
+    first, second = sorted((copied / segmented.home.name).glob("*.log"))[:2]
+    reader = segmented.reader(copied)
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    second.unlink()
+    assert drained(reader) == int(second.stem)
+    assert segmented.read(copied) == list(range(COUNT))

@@ -35,6 +35,11 @@ class Files:
             files.append((str(status.getPath().toString()), int(status.getLen())))
         return sorted(files)
 
+    def make(self, name: str) -> None:
+        """Make a directory and those above it, unless it is there. OSError if the file system says no."""
+        if not self._fs.mkdirs(self._path(name)):
+            raise OSError(f"{name} could not be made")
+
     def move(self, source: str, target: str) -> None:
         """Rename a file, making the directory that it goes to. OSError if the file system says no."""
         self._fs.mkdirs(self._path(target).getParent())

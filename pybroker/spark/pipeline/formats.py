@@ -43,6 +43,11 @@ def columns(job: Job) -> list[str]:
     """The columns that a table of this job has, without those it is partitioned by."""
     raw = ["kafka_key", "kafka_value"] if job.format == "raw" else []
     fields = [] if job.format == "raw" else [field.name for field in schema_of(job).fields]
+    taken = {f"kafka_{name}" for name in KAFKA} | {ERROR, _CORRUPT, _ROW}
+    for name in fields:  # Spark tells them apart by letters, not by their case
+        if name.lower() in taken:
+            raise KafkaError(INVALID_CONFIG, f"the schema has a column {name}, which is there twice or the table's own")
+        taken.add(name.lower())
     return [*fields, "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", *raw]
 
 
@@ -58,7 +63,8 @@ def schema_of(job: Job) -> "StructType":
     try:
         return cast("StructType", StructType.fromDDL(job.schema or ""))
     except Exception as error:  # Spark's parser raises several kinds, and some of the JVM
-        raise KafkaError(INVALID_CONFIG, f"the schema is no list of columns: {str(error).splitlines()[0]}") from error
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise KafkaError(INVALID_CONFIG, f"the schema is no list of columns: {why}") from error
 
 
 def _json(job: Job, renamed: "DataFrame") -> "DataFrame":

@@ -33,6 +33,14 @@ ID_SHOWN: Final = 8
 LOG_LEVEL: Final = "spark.log.level"
 
 
+class GivenUp(Exception):
+    """What a batch ends with that a stop interrupts. Spark looks for these words in the account of an exception, and
+    with a long one its search overflows the stack."""
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling java.lang.InterruptedException")
+
+
 class Pipeline:
     """The work of one job, batch by batch."""
 
@@ -40,6 +48,7 @@ class Pipeline:
         self.spark = spark
         self.job = job
         self.progress = progress
+        self.stopping = threading.Event()
         self.table = Table(spark, job.table)
         self._columns = formats.columns(job)
         self._run = ""
@@ -62,7 +71,15 @@ class Pipeline:
         return writer.start()
 
     def batch(self, records: "DataFrame", number: int) -> None:
-        """Add one batch, unless a run before this one has."""
+        """Add one batch, unless a run before this one has. GivenUp if it fails once the query is to stop."""
+        try:
+            self._add(records, number)
+        except Exception:
+            if self.stopping.is_set():
+                raise GivenUp from None
+            raise
+
+    def _add(self, records: "DataFrame", number: int) -> None:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -143,13 +160,15 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         find_spark()
         _look(job)
     held = session(job.name, job.master, job.conf) if spark is None else spark
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         if own and LOG_LEVEL not in job.conf:  # how it ends is told in a sentence, which Spark's account would hide
             held.sparkContext.setLogLevel("OFF")
-        query = Pipeline(held, job, progress).start()
-        with _stopping(query) as stopped:
+        pipeline = Pipeline(held, job, progress)
+        query = pipeline.start()
+        with _stopping(query, pipeline.stopping) as stopped:
             while query.isActive and not stopped.is_set():
                 progress.see(query.lastProgress)
                 stopped.wait(POLL_S)
@@ -157,8 +176,11 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
                 query.awaitTermination()
         progress.say()
         return progress.summary()
-    except PySparkException as error:
-        raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(str(error))) from error
+    except (PySparkException, Py4JJavaError) as error:
+        told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(told)) from error
+    except OSError as error:
+        raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
     finally:
         if own:
             held.stop()
@@ -174,9 +196,8 @@ def _look(job: Job) -> None:
 
 
 @contextmanager
-def _stopping(query: "StreamingQuery") -> Iterator[threading.Event]:
+def _stopping(query: "StreamingQuery", stopped: threading.Event) -> Iterator[threading.Event]:
     """SIGTERM and Ctrl-C set the event, and stop the query before the with ends."""
-    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return

@@ -46,7 +46,8 @@ class Table:
         self._state = f"{self.root}/{STATE}"
 
     def recover(self) -> None:
-        """Finish what was written down, and throw away what was only staged."""
+        """Finish what was written down, and throw away what was only staged. OSError where no table can be."""
+        self.files.make(self._state)
         for path, _ in self.files.walk(f"{self._state}/changes"):
             if path.endswith(".json"):
                 self._carry_out(path.rpartition("/")[2].removesuffix(".json"))
