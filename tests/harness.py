@@ -35,22 +35,30 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LIVE: list[Server] = []
 """The servers of this test process that are not closed, in the order of their start."""
+_given: set[int] = set()
+"""The ports that this test process was given."""
 
 
 def free_port() -> int:
-    """A port that is free, and that the kernel never picks by itself.
+    """A port that is free, that no other worker of these tests is given, and that the kernel never picks by itself.
 
+    A port may be taken between its choice and its use, or while a broker that was killed is down.
     Ports that it picks for `bind(0)` it also picks for a client's own end; a client that retries while its broker is
     down may then connect to itself, or keep the broker from binding again.
     """
     picked_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    worker, workers = (os.environ.get(name, "0") for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"))
+    step = max(1, int(workers))
     while True:
-        port = random.SystemRandom().randrange(10_000, picked_from)
+        port = random.SystemRandom().randrange(10_000 + int(worker.removeprefix("gw")), picked_from, step)
+        if port in _given:
+            continue
         with socket.socket() as s:
             try:
                 s.bind((HOST, port))
             except OSError:
                 continue
+            _given.add(port)
             return port
 
 
@@ -72,6 +80,10 @@ def cpu_s(pid: int) -> float:
 def die_with_parent() -> None:
     """Run in the child between fork and exec."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Ended(AssertionError):
+    """A process ended where it was waited for."""
 
 
 class Process:
@@ -116,9 +128,10 @@ class Process:
                         return found
                 seen = len(self.lines)
                 left = deadline - time.monotonic()
-                if self._ended or left <= 0:
-                    why = "it ended" if self._ended else f"{timeout_s} s passed"
-                    raise AssertionError(f"{why} without a line like {pattern!r}:\n{self.output()}")
+                if self._ended:
+                    raise Ended(f"it ended without a line like {pattern!r}:\n{self.output()}")
+                if left <= 0:
+                    raise AssertionError(f"{timeout_s} s passed without a line like {pattern!r}:\n{self.output()}")
                 self._more.wait(left)
 
     def output(self) -> str:
@@ -227,8 +240,10 @@ class Server:
             LIVE.remove(self)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The one directory of this partition, whichever log dir it lies in."""
-        found = [p for p in self.data_dir.rglob(f"{topic}-{partition}") if p.is_dir()]
+        """The one directory of this partition: in the data directory, or in a log dir of it. No deeper: what is looked
+        into may be gone by then, of a topic that is being deleted."""
+        name = f"{topic}-{partition}"
+        found = [p for pattern in (name, f"*/{name}") for p in self.data_dir.glob(pattern) if p.is_dir()]
         assert len(found) == 1, f"{topic}-{partition} in {self.data_dir}: {found}"
         return found[0]
 

@@ -94,7 +94,8 @@ class Bridge:
                     self._tell(adopted.caller, frame.decode())
                 forget(adopted)
             elif token in self._running and self._running[token][1]:
-                self._running[token][0].cancel()
+                # A turn later: what has not begun, both being told at one go, would not be closed in good order.
+                self._loop.call_soon(self._running[token][0].cancel)
 
     def _execute(self, key: int, token: int, frame: bytes) -> None:
         assert self._responder is not None

@@ -38,7 +38,7 @@ from pybroker.server.connection import Responder
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.handlers.fetch import Fetch
-from pybroker.server.listener import Limits, Listener, why_not
+from pybroker.server.listener import DESCRIPTORS_MIN, Limits, Listener, why_not
 from pybroker.server.pool import Pool
 from pybroker.server.table import Collaborators, fetch_of, handlers
 
@@ -360,6 +360,8 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
     `on_ready` is called once the broker serves. Raises StartError, OSError. The process may open as many files as the
     system lets it: an active segment takes one, and common soft limits are less than a thousand partitions need."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < DESCRIPTORS_MIN:
+        raise StartError(f"{most} open files are allowed (ulimit -n), and a broker needs {DESCRIPTORS_MIN} or more")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_run(config, on_ready))
 

@@ -24,6 +24,8 @@ ACCEPT_PAUSE_SECONDS = 0.5
 HOLDER_PATIENCE_SECONDS = 10.0
 DESCRIPTORS_KEPT = 128
 """File descriptors that stay for the logs when connections have taken the others."""
+DESCRIPTORS_MIN = 256
+"""What a broker has to be allowed in all, so that some are left for clients."""
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 

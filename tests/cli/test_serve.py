@@ -129,6 +129,14 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert done.code == 1 and done.sentence == f"could not listen on {HOST}:{port}: the port is in use"
 
 
+def test_too_few_open_files_are_allowed(tmp_path: Path) -> None:
+    """With what is left for clients none could be served: refused, with how many it takes."""
+    serve = f"ulimit -n 64; exec {sys.executable} -m pybroker serve --data-dir {tmp_path} --port 0"
+    done = subprocess.run(["bash", "-c", serve], capture_output=True, text=True, timeout=60)
+    sentence = "pybroker: 64 open files are allowed (ulimit -n), and a broker needs 256 or more\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+
+
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b"])
 def test_a_host_that_is_none(tmp_path: Path, name: str) -> None:
     """Of the listener and of the metrics: which it was, and 1."""
