@@ -16,7 +16,7 @@ from tests.harness import ROOT, Server
 
 PAGE = (ROOT / "docs/client.md").read_text()
 EXAMPLES = dict(re.findall(r"^## ([\w ]+)\n.*?^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-ORDER = ("Send", "Send columns", "Read", "Read columns", "Read a log directory", "With asyncio")
+ORDER = ("Send", "Send columns", "Read", "Read columns", "Read a log directory", "With asyncio", "Administer")
 
 
 TOPICS = ("orders", "readings", "events")
@@ -51,6 +51,8 @@ def test_the_examples_run(server: Server) -> None:
     assert rows.startswith("[{'offset': 0, 'key': b'ann', 'value': b'14'}, {'offset': 1, 'key': b'bob'")
     assert table.startswith("1 ['topic', 'partition', 'offset', 'timestamp'")
     assert said["With asyncio"].startswith("0\n[Record(topic='events'")
+    topics, start = said["Administer"].splitlines()
+    assert "'payments'" in topics and start == "{TopicPartition(topic='orders', partition=0): 1}"
 
 
 def test_the_table_of_settings() -> None:

@@ -105,12 +105,14 @@ class TopicsAdmin(AdminBase):
                 found[tp] = None if told.error is not None or told.offset < 0 else told.offset
         return found
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def delete_records(
+        self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, int]:
         """Cut off the records of each partition that lie before an offset (HIGH_WATERMARK: all of them); the offset
         that it begins with then. KafkaError(OFFSET_OUT_OF_RANGE) for one past the end: the others may be done."""
         leaders = {
             TopicPartition(topic.name, p.partition): p.leader
-            for topic in self.topics(sorted({partition.topic for partition in before}))
+            for topic in self.topics(sorted({name for name, _ in before}))
             for p in topic.partitions
         }
         by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
