@@ -233,8 +233,7 @@ class Sender:
         if error.code == errors.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue, batch)
             return
-        left = batch.attempts <= self._retries and time.monotonic() < batch.created_s + self._delivery_timeout_s
-        if error.retriable and left:
+        if error.retriable and batch.attempts <= self._retries:  # too old for that, it expires before it is sent
             queue.refusal = error
             self._again(queue, batch)
         else:

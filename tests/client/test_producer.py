@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import pybroker
 from pybroker import errors
+from pybroker.client.admin import Admin
 from pybroker.client.arrow import HEADERS
 from pybroker.client.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
@@ -95,6 +97,24 @@ def test_what_a_broker_refuses(target: Server, topic: str) -> None:
             refused.result(0)
         assert caught.value.code == errors.INVALID_RECORD and not caught.value.retriable and topic in str(caught.value)
         assert producer.send(topic, b"with a key", key=b"k").result(10).offset == 0
+
+
+def test_a_refusal_at_the_very_end_of_its_time(target: Server, topic: str) -> None:
+    """A record whose time ends between its last refusal and the next try is told as every one that was given up."""
+    gone = f"{topic}-gone"
+    settings = {"linger_ms": 500, "request_timeout_ms": 500, "delivery_timeout_ms": 1000}
+    with Producer(bootstrap_servers=target.bootstrap, **settings) as producer:
+        for name in (topic, gone):
+            create(target, name)
+            producer.partitions_for(name)
+        with Admin(target.bootstrap) as admin:
+            admin.delete_topic(gone)
+        producer.send(topic, b"", on_delivery=lambda _: time.sleep(1.1))  # both are in one answer, whose reader waits
+        refused = producer.send(gone, b"")
+        producer.flush(10)
+        error = refused.exception(0)
+    assert isinstance(error, KafkaError) and error.code == errors.REQUEST_TIMED_OUT
+    assert "not acknowledged within 1 s: UNKNOWN_TOPIC_" in error.message
 
 
 def test_partitions_that_are_not_there(target: Server, topic: str) -> None:

@@ -154,12 +154,12 @@ def test_a_full_disk(broker: BrokerHandle) -> None:
 def test_a_record_that_is_given_up_says_what_was_in_its_way(broker: BrokerHandle) -> None:
     """It was refused again and again for a reason that could have passed: the last refusal stands in the error."""
     broker.create_topic("t")
-    settings = {"delivery_timeout_ms": 600, "request_timeout_ms": 500, "linger_ms": 0}
+    settings = {"delivery_timeout_ms": 2000, "request_timeout_ms": 1500, "linger_ms": 0}
     with pybroker.Producer(bootstrap_servers=broker.bootstrap_servers, **settings) as producer:
         with broker.faults.full_disk():
             error = producer.send("t", b"x" * 200_000).exception(10)
         assert isinstance(error, KafkaError) and error.code == REQUEST_TIMED_OUT
-        assert "not acknowledged within 0.6 s: KAFKA_STORAGE_ERROR: t-0: " in error.message
+        assert "not acknowledged within 2 s: KAFKA_STORAGE_ERROR: t-0: " in error.message
         assert producer.send("t", b"y").result(10).offset == 0
 
 
