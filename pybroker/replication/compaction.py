@@ -96,10 +96,14 @@ class Compactor:
         started = time.monotonic()
         key, directory = found.replica.key, found.replica.directory
         assert directory is not None
+
+        def is_gone() -> bool:
+            return found.replica.gone
+
         try:
             if key not in directory.recorded[CLEANED]:
                 # Offsets have gaps from the first segment on that is put in place, whatever becomes of the round.
-                directory.record_cleaned(key, found.dirt.first_dirty)
+                directory.record_cleaned(key, found.dirt.first_dirty, is_gone)
             done = core.clean(
                 found.log,
                 first_dirty=found.dirt.first_dirty,
@@ -111,8 +115,8 @@ class Compactor:
                 compress=compress,
                 bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"], NO_LIMIT)),
             )
-            if done is not None and not found.replica.gone:
-                directory.record_cleaned(key, done.first_dirty)
+            if done is not None:
+                directory.record_cleaned(key, done.first_dirty, is_gone)
         except OSError as problem:  # a full disk: the next turn may find it otherwise
             event(log, logging.ERROR, "log not compacted", partition=key, reason=problem)
             return True

@@ -189,10 +189,11 @@ class LogDir:
             kept = {key: offset for key, offset in self.recorded[name].items() if key in offline}
             self._replace(name, kept | {key: offset for key, offset in told.items() if offset is not None})
 
-    def record_cleaned(self, key: TopicPartition, first_dirty: int) -> None:
-        """Write up to where a log is compacted. Raises OSError."""
+    def record_cleaned(self, key: TopicPartition, first_dirty: int, is_gone: Callable[[], bool]) -> None:
+        """Write up to where a log is compacted, unless it was deleted: nobody would forget it again. Raises OSError."""
         with self._recording[checkpoints.CLEANED]:
-            self._replace(checkpoints.CLEANED, self.recorded[checkpoints.CLEANED] | {key: first_dirty})
+            if not is_gone():
+                self._replace(checkpoints.CLEANED, self.recorded[checkpoints.CLEANED] | {key: first_dirty})
 
     def forget(self, keys: Set[TopicPartition]) -> None:
         """These partitions are gone: what is recorded of them is not to be taken for what is of the next ones of their
