@@ -198,7 +198,7 @@ cdef class Broker:
         store_i32(&self.context.no_cleaning, 1)
 
     def disarm(self) -> None:
-        """No failpoint fires any more."""
+        """No failpoint fires any more, and who sleeps in one wakes."""
         vfs_disarm(self.context.fs)
 
     def sync_times(self) -> dict:

@@ -127,8 +127,9 @@ cdef class Plane:
         cdef int i
         if self.state.registry == NULL:
             return
-        for i in range(self.count):
-            reactor_free(self.reactors[i])
+        with nogil:  # it waits for what its threads still ask of the disk
+            for i in range(self.count):
+                reactor_free(self.reactors[i])
         sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
         registry_free(self.state.registry)

@@ -78,6 +78,7 @@ cdef void vfs_disarm(vfs_t* fs) noexcept nogil:
     store_i32(&fs.armed, 0)
     for i in range(<int>POINTS):
         store_i32(&fs.points[i].action, ACT_NONE)
+        store_i64(&fs.points[i].value, 0)
 
 
 cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
@@ -97,6 +98,13 @@ cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
     return f
 
 
+cdef void doze(failpoint_t* f) noexcept nogil:
+    """Sleep for as long as it says, or until it is disarmed: a test then says when the disk is done."""
+    cdef int64_t until_ns = monotonic_ns() + load_i64(&f.value) * 1000000
+    while load_i64(&f.value) > 0 and monotonic_ns() < until_ns:
+        usleep(1000)
+
+
 cdef int act(failpoint_t* f) noexcept nogil:
     """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
     cdef int32_t action
@@ -106,7 +114,7 @@ cdef int act(failpoint_t* f) noexcept nogil:
     if action == ACT_KILL:
         kill(getpid(), SIGKILL)
     if action == ACT_SLEEP:
-        usleep(<unsigned int>(load_i64(&f.value) * 1000))
+        doze(f)
         return 0
     return -EIO if action == ACT_SHORT else -<int>load_i64(&f.value)
 
