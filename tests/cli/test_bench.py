@@ -1,10 +1,8 @@
 """`pybroker bench` against any broker: what is measured is told, and nothing is left behind."""
 
-import socket
-
 from pybroker.client.load import WORKLOADS
 from tests.cli.conftest import Command, run
-from tests.harness import Server
+from tests.harness import Server, free_port
 
 
 def test_every_workload(pybroker_: Command, target: Server) -> None:
@@ -37,7 +35,6 @@ def test_what_cannot_be_measured() -> None:
     """An unknown workload is told with those that are known; a broker that is not there in a sentence."""
     unknown = run("bench", "--only", "W1,X9")
     assert unknown.code == 2 and "X9" in unknown.err and "W1, W2" in unknown.err
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     gone = run("bench", "-b", f"127.0.0.1:{port}", "--timeout", 1)
     assert gone.code == 1 and str(port) in gone.sentence

@@ -13,12 +13,15 @@ from tests.cli.conftest import run
 from tests.cli.members import commit
 from tests.harness import ROOT, Server
 
+PATIENT = "from pybroker.cli import options; options.COMPLETION_S_MAX = 30; from pybroker.__main__ import main; main()"
+"""`pybroker` that waits for its broker longer than somebody who pressed a key would."""
+
 
 def completed(words: str, **environment: str) -> list[str]:
     """What the tab key offers after these words, the last of which is begun."""
     asked = {"_PYBROKER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     done = subprocess.run(
-        [sys.executable, "-m", "pybroker"],
+        [sys.executable, "-c", PATIENT],
         capture_output=True, text=True, env={**os.environ, **asked, **environment}, cwd=ROOT, timeout=60,
     )  # fmt: skip
     assert done.stderr == ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Done, run, run_process
-from tests.harness import HOST, ROOT, BrokerProcess, Process
+from tests.harness import HOST, ROOT, BrokerProcess, Process, free_port
 
 READY = re.compile(
     r"pybroker ready on (?P<host>\S+):(?P<port>\d+) "
@@ -55,6 +55,7 @@ def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
     ended = serving.end(signal.SIGTERM)
     assert (ended.code, ended.out) == (0, "")
 
+    port = free_port()  # the one that was picked may be somebody else's by now
     again = Serving("--data-dir", tmp_path / "data", "--port", port)
     assert (again.ready["port"], again.ready["topics"], again.ready["partitions"]) == (str(port), "2", "6")
     assert again.ready["cluster"] == serving.ready["cluster"]

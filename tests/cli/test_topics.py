@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.cli.conftest import Done, run, run_process
-from tests.harness import Server, until
+from tests.harness import Server, free_port, until
 
 Topics = Callable[..., Done]
 
@@ -130,8 +130,7 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
 
 def test_nobody_is_there() -> None:
     """As a process: one sentence with the address, and 1."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     done = run_process("topics", "list", "-b", address)
     assert done.code == 1 and done.sentence == f"could not reach {address}: connection refused"
 

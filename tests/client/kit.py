@@ -8,6 +8,7 @@ from typing import Any
 
 from pybroker.client.admin import Admin
 from pybroker.client.consumer import Consumer, Record
+from pybroker.client.network import Network
 from pybroker.client.producer import Producer
 from tests.harness import Server, until
 
@@ -31,6 +32,12 @@ def fill(
         ]
     for delivery in sent:
         delivery.result(0)
+
+
+def find_nobody(network: Network) -> None:
+    """Have a client look for its broker, and wait until it knows that nobody is there: only then can it say so."""
+    network.refresh_soon()
+    until("nobody was found", lambda: network.failure is not None)
 
 
 def consumer_of(server: Server, topic: str, partitions: int = 1, **settings: Any) -> Consumer:

@@ -90,10 +90,10 @@ def fake() -> Iterator[Callable[..., tuple[FakeBroker, Admin]]]:
     """Start a fake broker with these answers; it, and an Admin that asks it."""
     started: list[tuple[FakeBroker, Admin]] = []
 
-    def start(answers: Answers, timeout_s: float = 30.0, **versions: int) -> tuple[FakeBroker, Admin]:
+    def start(answers: Answers, **versions: int) -> tuple[FakeBroker, Admin]:
         broker = FakeBroker(answers, versions)
         broker._answers.setdefault("FindCoordinator", broker.coordinator)
-        started.append((broker, Admin(f"127.0.0.1:{broker.port}", timeout_s=timeout_s)))
+        started.append((broker, Admin(f"127.0.0.1:{broker.port}")))
         return started[-1]
 
     yield start
@@ -187,7 +187,8 @@ def test_a_coordinator_that_never_comes(fake: Callable[..., tuple[FakeBroker, Ad
             ]
         )
 
-    _, admin = fake({"FindCoordinator": nobody}, timeout_s=0.3)
+    _, admin = fake({"FindCoordinator": nobody})
+    admin.timeout_s = 0.3  # of all tries together; an answer may take as long as ever
     for ask in (
         lambda: admin.describe_groups(["g"]),
         lambda: admin.alter_group_offsets("g", {TopicPartition("t", 0): Committed(1)}),

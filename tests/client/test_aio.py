@@ -11,7 +11,7 @@ from pybroker.client.aio import AsyncConsumer, AsyncProducer
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from tests.client.kit import WAIT_S, create
+from tests.client.kit import WAIT_S, create, find_nobody
 from tests.harness import Server
 
 
@@ -101,6 +101,7 @@ async def test_a_cancelled_poll_loses_nothing(shared_broker: Server, topic: str)
 async def test_what_is_refused() -> None:
     """Errors are those of the clients that wait by themselves."""
     async with AsyncProducer(bootstrap_servers="127.0.0.1:1", max_block_ms=200) as producer:
+        find_nobody(producer.producer._network)
         with pytest.raises(KafkaError, match="no metadata of topic 't'") as caught:
             await producer.send("t", b"")
         assert caught.value.code == errors.NETWORK_EXCEPTION

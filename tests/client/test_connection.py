@@ -14,6 +14,7 @@ from pybroker.client.metadata import Cluster, parse_bootstrap
 from pybroker.errors import KafkaError
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
+from tests.harness import free_port
 
 Answer = Callable[[codec.RequestHeader, bytes], bytes | None]
 """What a fake broker does with a request frame: the bytes that it sends, None to close the connection."""
@@ -68,7 +69,7 @@ def fake_broker() -> Iterator[Callable[[Answer], int]]:
         thread.join(5)
 
 
-def fails(port: int, timeout_s: float = 2.0) -> KafkaError:
+def fails(port: int, timeout_s: float = 20.0) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
         Connection("127.0.0.1", port, timeout_s=timeout_s)
     assert f"127.0.0.1:{port}" in caught.value.message
@@ -115,9 +116,7 @@ def test_an_older_broker_tells_its_versions_in_two_steps(fake_broker: Callable[[
 
 def test_nobody_listens() -> None:
     """The sentence says where, and what the system said."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error = fails(port)
+    error = fails(free_port())
     assert error.code == errors.NETWORK_EXCEPTION and "connection refused" in error.message
 
 
@@ -202,8 +201,7 @@ def test_a_request_that_cannot_be_written(fake_broker: Callable[[Answer], int]) 
 
 def test_the_next_bootstrap_address_is_tried(fake_broker: Callable[[Answer], int]) -> None:
     """One dead address of several does no harm; if all are dead, the last one's failure is told."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        dead = listener.getsockname()[1]
+    dead = free_port()
     alive = fake_broker(lambda header, request: versions(header, {}))
     with Cluster(f"127.0.0.1:{dead},127.0.0.1:{alive}") as cluster:
         assert cluster.any().port == alive

@@ -16,7 +16,7 @@ from pybroker.client.network import View
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from tests.client.kit import consumer_of, create, fill, read
+from tests.client.kit import consumer_of, create, fill, find_nobody, read
 from tests.harness import Server, until
 
 
@@ -157,6 +157,7 @@ def test_nobody_is_there() -> None:
     """poll() is patient, as brokers come back; calls that need an answer say who could not be reached."""
     with Consumer(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=300) as consumer:
         consumer.assign([("t", 0)])
+        find_nobody(consumer._network)
         assert consumer.poll(50) == []
         with pytest.raises(KafkaError, match=r"could not be had in time: could not reach 127\.0\.0\.1:1"):
             consumer.end_offsets([("t", 0)])

@@ -58,7 +58,7 @@ def test_the_range_of_offsets(client: Client, filled: str) -> None:
     with client.consumer(filled, {0: 1000}, max_wait_ms=100) as consumer:
         assert consumer.poll(0.3) == []
     with client.consumer(filled, {0: 1001}, max_wait_ms=100) as consumer, pytest.raises(Refused) as refused:
-        take(consumer, 1, timeout_s=5)
+        take(consumer, 1)
     if client.name != "confluent-kafka":  # librdkafka has a local code for it
         assert refused.value.code == OFFSET_OUT_OF_RANGE
     with client.consumer(filled, {0: 1001}, out_of_range="earliest", max_wait_ms=100) as consumer:
@@ -93,10 +93,10 @@ def test_all_partitions_by_one_consumer(client: Client, topic: str) -> None:
 
 
 def test_a_waiting_consumer_is_woken_by_the_append(client: Client, topic: str) -> None:
-    """With a wait of 3 s a record is there within milliseconds: the append answers the parked fetch."""
+    """With a wait of 6 s a record is there within milliseconds: the append answers the parked fetch."""
     client.create_topic(topic)
     took_s = []
-    with client.consumer(topic, {0: 0}, max_wait_ms=3_000) as consumer, client.producer(linger_ms=0) as producer:
+    with client.consumer(topic, {0: 0}, max_wait_ms=6_000) as consumer, client.producer(linger_ms=0) as producer:
         for i in range(20):
             assert consumer.poll(0.05) == []  # the fetch is parked by now
             started = time.monotonic()
@@ -106,5 +106,5 @@ def test_a_waiting_consumer_is_woken_by_the_append(client: Client, topic: str) -
             took_s.append(time.monotonic() - started)
             assert (record.offset, record.value) == (i, b"%d" % i)
     print(f"{client.name}: send to receipt ms", [round(s * 1000, 1) for s in took_s])
-    assert max(took_s) < 2.0, "answered by its time-out, not by the append"
+    assert max(took_s) < 5.0, "answered by its time-out, not by the append"
     assert statistics.median(took_s) < 0.1

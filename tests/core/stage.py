@@ -16,6 +16,8 @@ from pybroker.protocol import messages as m
 PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
 FRAME_MAX = 1 << 20
+STUCK_MS = 60_000
+"""How long a file call sleeps that is over when the test says so, by `disarm()`."""
 
 
 def batch(*values: bytes, **how: Any) -> bytes:
@@ -132,5 +134,6 @@ class Stage:
     def close(self) -> None:
         for client in self.clients:
             client.sock.close()
+        self.broker.disarm()
         self.plane.stop()
         self.broker.close()

@@ -57,9 +57,9 @@ def test_a_closed_loop_keeps_its_depth_and_counts_what_is_answered() -> None:
         g = load(s, depth=5, partitions=(3, 1, 2), batch_records=10, batch_bytes=1000)
         g.run(0.2)
         tally = g.tally
-    assert tally["requests"] == len(seen) > 5 and tally["errors"] == 0
+    assert tally["requests"] == len(seen) >= 5 and tally["errors"] == 0
     assert tally["records"] == 10 * len(seen) and tally["bytes"] == 1000 * len(seen)
-    assert [struct.unpack_from(">i", frame, INDEX_AT)[0] for frame in seen[:6]] == [3, 1, 2, 3, 1, 2]
+    assert [struct.unpack_from(">i", frame, INDEX_AT)[0] for frame in seen[:6]] == [3, 1, 2, 3, 1, 2][: len(seen)]
     assert 0 < g.percentile_ns(50) <= g.percentile_ns(99) <= g.percentile_ns(100) < 5e9
     assert 0.2e9 <= tally["elapsed_ns"] < 5e9
 
@@ -82,9 +82,9 @@ def test_an_open_loop_times_from_when_a_request_was_due() -> None:
         return OK
 
     with peer(answer) as (s, _):
-        g = load(s)
-        g.run(1.0, rate=100)
-        assert g.tally["requests"] >= 90
+        g = load(s, batch_bytes=1)
+        g.run(30, rate=100, bytes_max=100)
+        assert g.tally["requests"] == 100
     assert g.percentile_ns(100) >= stall_s * 1e9
     assert g.percentile_ns(85) >= stall_s * 1e9 / 4  # thirty were due while it slept: every third waits for long
 
@@ -136,13 +136,15 @@ def test_reading_goes_on_behind_what_was_read() -> None:
     def answer(_: int, frame: bytes) -> bytes:
         (offset,) = struct.unpack_from(">q", frame, 8)
         asked.append(offset)
+        if len(asked) == 6:
+            g.stop()
         records = {0: first + second[:-1], 3: second}.get(offset, b"")
         return size(b"corr\0\0" + size(records))
 
     with peer(answer) as (s, _):
         frame = struct.pack(">i", 16) + bytes(16)
         g = Load([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
-        g.run(0.1)
+        g.run(30)
     assert asked[:6] == [0, 3, 5, 0, 3, 5]
     rounds, rest = divmod(len(asked), 3)
     assert g.tally["records"] == 5 * rounds + (0, 3, 5)[rest]

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,13 @@ def test_a_long_poll_is_woken_by_an_append_of_python(stage: Stage) -> None:
 
 
 def test_a_long_poll_ends_at_its_deadline(stage: Stage) -> None:
-    """Nothing comes: the answer is empty, and not late."""
+    """Nothing comes: the answer is empty, not early, and the turn that waits for more ends in time for it."""
     reader = Client(stage)
+    began = time.monotonic()
     reader.fetch(0, max_wait_ms=30)
-    stage.step()
-    assert reader.quiet()
-    stage.plane.step(0, 1000)
+    while reader.quiet():
+        stage.plane.step(0, 60_000)
+    assert time.monotonic() - began >= 0.029  # the plane's clock is cut to whole milliseconds
     part = reader.receive(FETCH, 12)[1].responses[0].partitions[0]
     assert (part.error_code, len(part.records)) == (0, 0)
 
@@ -411,17 +413,16 @@ import socket, struct, sys, time
 port, frame = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
 s = socket.create_connection(("127.0.0.1", port)); s.settimeout(10)
 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-worst, end = 0.0, time.monotonic() + 1.6
+end = time.monotonic() + 1.6
 print("go", flush=True)
 while time.monotonic() < end:
-    t = time.monotonic(); s.sendall(frame); n = struct.unpack(">i", s.recv(4, socket.MSG_WAITALL))[0]
-    s.recv(n, socket.MSG_WAITALL); worst = max(worst, time.monotonic() - t); time.sleep(0.002)
-print(worst)
+    s.sendall(frame); n = struct.unpack(">i", s.recv(4, socket.MSG_WAITALL))[0]
+    s.recv(n, socket.MSG_WAITALL); time.sleep(0.002)
 """
 
 
 def test_a_held_gil_delays_no_produce(tmp_path: Path) -> None:
-    """Python stands still for a second; a producer in another process notices nothing of it."""
+    """Python stands still for a second; a producer in another process is answered again and again meanwhile."""
     stage = Stage(tmp_path)
     kind = m.ProduceRequest.TopicData
     topics = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(b"v"))])]
@@ -435,10 +436,11 @@ def test_a_held_gil_delays_no_produce(tmp_path: Path) -> None:
             sock.setblocking(False)
             stage.plane.adopt(sock.detach())
             assert producer.stdout is not None and producer.stdout.readline() == "go\n"
+            before = stage.log.log_end_offset
             ctypes.PyDLL(None).usleep(1_000_000)  # PyDLL keeps the GIL
-            worst = float(producer.stdout.readline())
+            answered = stage.log.log_end_offset - before
     stage.close()
-    assert worst < 0.5
+    assert answered > 20, "of some hundreds that a second has time for"
 
 
 def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:

@@ -33,10 +33,11 @@ TOLD = (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Stress:
-    """Runs workers until time is up or one of them fails."""
+    """Runs workers until time is up, each of them once at least, or one of them fails."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
-        self.until = time.monotonic() + seconds
+        self.seconds = seconds
+        self.until = 0.0
         self.failures: list[BaseException] = []
         self.threads: list[threading.Thread] = []
         self.rounds: dict[str, int] = {}
@@ -48,9 +49,11 @@ class Stress:
 
         def run() -> None:
             try:
-                while time.monotonic() < self.until and not self.failures:
+                while not self.failures:
                     work(chance)
                     self.rounds[name] = self.rounds.get(name, 0) + 1
+                    if time.monotonic() >= self.until:
+                        return
                     time.sleep(pause * chance.random())
             except BaseException as e:
                 self.failures.append(e)
@@ -58,6 +61,7 @@ class Stress:
         self.threads.append(threading.Thread(target=run, name=name))
 
     def run(self) -> None:
+        self.until = time.monotonic() + self.seconds
         for thread in self.threads:
             thread.start()
         for thread in self.threads:

@@ -18,6 +18,7 @@ from tests.core.logs import (
     code_of,
     read_all,
 )
+from tests.core.stage import STUCK_MS
 
 
 def test_a_cut_inside_a_batch_takes_the_whole_batch(tmp_path: Path) -> None:
@@ -172,13 +173,14 @@ def test_a_name_is_taken_until_its_directory_is_gone(tmp_path: Path) -> None:
     old = home.open()
     broker = home.broker
     assert broker is not None
-    broker.arm("partition.rename", "sleep", 200)
+    broker.arm("partition.rename", "sleep", STUCK_MS)
     deleting = threading.Thread(target=broker.delete, args=(old,))
     deleting.start()
     while broker.get("t", 0) is not None:
         time.sleep(0.001)
     assert broker.partitions() == []
     assert code_of(home.open_in, broker) == KAFKA_STORAGE_ERROR
+    broker.disarm()
     deleting.join()
     assert home.open_in(broker).append(batch(), now_ms=NOW).base_offset == 0
     assert home.reopen(clean=False).log_end_offset == 1

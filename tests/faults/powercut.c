@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static const char *durable;
-static atomic_long made_so_far;
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* an older look never takes the place of a newer */
 
 /* An inode's number may be another's once it is gone, its number and birth are not. */
 static int identify(int fd, const char *name, char *out, size_t n, int *is_dir) {
@@ -56,18 +56,27 @@ static int list_names(int fd, FILE *to) {
 }
 
 /* Look first, sync then, and only keep what was looked at once the sync succeeded. */
-static int synced(int fd, int (*sync)(int)) {
-  char id[64], kept[4096], made[4160];
-  int is_dir, status, error;
-  if (!durable || identify(fd, "", id, sizeof id, &is_dir)) return sync(fd);
+static int look_and_sync(int fd, int (*sync)(int), const char *id, int is_dir) {
+  char kept[4096], made[4160];
+  int status, error;
   snprintf(kept, sizeof kept, "%s/%s", durable, id);
-  snprintf(made, sizeof made, "%s.%ld", kept, atomic_fetch_add(&made_so_far, 1));
+  snprintf(made, sizeof made, "%s.made", kept);
   FILE *to = fopen(made, "we");
   if (!to || (is_dir ? list_names(fd, to) : copy_content(fd, to)) || fclose(to)) abort();
   status = sync(fd);
   error = errno;
   if (status ? unlink(made) : rename(made, kept)) abort();
   errno = error;
+  return status;
+}
+
+static int synced(int fd, int (*sync)(int)) {
+  char id[64];
+  int is_dir, status;
+  if (!durable || identify(fd, "", id, sizeof id, &is_dir)) return sync(fd);
+  pthread_mutex_lock(&one_at_a_time);
+  status = look_and_sync(fd, sync, id, is_dir);
+  pthread_mutex_unlock(&one_at_a_time);
   return status;
 }
 

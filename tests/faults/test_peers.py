@@ -140,10 +140,12 @@ def test_ten_thousand_idle_connections(start_broker: Start, descriptors: int, to
 def test_idle_connections_are_closed_in_the_end(start_broker: Start, topic: str) -> None:
     """connections.max.idle.ms: a silent client and one that stopped in the middle are closed, a parked fetch is not."""
     broker = start_broker(sets={"connections.max.idle.ms": 1000})
-    with Wire(broker.port) as silent, Wire(broker.port) as stopped, Wire(broker.port) as waiting:
-        assert waiting.create_topic(topic) == 0
+    with Wire(broker.port) as w:
+        assert w.create_topic(topic) == 0
+    with Wire(broker.port) as silent, Wire(broker.port) as stopped:
         stopped.send(stopped.produce_frame(topic, batch([b"x"]))[:20])
-        assert waiting.fetch(topic, 0, max_wait_ms=3_000).error == 0  # three idle times
+        with Wire(broker.port) as waiting:
+            assert waiting.fetch(topic, 0, max_wait_ms=3_000).error == 0  # three idle times
         assert silent.is_closed()
         assert stopped.is_closed()
 

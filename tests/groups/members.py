@@ -149,7 +149,7 @@ async def stable(*members: Member) -> None:
     assert [(a.error_code, bytes(a.assignment)) for a in answers] == [(0, s) for s in shares.values()]
 
 
-async def until(what: str, probe: Any, timeout_s: float = 5.0) -> None:
+async def until(what: str, probe: Any, timeout_s: float = 30.0) -> None:
     """Return when the coroutine that `probe` makes has a true answer."""
     async with asyncio.timeout(timeout_s):
         while not await probe():

@@ -92,6 +92,7 @@ class ApacheKafka(Server):
         "transaction.state.log.min.isr": 1,
         "log.cleaner.dedupe.buffer.size": 8 << 20,
         "controlled.shutdown.enable": "false",
+        "log.initial.task.delay.ms": 86_400_000,  # else retention takes, after 30 s, what tests wrote with old times
         "num.network.threads": 2,
         "num.io.threads": 2,
     }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import resource
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
-from tests.harness import BrokerProcess, Ended
+from tests.harness import BrokerProcess, Ended, until
 from tests.wire import Wire, batch
 
 INTERVALS = {
@@ -24,10 +23,10 @@ Start = Callable[..., BrokerProcess]
 
 def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -> None:
     """SIGTERM while a topic is being made on a slow disk: the client is answered, and the topic is there afterwards."""
-    broker = start_broker(failpoints="partition.create=sleep:1500")
+    broker = start_broker(failpoints="partition.create=sleep:3000:1")
     with Wire(broker.port) as wire, ThreadPoolExecutor(1) as client:
-        created = client.submit(wire.create_topic, topic)
-        time.sleep(0.5)
+        created = client.submit(wire.create_topic, topic, 2)
+        until("the first partition is there", lambda: list(broker.data_dir.rglob(f"{topic}-0")))
         assert broker.process is not None and not created.done()
         broker.process.signal(signal.SIGTERM)
         assert created.result(10) == 0
@@ -62,11 +61,11 @@ def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -
         wire.create_topic(topic)
         assert wire.produce(topic, batch([b"before"])).error == 0
     broker.stop()
-    broker.failpoints = "partition.create=sleep:3000"
+    broker.failpoints = "partition.create=sleep:3000:1"
     broker.restart()
     with Wire(broker.port) as wire, ThreadPoolExecutor(1) as client:
-        created = client.submit(wire.create_topic, topic + "-slow")
-        time.sleep(0.5)
+        created = client.submit(wire.create_topic, topic + "-slow", 2)
+        until("the first partition is there", lambda: list(broker.data_dir.rglob(f"{topic}-slow-0")))
         assert broker.process is not None and not created.done()
         broker.process.signal(signal.SIGTERM)
         broker.process.wait_line("stopping", 60)

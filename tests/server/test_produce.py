@@ -246,16 +246,15 @@ async def test_a_decompression_bomb_is_refused_while_others_are_served(live: Liv
     records = batch(b"v", attributes=codec, compress=lambda _: payload)
     other = await live.connect()
     wire.send("Produce", 9, acks=1, timeout_ms=1000, topic_data=produce_data("bomb", {0: records}))
-    slowest = 0.0
-    for _ in range(20):
-        started = time.monotonic()
+    refusal = asyncio.create_task(wire.receive("Produce", 9))
+    answered = 0
+    while not refusal.done():
         await other.call("ApiVersions", 2)
-        slowest = max(slowest, time.monotonic() - started)
-        await asyncio.sleep(0.005)
-    _, response = await wire.receive("Produce", 9)
+        answered += 1
+    _, response = await refusal
     [answer] = response.responses[0].partition_responses
     assert answer.error_code in (errors.MESSAGE_TOO_LARGE, errors.CORRUPT_MESSAGE)
-    assert slowest < 0.5
+    assert answered > 5  # a loop that decompresses itself answers one before it, and one behind it
 
 
 async def test_garbage_behind_a_codec_is_corrupt(wire: Wire) -> None:

@@ -21,9 +21,10 @@ from tests.harness import BrokerProcess, Process, until
 from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("pipeline")]  # Spark in processes of their own
+# Spark in processes of their own, each of which has SLOW_S, and may need half of it on a busy machine.
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(500)]
 
-SLOW_S = 90.0
+SLOW_S = 150.0
 SMALL = (
     "--master",
     "local[1]",
@@ -49,7 +50,8 @@ def start(topics: Topics, topic: str, table: Path, *options: str) -> Process:
 
 
 def ids(table: Path) -> list[int]:
-    """What is in the table at one moment: where a file goes while it is looked at, another has its rows by then."""
+    """What is in the table at one moment: where a file goes while it is looked at, another has its rows by then. For a
+    moment both are there, and their rows twice."""
     while True:
         files: list[Path] = []
         for directory, below, names in os.walk(table):
@@ -73,7 +75,6 @@ def told(process: Process) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_path: Path) -> None:
     """kill -9 between two batches, or in one; the next run goes on, and ends cleanly on SIGTERM with all of it in the
     table once and nothing half done."""
@@ -86,7 +87,7 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     first.kill()
     numbers(topics, topic, 100, 120)
     second = start(topics, topic, table, "--every", "0", "--compact-files", "2")
-    until("all of it is in the table", lambda: len(ids(table)) >= 120 or not second.running, SLOW_S)
+    until("all of it is in the table", lambda: len(set(ids(table))) >= 120 or not second.running, SLOW_S)
     assert second.running, second.output()
     second.signal(signal.SIGTERM)
     assert second.wait(SLOW_S) == 0, second.output()
@@ -95,7 +96,6 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     assert any("records/s, " in line for line in second.lines), second.output()
 
 
-@pytest.mark.timeout(200)
 def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path) -> None:
     """SIGTERM gives it up without an account of how it ended; nothing of it is in the table, all of it in the next."""
     table = tmp_path / "table"

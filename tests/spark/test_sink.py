@@ -214,12 +214,14 @@ def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: st
     servers = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": sink}
     writer = limited.writeStream.format("pybroker").options(**servers).option("checkpointLocation", checkpoint)
     query = writer.start()
+    struck: set[int] = set()
 
     def killed() -> bool:
         """Whether the query has ended of it; a process that was idle when it died is none that Spark misses."""
         for pid in workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+                struck.add(pid)
         return query.exception() is not None
 
     try:
@@ -227,5 +229,7 @@ def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: st
         until("the query ends", killed, PATIENCE_S)
     finally:
         query.stop()
+    # A process that was idle, was killed and has not ended yet is taken by Spark for one that lives.
+    until("the killed ones are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in struck), PATIENCE_S)
     run(topics, source, sink, checkpoint)
     assert {int(r.value or b"") for r in topics.held(sink)} == set(range(500))

@@ -36,10 +36,12 @@ def live(mode: Mode) -> Round:
 def test_the_first_record_is_acknowledged_soon(mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
     """The median of twenty brokers is printed beside what is promised, which is for a machine at rest.
 
-    Held to it on any machine are the quickest of them, and the work of the processors, to which no other test adds."""
+    Held to it on any machine are the work of the processors, to which no other test adds, and the quickest of them, by
+    so much later as there is more to do than there are processors."""
     first, *rounds = [live(mode) for _ in range(ROUNDS + 1)]
     acknowledged, gone, worked = (statistics.median(times) for times in zip(*rounds, strict=True))
     quickest, slowest = min(rounds).acknowledged, max(rounds).acknowledged
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     with capsys.disabled():
         print(
             f"\n  {mode}: first acknowledged record after {acknowledged:.0f} ms, median of {ROUNDS} brokers "
@@ -47,5 +49,5 @@ def test_the_first_record_is_acknowledged_soon(mode: Mode, capsys: pytest.Captur
             f"{PROMISED_MS[mode]}; {worked:.0f} ms of processors' work; gone {gone:.0f} ms later; "
             f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
         )
-    assert quickest < PROMISED_MS[mode]
+    assert quickest < PROMISED_MS[mode] * crowd
     assert worked < PROMISED_MS[mode]
