@@ -74,7 +74,10 @@ cdef inline object _plain(object content, str what):
 cdef list _pairs(object headers, entry_t* e):
     """Headers as pairs of bytes, measured. Keys that were no UTF-8 when they were read survive: surrogateescape."""
     cdef list pairs = []
-    for name, content in headers:
+    for pair in headers:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # of a dict they would be letters of its keys
+            raise TypeError(f"a record's header is a pair of a key and a value, not {pair!r}")
+        name, content = pair
         key = (<str?>name).encode("utf-8", "surrogateescape")
         if content is not None and type(content) is not bytes:
             content = _plain(content, "header")

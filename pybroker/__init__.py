@@ -40,6 +40,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for: the command line starts without the client."""
     if name not in _HOMES:

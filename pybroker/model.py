@@ -1,7 +1,7 @@
 """Small values that several rooms share."""
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Z][A-Z0-9_]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
@@ -14,6 +14,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+    @classmethod
+    def of(cls, pair: object) -> "TopicPartition":
+        """A topic's name and a number as the one of them; TypeError if they are none."""
+        match pair:
+            case (str(topic), SupportsIndex() as partition):
+                return cls(topic, partition.__index__())
+        raise TypeError(f"a partition is a topic and a number, like ('orders', 0), not {pair!r}")
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

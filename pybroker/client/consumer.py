@@ -141,9 +141,9 @@ class Consumer:
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions, and no others: from where this consumer stood in them, or the group, or else by
         auto_offset_reset."""
+        wanted = [TopicPartition.of(tp) for tp in partitions]
         if self._group is not None:
             self._group.leave("the consumer was assigned partitions", self._deadline(None))
-        wanted = [TopicPartition(*tp) for tp in partitions]
         self._positions.assign(wanted)
         self._network.want({tp.topic for tp in wanted})
         self._begin()
@@ -228,14 +228,14 @@ class Consumer:
         return self._offsets(partitions, LATEST, timeout_ms)
 
     def _offsets(self, partitions: Iterable[Partition], at: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
-        found = self._lookups.offsets({TopicPartition(*tp): at for tp in partitions}, self._deadline(timeout_ms))
+        found = self._lookups.offsets({TopicPartition.of(tp): at for tp in partitions}, self._deadline(timeout_ms))
         return {tp: one.offset for tp, one in found.items()}
 
     def offsets_for_times(
         self, times_ms: Mapping[Partition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition that is not older than its time; None where there is none."""
-        asked = {TopicPartition(*tp): at for tp, at in times_ms.items()}
+        asked = {TopicPartition.of(tp): at for tp, at in times_ms.items()}
         if any(at < 0 for at in asked.values()):
             raise ValueError("a time in milliseconds is not negative")
         found = self._lookups.offsets(asked, self._deadline(timeout_ms))
@@ -275,7 +275,7 @@ class Consumer:
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group committed for these partitions, None where nothing."""
-        commits, wanted = self._need_group(), [TopicPartition(*tp) for tp in partitions]
+        commits, wanted = self._need_group(), [TopicPartition.of(tp) for tp in partitions]
         what = "the committed offsets could not be had"
         found = self._network.retried(lambda: commits.find(wanted), what, self._deadline(timeout_ms))
         return {tp: found.get(tp) for tp in wanted}
@@ -292,7 +292,7 @@ class Consumer:
         if offsets is None:
             return self._need_group().consumed()
         return {
-            TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+            TopicPartition.of(tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
             for tp, at in offsets.items()
         }
 

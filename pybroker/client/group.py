@@ -108,12 +108,12 @@ class Group:
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, topics: Iterable[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None
+        self, topics: Collection[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None
     ) -> None:
+        self._network.want(topics)
         self._explicit, self._pattern = frozenset(topics), pattern
         self._listener = listener or RebalanceListener()
         self._network.want_pattern(pattern)
-        self._network.want(self._explicit)
         self._view_version = -1
         self._polled_s = time.monotonic()
         if self.stage is Stage.IDLE:

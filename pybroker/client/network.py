@@ -7,7 +7,7 @@ is known is a `View`, replaced as a whole, so that any thread may read it.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -127,8 +127,11 @@ class Network:
         why = f": {self.failure.message}" if self.failure else ""
         return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} in time{why}")
 
-    def want(self, topics: Iterable[str]) -> None:
-        """Keep the metadata of these topics too, and ask for what is missing."""
+    def want(self, topics: Collection[str]) -> None:
+        """Keep the metadata of these topics too, and ask for what is missing. TypeError for what is no name."""
+        for topic in topics:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic's name is a str, not {type(topic).__name__}")
         new = set(topics) - self._wanted
         if new:
             self._wanted = self._wanted | new  # a new one: the loop may be reading the old one

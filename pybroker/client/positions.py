@@ -107,9 +107,10 @@ class Positions:
 
     def get(self, tp: tuple[str, int]) -> Place:
         """KeyError-like ValueError in a sentence where it is not assigned."""
-        place = self.places.get(TopicPartition(*tp))
+        wanted = TopicPartition.of(tp)
+        place = self.places.get(wanted)
         if place is None:
-            raise ValueError(f"partition {TopicPartition(*tp)} is not assigned to this consumer")
+            raise ValueError(f"partition {wanted} is not assigned to this consumer")
         return place
 
     def holds(self, place: Place) -> bool:

@@ -84,6 +84,9 @@ def header_column(headers: Any) -> HeaderColumn:
     rows = [list(row or ()) for row in headers]
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     flat = [pair for row in rows for pair in row]
+    for pair in flat:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:  # of a dict they would be letters of its keys
+            raise TypeError(f"a record's header is a pair of a key and a value, not {pair!r}")
     return HeaderColumn(ends.data, byte_column([key for key, _ in flat]), byte_column([value for _, value in flat]))
 
 

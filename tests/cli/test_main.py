@@ -81,6 +81,17 @@ def test_failures_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
         run("version", "--json")
 
 
+def test_the_nearest_command_is_named() -> None:
+    """Of the commands and of theirs; a word like none of them is told alone."""
+    for words, sentence in (
+        (["topic", "list"], "No such command 'topic'. Did you mean 'topics'?"),
+        (["topics", "lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["xyz"], "No such command 'xyz'."),
+    ):
+        done = run(*words)
+        assert done.code == 2 and done.err.endswith(f"Error: {sentence}\n")
+
+
 def test_a_command_pays_only_for_itself() -> None:
     """serve needs no tables and no client, version needs neither broker nor core."""
     heavy = ("rich", "confluent_kafka", "kafka", "numpy", "pybroker.client", "pybroker.cli.topics", "javaproperties")

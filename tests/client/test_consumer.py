@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
@@ -151,6 +152,23 @@ def test_settings_that_cannot_be(settings: dict[str, object], sentence: str) -> 
     where = {} if not settings else {"bootstrap_servers": "127.0.0.1:1"}
     with pytest.raises(ConfigError, match=sentence):
         Consumer(**where, **settings)
+
+
+@pytest.mark.parametrize("pair", ["t", "ab", ("t", "0"), ("t",), (0, "t"), 7, ("t", 0, 1), ("t", 0.5)])
+def test_what_is_no_partition(shared_broker: Server, topic: str, pair: Any) -> None:
+    """It is refused where it is given, with what one looks like; what was assigned before stays."""
+    create(shared_broker, topic)
+    fill(shared_broker, topic, 0, [b"v"])
+    with consumer_of(shared_broker, topic) as consumer:
+        for call in (
+            lambda: consumer.assign([pair]),
+            lambda: consumer.seek(pair, 0),
+            lambda: consumer.end_offsets([pair]),
+            lambda: consumer.offsets_for_times({pair: 0}),
+        ):
+            with pytest.raises(TypeError, match=r"a partition is a topic and a number, like \('orders', 0\), not "):
+                call()
+        assert [record.value for record in read(consumer, 1)] == [b"v"]
 
 
 def test_nobody_is_there() -> None:

@@ -146,6 +146,28 @@ def test_records_that_are_too_large(shared_broker: Server, topic: str) -> None:
             producer.send(topic, 7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("headers", [{"ab": b"1"}, ["ab"], [("a", b"1", b"2")], [7]])
+def test_headers_that_are_no_pairs(shared_broker: Server, topic: str, headers: Any) -> None:
+    """They are refused: the two letters of a dict's key must not become a header of their own."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        with pytest.raises(TypeError, match="header is a pair of a key and a value, not "):
+            producer.send(topic, b"", headers=headers)
+        with pytest.raises(TypeError, match="header is a pair of a key and a value, not "):
+            producer.send_columns(topic, [b""], headers=[headers])
+        assert producer.send(topic, b"", headers=[["ab", b"1"]]).result(10).offset == 0  # type: ignore[list-item]
+
+
+def test_a_topic_whose_name_is_no_text(shared_broker: Server, topic: str) -> None:
+    """It is refused where it is given, and harms no other topic of the producer."""
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        for call in (producer.partitions_for, lambda name: producer.send_columns(name, [b""])):
+            with pytest.raises(TypeError, match="a topic's name is a str, not int"):
+                call(7)  # type: ignore[operator]
+        create(shared_broker, topic)
+        assert producer.send(topic, b"").result(10).offset == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
