@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pybroker.core import Columns
-from pybroker.spark import options
+from pybroker.spark import options, reader
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.planning import Range
@@ -83,8 +83,11 @@ def drained(reader: SegmentReader) -> int:
 
 
 @pytest.fixture
-def segmented(topics: Topics, topic: str) -> Segmented:
-    return Segmented(topics, topic)
+def segmented(topics: Topics, topic: str) -> Iterator[Segmented]:
+    yield Segmented(topics, topic)
+    for connection in reader._connections.values():  # kept for the next task of a worker, which the test is none of
+        connection.close()
+    reader._connections.clear()
 
 
 @pytest.fixture
