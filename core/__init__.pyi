@@ -147,7 +147,6 @@ class Partition:
     durable_offset: int  # every record below is on disk, its indexes perhaps not
     size: int  # bytes in all segments
     segment_count: int
-    left_behind: int  # base offset of the oldest segment whose files retention has still to remove; -1: none
     highest_producer_id: int  # -1 if none was ever seen
     traffic: Traffic  # since it was opened
     offline: bool

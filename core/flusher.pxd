@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 from pybroker.core.context cimport context_t
 from pybroker.core.log cimport log_t
 
+cdef int sync_names(log_t* l) noexcept nogil
 cdef int log_flush(log_t* l) noexcept nogil
 cdef int log_sync(log_t* l) noexcept nogil
 cdef int log_close_idle(log_t* l) noexcept nogil

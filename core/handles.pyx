@@ -192,10 +192,6 @@ cdef class Partition:
         return load_i32(&self.state.leader_epoch)
 
     @property
-    def left_behind(self) -> int:
-        return load_i64(&self.state.log.left_behind) - 1
-
-    @property
     def log_start_offset(self) -> int:
         return self.view().log_start
 

@@ -94,7 +94,6 @@ cdef struct log_t:
     snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     traffic_t traffic
-    int64_t left_behind      # base offset + 1 of the oldest unlisted segment with files; 0: none; under flush_mutex
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written

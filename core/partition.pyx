@@ -386,6 +386,7 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
 cdef struct visit_t:         # a reader's stay in a log
     int slot
     int64_t generation
+    int64_t log_start
     segments_t* list
 
 
@@ -393,6 +394,7 @@ cdef int enter(log_t* l, visit_t* v) noexcept nogil:
     """Pin a log to look something up in it; 0, or why nothing can be looked up. `leave` ends it either way."""
     v.slot = pin(&l.context.quiesce)
     v.generation = load_i64(&l.generation)
+    v.log_start = load_i64(&l.view.log_start)
     v.list = <segments_t*>load_ptr(<void**>&l.segments)
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
@@ -401,7 +403,7 @@ cdef int enter(log_t* l, visit_t* v) noexcept nogil:
 
 cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
     """The status of a look-up, or AGAIN if the log changed under it: what was found may then not be the first."""
-    cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list
+    cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list or load_i64(&l.view.log_start) != v.log_start
     cdef bint cut = load_i64(&l.generation) != v.generation
     cdef bint deleted = load_i32(&l.deleted) != 0
     unpin(&l.context.quiesce, v.slot)

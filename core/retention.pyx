@@ -1,8 +1,8 @@
 """The log's head and tail: where it starts, what retention removes, what a truncation cuts.
 
-A segment that leaves is first unpublished (a new list), then renamed to .deleted, and unlinked after
+A segment that leaves lies below the log start first, is then renamed to .deleted, unlisted, and unlinked after
 file.delete.delay.ms; who reads it meanwhile goes on reading the open file. The log start moves before anything is
-removed and never goes back: a crash in between leaves segments below it, which the next start removes.
+removed and never goes back: what a crash, or a disk that refuses, leaves below it goes with the next round.
 """
 
 from libc.errno cimport ENOMEM
@@ -10,10 +10,11 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from posix.unistd cimport usleep
 
-from pybroker.core.atomic cimport add_i64, load_i32, load_i64, peek_i64, store_i32, store_i64, store_ptr
+from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_discard
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
+from pybroker.core.flusher cimport sync_names
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
@@ -77,30 +78,40 @@ cdef int log_replace(log_t* l, int64_t first, int64_t count, segment_t* fresh, s
     return 0
 
 
-cdef int unlist_head(log_t* l, int64_t count, segments_t** old) noexcept nogil:
-    """Publish a list without its first `count` segments, whose files discard_head removes. Under both mutexes."""
-    cdef int64_t before = l.left_behind
-    cdef int status
-    if before == 0:
-        store_i64(&l.left_behind, l.segments.items[0].base_offset + 1)
-    status = log_replace(l, 0, count, NULL, old)
-    if status != 0:
-        store_i64(&l.left_behind, before)
+cdef int discard_head(log_t* l, int64_t count, int64_t* discarded) noexcept nogil:
+    """Remove the files of the first `count` segments, all below the log start; how many are gone for good, and may be
+    unlisted. Under the flush mutex, pinned.
+
+    The first that the disk refuses to let go of ends it: it stays listed, as do those behind it. So there is never a hole
+    before the log start, which is on record while the first segment lies below it, and the next round tries again."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = 0
+    cdef int status = 0, synced
+    while status == 0 and i < count:
+        status = log_discard_files(l, list.items[i].segment)
+        if status == 0:
+            i += 1
+        else:
+            store_i32(&list.items[i].segment.index_bad, 1)  # they may be gone
+    if i > 0:  # or they come back with a loss of power, when nothing tells the log start any more
+        synced = sync_names(l)
+        if synced < 0:
+            return synced
+    discarded[0] = i
     return status
 
 
-cdef void discard_head(log_t* l, segments_t* old, int64_t count) noexcept nogil:
-    """Let go of an older list and its first `count` segments, which the present one lacks. Under the flush mutex: the
-    names of their files are not given again, so appends need not wait for a disk that takes its time.
-
-    What cannot be removed is left behind: the next start lists it, below the log start, and retention tries again."""
-    cdef int64_t i, left = l.left_behind if l.left_behind <= old.items[0].base_offset else 0
+cdef int unlist_head(log_t* l, int64_t count) noexcept nogil:
+    """Unlist the first `count` segments, whose files are gone. Under both mutexes; the active one is never among them."""
+    cdef segments_t* old = NULL
+    cdef int64_t i
+    cdef int status = log_replace(l, 0, count, NULL, &old) if count > 0 else 0
+    if old == NULL:
+        return status
     for i in range(count):
-        if log_discard_files(l, old.items[i].segment) < 0 and left == 0:
-            left = old.items[i].base_offset + 1
         retire(&l.context.quiesce, old.items[i].segment, segment_free)
     retire(&l.context.quiesce, old, segments_free)
-    store_i64(&l.left_behind, left)
+    return status
 
 
 cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
@@ -183,10 +194,11 @@ cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
 
 
 cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
-    """Delete whole segments past retention; if that is all of them, the active one is rolled first and goes too."""
-    cdef segments_t* old = NULL
+    """Delete whole segments past retention; if that is all of them, the active one is rolled first and goes too.
+
+    Appends do not wait for the files to go: nobody looks below the log start."""
     cdef int64_t gone
-    cdef int slot, status = 0
+    cdef int slot, unlisted, status = 0
     deleted[0] = 0
     log_lock_files(l)  # no flush meets a file that is gone
     pthread_mutex_lock(&l.append_mutex)
@@ -198,12 +210,13 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     if status == 0 and gone > 0:
         settle_snapshots(l, l.view.log_end)  # the batches that tell the same are about to go
         raise_start(l, l.segments.items[gone].base_offset)
-        status = unlist_head(l, gone, &old)
+        pthread_mutex_unlock(&l.append_mutex)
+        status = discard_head(l, gone, deleted)
+        pthread_mutex_lock(&l.append_mutex)
+        unlisted = unlist_head(l, deleted[0])
+        status = status if status != 0 else unlisted
     unpin(&l.context.quiesce, slot)
     pthread_mutex_unlock(&l.append_mutex)
-    if old != NULL:
-        discard_head(l, old, gone)
-        deleted[0] = gone
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -276,8 +289,7 @@ cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
 
 
 cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
-    cdef segments_t* old = NULL
-    cdef int64_t end = offset
+    cdef int64_t end = offset, gone = 0
     cdef int status = cut_tail(l, offset, &end)
     if status == 0:
         epochs_cut_tail(&l.epochs, end)
@@ -290,9 +302,9 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         # The batch that held the log start went too. Begin anew there: within a segment, offsets have no gaps.
         status = log_roll(l)
         if status == 0:
-            status = unlist_head(l, l.segments.count - 1, &old)
+            status = discard_head(l, l.segments.count - 1, &gone)
         if status == 0:
-            discard_head(l, old, old.count - 1)
+            status = unlist_head(l, gone)
     if status != 0:
         store_i32(&l.offline, 1)
         return KAFKA_STORAGE_ERROR

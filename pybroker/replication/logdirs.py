@@ -163,14 +163,12 @@ class LogDir:
         self._record(checkpoints.RECOVERY_POINTS, held, safe)
 
     def record_log_starts(self, held: Held, raised: Mapping[core.Partition, int]) -> None:
-        """Write the log starts that lie in a segment; the others are told by the first file. Those that are to be
+        """Write the log starts that lie in a segment; the others are told by the first segment. Those that are to be
         `raised` are so once they are written: who has seen a log start will never see a lower one."""
 
         def start(partition: core.Partition) -> int | None:
             offset = max(partition.log_start_offset, raised.get(partition, 0))
-            first = partition.segments()[0][0]
-            left = partition.left_behind  # asked last: once none is, files begin with what was listed before
-            return offset if offset > (first if left < 0 else min(first, left)) else None
+            return offset if offset > partition.segments()[0][0] else None
 
         with self._recording[checkpoints.LOG_STARTS]:
             self._record(checkpoints.LOG_STARTS, held, start)

@@ -234,24 +234,48 @@ def test_start_up_needs_no_free_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_segment_that_cannot_be_removed_is_no_hole(home: Home, clean: bool) -> None:
-    """Retention leaves it behind and removes what follows; the next start lists it, and retention tries again."""
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_segment_that_cannot_be_removed_is_no_hole(home: Home, clean: bool, refused: int) -> None:
+    """Retention says so, and leaves it where it is with those behind it: nothing is missing for a start that comes
+    before the log start is on record, and the next round tries again."""
     partition = home.partition
     for _ in range(12):
         append(partition)
     partition.flush()
-    partition.set_log_start(7)
-    arm(home, "segment.unlink", value=errno.EPERM)
-    assert partition.enforce_retention(NOW) == 2
-    assert [p.stem[-2:] for p in home.files(".log")] == ["00", "06", "09"]
-    assert (partition.left_behind, partition.segments()[0][0]) == (0, 6)
     home.checkpoint()
+    partition.set_log_start(7)
+    arm(home, "segment.unlink", value=errno.EPERM, after=3 * refused + 2)  # the .log goes last
+    with pytest.raises(OSError, match="not permitted"):
+        partition.enforce_retention(NOW)
+    kept = ["00", "03", "06", "09"][refused:]
+    assert [p.stem[-2:] for p in home.files(".log")] == kept
+    assert [f"{base:02}" for base, _, _ in partition.segments()] == kept
+    assert as_sent(read_all(partition, 100)[:100]) == sent(7)
     partition = home.reopen(clean=clean, flush_idle_ms=1)
-    assert (partition.log_start_offset, partition.log_end_offset, partition.left_behind) == (7, 12, -1)
-    assert as_sent(read_all(partition, 100, start=7)[:100]) == sent(7)
-    assert partition.enforce_retention(NOW) == 1
+    assert (partition.log_start_offset, partition.log_end_offset) == (7 if clean else 3 * refused, 12)
+    partition.set_log_start(7)
+    assert as_sent(read_all(partition, 100)[:100]) == sent(7)
+    assert partition.enforce_retention(NOW) == 2 - refused
     assert [p.stem[-2:] for p in home.files(".log")] == ["06", "09"]
     assert append(partition) == 12
+
+
+def test_retention_tries_again_what_a_disk_refused(home: Home) -> None:
+    """In the same life, once the disk is willing. Where it fails, the log start stays on record."""
+    partition = home.partition
+    for _ in range(12):
+        append(partition)
+    partition.flush()  # so that no other sync comes before retention's
+    partition.set_log_start(4)
+    arm(home, "segment.unlink", value=errno.EPERM)
+    with pytest.raises(OSError, match="not permitted"):
+        partition.enforce_retention(NOW)
+    assert partition.enforce_retention(NOW) == 1
+    partition.set_log_start(7)
+    arm(home, "directory.sync", value=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        partition.enforce_retention(NOW)
+    assert partition.offline and partition.segments()[0][0] == 3
 
 
 def test_a_failed_write_takes_the_partition_offline_but_reads_go_on(home: Home) -> None:

@@ -34,7 +34,8 @@ class Plugged(BrokerProcess):
     """A broker that can lose its power; each life has a disk of its own, with what the last one left on its."""
 
     def __init__(self, home: Path, library: Path) -> None:
-        super().__init__(home / "disk-0" / "new" / "data", free_port(), {"log.retention.check.interval.ms": 200})
+        often = {"log.retention.check.interval.ms": 200, "log.flush.start.offset.checkpoint.interval.ms": 200}
+        super().__init__(home / "disk-0" / "new" / "data", free_port(), often)
         self._home, self._library, self._lives = home, library, 0
         self._disk.mkdir()
 
@@ -149,3 +150,23 @@ def test_what_was_decided_stays_decided(plugged: Plugged, topic: str) -> None:
             assert [b.base_offset for b in w.fetch_all(kept, 40)] == list(range(40, 60))
     assert "Traceback" not in plugged.output()
     assert not [name for name in os.listdir(plugged.data_dir) if name.startswith(gone) and not name.endswith("-delete")]
+
+
+def test_records_that_retention_removed_never_come_back(plugged: Plugged, topic: str) -> None:
+    """A log start that a segment begins with is no longer on record once the files before it are gone for good."""
+    with Wire(plugged.port) as w:
+        assert w.create_topic(topic, 1, DURABLE) == 0
+        for _ in range(60):
+            assert w.produce(topic, batch([b"." * 200])).error == 0
+
+        def bases() -> list[int]:
+            return sorted(int(path.stem) for path in (plugged.data_dir / f"{topic}-0").glob("*.log"))
+
+        start = bases()[3]
+        assert w.delete_records(topic, start) == (0, start)
+        until("they are removed", lambda: bases()[0] == start)
+        starts = plugged.data_dir / "log-start-offset-checkpoint"
+        until("the first file tells the start", lambda: topic not in starts.read_text())
+    plugged.lose_power()
+    with Wire(plugged.port) as w:
+        assert [w.list_offset(topic, at)[2] for at in (-2, -1)] == [start, 60]
