@@ -119,6 +119,11 @@ def _awaited(delivery: Delivery) -> "asyncio.Future[RecordMetadata]":
     return future
 
 
+def _kept(columns: Iterable[str]) -> Iterable[str]:
+    """Names that each look of a poll can go through; one name is the consumer's to refuse."""
+    return columns if isinstance(columns, str) else tuple(columns)
+
+
 class AsyncConsumer(_Twin):
     """`pybroker.Consumer` for asyncio; the settings are the same. `async with` it, or `await close()`.
 
@@ -193,14 +198,14 @@ class AsyncConsumer(_Twin):
         self, timeout_ms: int = 0, max_records: int | None = None, *, columns: Iterable[str] = COLUMNS, **how: Any
     ) -> "pa.RecordBatch":
         """As `Consumer.poll_arrow`."""
-        look = partial(self.consumer.poll_arrow, 0, max_records, columns=tuple(columns), **how)
+        look = partial(self.consumer.poll_arrow, 0, max_records, columns=_kept(columns), **how)
         return await self._poll(timeout_ms, lambda batch: batch.num_rows, look)
 
     async def poll_numpy(
         self, timeout_ms: int = 0, max_records: int | None = None, *, columns: Iterable[str] = COLUMNS, **how: Any
     ) -> "RecordArrays":
         """As `Consumer.poll_numpy`."""
-        look = partial(self.consumer.poll_numpy, 0, max_records, columns=tuple(columns), **how)
+        look = partial(self.consumer.poll_numpy, 0, max_records, columns=_kept(columns), **how)
         return await self._poll(timeout_ms, lambda arrays: arrays.rows, look)
 
     async def _poll(self, timeout_ms: int, count: Callable[[Result], int], look: "partial[Result]") -> Result:

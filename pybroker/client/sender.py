@@ -263,10 +263,14 @@ class Sender:
 
     def _expire(self, queue: Queue, now_s: float) -> float:
         """Give up what is older than delivery_timeout_ms; when the next would be."""
+        soonest_s = now_s + self._delivery_timeout_s
         for batch in list(queue.batches()):
             due_s = batch.created_s + self._delivery_timeout_s
             if due_s > now_s:
-                return due_s
+                soonest_s = min(soonest_s, due_s)
+                if batch in queue.in_flight:
+                    continue  # an older one may wait to be sent again
+                break
             if batch in queue.in_flight and batch.ended:
                 continue
             if batch is queue.open:
@@ -274,7 +278,7 @@ class Sender:
             if batch in queue.ready:
                 queue.ready.remove(batch)
             self._give_up(queue, batch, self._too_old(queue, batch))
-        return now_s + self._delivery_timeout_s
+        return soonest_s
 
     def _too_old(self, queue: Queue, batch: PendingBatch) -> KafkaError:
         why = f"{batch.count} records for {queue.topic}-{queue.partition} were not acknowledged"

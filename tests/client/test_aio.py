@@ -105,3 +105,6 @@ async def test_what_is_refused() -> None:
         with pytest.raises(KafkaError, match="no metadata of topic 't'") as caught:
             await producer.send("t", b"")
         assert caught.value.code == errors.NETWORK_EXCEPTION
+    async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        with pytest.raises(TypeError, match="columns is a list of names"):
+            await consumer.poll_arrow(columns="value")

@@ -1,0 +1,39 @@
+"""A producer's delivery_timeout_ms, at a broker that answers when it likes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pybroker import Producer, errors
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from tests.client.test_admin_answers import FakeBroker
+
+
+def test_a_batch_behind_a_younger_one_is_given_up_in_its_own_time() -> None:
+    """It was refused, and waits for the one under way before it is sent again: its time goes on."""
+    younger, end = threading.Event(), threading.Event()
+
+    def produce(request: Any) -> Any:
+        (younger if b"older" in bytes(request.topic_data[0].partition_data[0].records) else end).wait(30)
+        kind = m.ProduceResponse.Responses
+        told = kind.PartitionResponses(index=0, error_code=errors.NOT_LEADER_OR_FOLLOWER)
+        return m.ProduceResponse(responses=[kind(name="t", partition_responses=[told])])
+
+    broker = FakeBroker({"Produce": produce}, {"Produce": 9, "Metadata": 9})
+    how: dict[str, Any] = {"delivery_timeout_ms": 6000, "enable_idempotence": False, "linger_ms": 0}
+    try:
+        with Producer(bootstrap_servers=f"127.0.0.1:{broker.port}", **how) as producer:
+            first = producer.send("t", b"older", partition=0)
+            assert not younger.wait(4), "the second is sent a good while later"
+            second = producer.send("t", b"younger", partition=0)
+            assert not younger.wait(0.1)
+            younger.set()
+            error = first.exception(30)
+            assert isinstance(error, KafkaError) and error.code == errors.REQUEST_TIMED_OUT
+            assert not second.done()
+            end.set()
+            producer.close(0)
+    finally:
+        broker.close()
