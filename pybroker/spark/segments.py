@@ -56,12 +56,10 @@ class SegmentReader:
                 return None
             assert self._file is not None, "a file is open"
             data = self._chunk.read(self._file, self._position)
-            if data is not None:
-                self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
-                return self._feed
-            self.close()
-            if self.offset < self._segment_end:  # cut, damaged, or with a gap of compaction: the broker knows
+            if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
                 return None
+            self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
+            return self._feed
         return None
 
     def go_on(self, offset: int) -> None:
