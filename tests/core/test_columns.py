@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -72,37 +73,41 @@ def test_offset_bounds_hold_to_the_record(made: list, start: int, end: int) -> N
     assert feed.next_offset == min(max(start, log_end), end)
 
 
-@given(batches, st.integers(1, 7))
-def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
-    """max_records stops within a batch, and the next read goes on there, wherever the rows are taken."""
+def read_in_pieces(made: list, look: Callable[[Columns, Feed, int], None], **bounds: int) -> None:
+    """Read with these bounds, look at what that gave and take it, until nothing is left: none may be missing."""
     data = log(made)
     feed, columns = Feed(data), Columns(decompress=decompress)
     found: list[Row] = []
     while not feed.finished:
-        n = columns.read(feed, max_records=most)
-        assert n == most or feed.finished
+        n = columns.read(feed, **bounds)
+        look(columns, feed, n)
         taken = rows(columns.take())
         assert len(taken) == n
         found += taken
-        if n:
-            assert feed.next_offset >= found[-1][0] + 1
+        assert not n or feed.next_offset >= found[-1][0] + 1
     assert found == slow_rows(data)
+
+
+@given(batches, st.integers(1, 7))
+def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
+    """max_records stops within a batch, and the next read goes on there, wherever the rows are taken."""
+
+    def look(_: Columns, feed: Feed, n: int) -> None:
+        assert n == most or feed.finished
+
+    read_in_pieces(made, look, max_records=most)
 
 
 @given(batches, st.integers(0, 300))
 def test_reading_so_many_bytes_at_once(made: list, enough: int) -> None:
     """max_bytes stops behind the batch that reaches it; who takes the rows reads on, and misses none."""
-    data = log(made)
-    feed, columns = Feed(data), Columns(decompress=decompress)
-    found: list[Row] = []
-    while not feed.finished:
-        n = columns.read(feed, max_bytes=enough + 1)
+
+    def look(columns: Columns, feed: Feed, _: int) -> None:
         assert columns.nbytes > enough or feed.finished
         if columns.nbytes > enough:
             assert columns.read(feed, max_bytes=enough + 1) == 0
-        found += rows(columns.take())
-        assert not n or feed.next_offset >= found[-1][0] + 1
-    assert found == slow_rows(data)
+
+    read_in_pieces(made, look, max_bytes=enough + 1)
 
 
 @given(batches, st.sets(st.sampled_from(COLUMNS)))
