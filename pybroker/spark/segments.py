@@ -49,18 +49,18 @@ class SegmentReader:
 
     def next_feed(self) -> Feed | None:
         """The batches at the offset that was reached; None at the end of the range, or of what can be read here."""
-        while self.offset < min(self.range.end, self._segments[-1].end if self._segments else 0):
-            if self.offset >= self._segment_end:
-                self.close()  # or compaction made one of several, and the file goes on
-            if self._file is None and not self._open():
-                return None
-            assert self._file is not None, "a file is open"
-            data = self._chunk.read(self._file, self._position)
-            if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
-                return None
-            self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
-            return self._feed
-        return None
+        if self.offset >= min(self.range.end, self._segments[-1].end if self._segments else 0):
+            return None
+        if self.offset >= self._segment_end:
+            self.close()  # or compaction made one of several, and the file goes on
+        if self._file is None and not self._open():
+            return None
+        assert self._file is not None, "a file is open"
+        data = self._chunk.read(self._file, self._position)
+        if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
+            return None
+        self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
+        return self._feed
 
     def go_on(self, offset: int) -> None:
         assert self._feed is not None, "there is something that was read"
