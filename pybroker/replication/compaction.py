@@ -16,7 +16,8 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress
 from pybroker.replication.checkpoints import CLEANED
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 
 log = logging.getLogger(__name__)
 

@@ -9,147 +9,25 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 import asyncio
 import functools
 import logging
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
 
 from pybroker import core, errors
-from pybroker.cluster.image import INTERNAL_TOPICS, Image, PartitionState, Topic
+from pybroker.cluster.image import Image, Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import Buffer
 from pybroker.replication import failpoints
-from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from pybroker.replication.logdirs import Found, Held, LogDir, StartError
+from pybroker.replication.logdirs import Found, Held, LogDir
+from pybroker.replication.opening import Opener, Opening
+from pybroker.replication.replica import Replica
 from pybroker.replication.validation import Rules
 
 DISK_THREADS = 16
 """Threads that make, flush and delete logs: they wait for fsyncs, which the file system does together."""
-NEVER = (1 << 63) - 1
 
 log = logging.getLogger(__name__)
-
-
-class Waiter(Protocol):
-    """Who waits for news of a replica: a parked fetch."""
-
-    def news(self, replica: "Replica") -> None:
-        """Something was appended, or the replica went away; called on the event loop."""
-
-
-class Replica:
-    """One partition here: its log, or why it has none, and who waits for it to grow."""
-
-    __slots__ = (
-        "_flush_messages",
-        "_waiters",
-        "config",
-        "core_config",
-        "directory",
-        "failure",
-        "gone",
-        "key",
-        "leader_epoch",
-        "log",
-        "plane",
-        "plane_key",
-        "rules",
-        "topic_id",
-    )
-
-    def __init__(
-        self, key: TopicPartition, topic_id: bytes, config: TopicConfig, core_config: dict[str, int], rules: Rules
-    ) -> None:
-        self.key = key
-        self.topic_id = topic_id
-        self.config = config
-        self.core_config = core_config
-        self.rules = rules
-        self.leader_epoch = -1
-        self.log: core.Partition | None = None
-        self.plane: core.Plane | None = None  # that it is published to, under plane_key
-        self.plane_key = 0
-        self.directory: LogDir | None = None
-        self.failure = "it is not open"
-        self.gone = False
-        self._flush_messages: int = config["flush.messages"]
-        self._waiters: dict[Waiter, None] | None = None  # made at the first wait: most partitions never need it
-
-    def partition(self) -> core.Partition:
-        """Its log. Raises KAFKA_STORAGE_ERROR while it is offline."""
-        if self.log is None:
-            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
-        return self.log
-
-    def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
-        """Go by other settings of its topic from the next append on."""
-        self.config, self.core_config, self.rules = config, core_config, rules
-        self._flush_messages = config["flush.messages"]
-        if self.log is not None and not self.gone:
-            self.log.configure(core_config)
-            if self.plane is not None:
-                self.plane.configure(self.log, opaque=self.opaque)
-
-    def check_epoch(self, known: int) -> None:
-        """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
-        if known in (-1, self.leader_epoch):
-            return
-        code = errors.FENCED_LEADER_EPOCH if known < self.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
-        raise KafkaError(code, f"{self.key} has the leader epoch {self.leader_epoch}, the client knows {known}")
-
-    def append(self, records: Buffer, now_ms: int) -> core.Appended:
-        """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError."""
-        log = self.partition()
-        appended = log.append(records, now_ms=now_ms)
-        if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
-            log.flush()
-        if self._waiters:
-            self.tell()
-        return appended
-
-    def wait(self, waiter: Waiter) -> None:
-        if self._waiters is None:
-            self._waiters = {}
-        self._waiters[waiter] = None
-        if self.plane is not None and self.log is not None:
-            self.plane.watch(self.log)
-
-    def grown(self) -> None:
-        """The plane saw an append, or the end: tell those who wait, and go on watching while somebody does."""
-        if self._waiters and self.plane is not None and self.log is not None and not self.gone:
-            self.plane.watch(self.log)
-        self.tell()
-
-    @property
-    def opaque(self) -> bool:
-        """Batches may be appended unseen, whatever they hold."""
-        if self.key.topic in INTERNAL_TOPICS:
-            return False
-        return not self.rules.looks_inside and self.rules.codec is None
-
-    def leave(self, waiter: Waiter) -> None:
-        if self._waiters is not None:
-            self._waiters.pop(waiter, None)
-
-    @property
-    def waited_for(self) -> bool:
-        return bool(self._waiters)
-
-    def tell(self) -> None:
-        for waiter in list(self._waiters or ()):
-            waiter.news(self)
-
-
-class Opening(NamedTuple):
-    """A replica to open, and whether nothing of it can be on disk."""
-
-    replica: Replica
-    state: PartitionState
-    new: bool
 
 
 class Replicas:
@@ -163,8 +41,8 @@ class Replicas:
         self._threads: int = config["num.recovery.threads.per.data.dir"]
         self._core = core.Broker()
         failpoints.arm(self._core)
+        self._opener = Opener(self._core, log_dirs)
         self._held: dict[TopicPartition, Replica] = {}
-        self._found: dict[TopicPartition, Found] = {}  # directories, at start
         self.ending = False
         self._plane: core.Plane | None = None
         self._published: dict[int, Replica] = {}  # by the plane's ids
@@ -199,15 +77,11 @@ class Replicas:
 
     def survey(self) -> Mapping[TopicPartition, Found]:
         """Look what lies in the log dirs. Raises StartError if a partition lies in two of them."""
-        for log_dir in self._usable():
-            for key, found in log_dir.partitions():
-                if key in self._found:
-                    raise StartError(
-                        f"{key} lies in two log directories, {self._found[key].log_dir.path} and {log_dir.path}: "
-                        "move the one that is not wanted away"
-                    )
-                self._found[key] = found
-        return self._found
+        return self._opener.survey()
+
+    def directory_of(self, key: TopicPartition) -> str | None:
+        """Where a partition lies, open or not; None if nowhere."""
+        return self._opener.directory_of(key)
 
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
         """Open or create this broker's replicas of these topics from partition `first` on; what fails is offline.
@@ -228,7 +102,7 @@ class Replicas:
                     continue
                 replica = Replica(TopicPartition(topic.name, index), topic.id, settings, core_config, rules)
                 opened.append(replica)
-                log_dir = self._place(replica, new)
+                log_dir = self._opener.place(replica, new)
                 if log_dir is not None:
                     log_dir.placed += 1
                     shares.setdefault(log_dir, []).append(Opening(replica, state, new))
@@ -237,7 +111,7 @@ class Replicas:
         for log_dir, share in shares.items():
             threads = min(DISK_THREADS if new else self._threads, len(share))
             for turn in range(threads):
-                work.append(loop.run_in_executor(self._workers, self._open_share, log_dir, share[turn::threads]))
+                work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[turn::threads]))
         await asyncio.gather(*work)
         self._held.update((replica.key, replica) for replica in opened)
         if new and (failed := next((replica for replica in opened if replica.log is None), None)):
@@ -296,56 +170,6 @@ class Replicas:
             replica.plane = None
             del self._published[replica.plane_key]
 
-    # -- where things lie ------------------------------------------------------------------------------------------
-
-    def _usable(self) -> list[LogDir]:
-        return [log_dir for log_dir in self._dirs if not log_dir.failure]
-
-    def _place(self, replica: Replica, new: bool) -> LogDir | None:
-        """Where it lies or will: the dir with the fewest. None, and offline, if a dir that may have it failed."""
-        found = self._found.get(replica.key)
-        if found is not None and not new:
-            return found.log_dir
-        usable = self._usable()
-        if not new and len(usable) < len(self._dirs):
-            replica.failure = "it may lie in a log directory that cannot be used"
-            return None
-        return min(usable, key=lambda log_dir: log_dir.placed)
-
-    def _open_share(self, log_dir: LogDir, share: Sequence[Opening]) -> None:
-        for opening in share:
-            replica = opening.replica
-            replica.directory, replica.leader_epoch = log_dir, opening.state.leader_epoch
-            try:
-                replica.log = self._open_one(log_dir, opening)
-            except (core.LogError, OSError) as problem:
-                replica.failure = str(problem)
-                event(log, logging.ERROR, "partition offline", partition=replica.key, reason=problem)
-
-    def _open_one(self, log_dir: LogDir, opening: Opening) -> core.Partition:
-        key, new = opening.replica.key, opening.new
-        if new:
-            self._set_aside(key, "stray")  # nobody knows it, and it has the new partition's name
-            log_dir.forget({key})
-        recorded = log_dir.recorded
-        partition = self._core.open(
-            log_dir.path,
-            key.topic,
-            key.partition,
-            topic_id=opening.replica.topic_id,
-            config=opening.replica.core_config,
-            recovery_point=recorded[RECOVERY_POINTS].get(key, 0),
-            log_start_offset=recorded[LOG_STARTS].get(key, 0),
-            high_watermark=recorded[HIGH_WATERMARKS].get(key, -1),
-            clean=log_dir.clean and not new,
-            epoch_max=opening.state.leader_epoch,
-            compacted=key in recorded[CLEANED],
-        )
-        if partition.recovery:
-            event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
-        partition.become_leader(opening.state.leader_epoch, opening.state.partition_epoch)
-        return partition
-
     # -- deleting --------------------------------------------------------------------------------------------------
 
     async def delete(self, topic: Topic) -> None:
@@ -369,28 +193,15 @@ class Replicas:
                 if replica is not None and replica.log is not None:
                     self._core.delete(replica.log)
                 else:
-                    self._set_aside(key, "delete")
+                    self._opener.set_aside(key, "delete")
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
-        for log_dir in self._usable():
+        for log_dir in self._opener.usable():
             try:
                 log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
                 log_dir.forget(gone.keys())
             except OSError as problem:
                 event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
-
-    def _set_aside(self, key: TopicPartition, why: str) -> None:
-        """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""
-        path = self.directory_of(key)
-        if path is not None:
-            aside = f"{path}.{uuid.uuid4().hex}-{why}"
-            os.rename(path, aside)
-            event(log, logging.WARNING, "directory set aside", directory=aside)
-
-    def directory_of(self, key: TopicPartition) -> str | None:
-        """Where a partition lies, open or not; None if nowhere."""
-        paths = [os.path.join(log_dir.path, str(key)) for log_dir in self._usable()]
-        return next((path for path in paths if os.path.isdir(path)), None)
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 
@@ -420,7 +231,7 @@ class Replicas:
     def _record(self, write: Callable[[LogDir, Held], None]) -> list[LogDir]:
         """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
         failed = []
-        for log_dir in self._usable():
+        for log_dir in self._opener.usable():
             try:
                 write(log_dir, functools.partial(self._in, log_dir))
             except (core.LogError, OSError) as problem:
@@ -463,7 +274,7 @@ class Replicas:
             return []
         finally:
             self._let_go()
-        return [log_dir for log_dir in self._usable() if log_dir not in troubled]
+        return [log_dir for log_dir in self._opener.usable() if log_dir not in troubled]
 
     def abandon(self) -> None:
         """Close every log as a crash would: nothing is flushed or recorded."""

@@ -15,7 +15,8 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.compaction import Compactor, wall_ms
 from pybroker.replication.logdirs import LogDir
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from pybroker.cluster.image import Image
 from pybroker.groups.coordinator import Coordinator
 from pybroker.metrics import Requests
 from pybroker.protocol.apis import KNOWN
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Answer, Responder, Waiting
 from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
 

@@ -20,7 +20,7 @@ from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN, SERVED, Api
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import STRING_MAX
-from pybroker.replication.replicas import Replica
+from pybroker.replication.replica import Replica
 from pybroker.server.handlers.topics import TOPICS_MAX
 from tests.protocol.values import sample
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data

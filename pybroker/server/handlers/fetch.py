@@ -17,7 +17,8 @@ from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
 from pybroker.cluster.image import Image
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 
 IDS_VERSION = 13
 ZSTD_VERSION = 10

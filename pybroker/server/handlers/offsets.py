@@ -9,7 +9,8 @@ from pybroker import core, errors
 from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 from pybroker.replication.search import Found, by_time, latest_time
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -16,7 +16,8 @@ from pybroker.cluster.image import Image
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import Buffer
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 from pybroker.replication.validation import RefusedRecord, apply
 
 ACKS = (-1, 0, 1)

@@ -8,7 +8,8 @@ from pybroker.cluster.caller import Call
 from pybroker.cluster.image import INTERNAL_TOPICS
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.replication.replicas import Replica, Replicas
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
 
 
 class DeleteRecords:

@@ -1,0 +1,124 @@
+"""One partition here: its log, or why it has none, its settings, and who waits for it to grow."""
+
+from typing import Protocol
+
+from pybroker import core, errors
+from pybroker.cluster.image import INTERNAL_TOPICS
+from pybroker.config import TopicConfig
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import Buffer
+from pybroker.replication.logdirs import LogDir
+from pybroker.replication.validation import Rules
+
+NEVER = (1 << 63) - 1
+
+
+class Waiter(Protocol):
+    """Who waits for news of a replica: a parked fetch."""
+
+    def news(self, replica: "Replica") -> None:
+        """Something was appended, or the replica went away; called on the event loop."""
+
+
+class Replica:
+    """One partition here: its log, or why it has none, and who waits for it to grow."""
+
+    __slots__ = (
+        "_flush_messages",
+        "_waiters",
+        "config",
+        "core_config",
+        "directory",
+        "failure",
+        "gone",
+        "key",
+        "leader_epoch",
+        "log",
+        "plane",
+        "plane_key",
+        "rules",
+        "topic_id",
+    )
+
+    def __init__(
+        self, key: TopicPartition, topic_id: bytes, config: TopicConfig, core_config: dict[str, int], rules: Rules
+    ) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.config = config
+        self.core_config = core_config
+        self.rules = rules
+        self.leader_epoch = -1
+        self.log: core.Partition | None = None
+        self.plane: core.Plane | None = None  # that it is published to, under plane_key
+        self.plane_key = 0
+        self.directory: LogDir | None = None
+        self.failure = "it is not open"
+        self.gone = False
+        self._flush_messages: int = config["flush.messages"]
+        self._waiters: dict[Waiter, None] | None = None  # made at the first wait: most partitions never need it
+
+    def partition(self) -> core.Partition:
+        """Its log. Raises KAFKA_STORAGE_ERROR while it is offline."""
+        if self.log is None:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
+        return self.log
+
+    def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
+        """Go by other settings of its topic from the next append on."""
+        self.config, self.core_config, self.rules = config, core_config, rules
+        self._flush_messages = config["flush.messages"]
+        if self.log is not None and not self.gone:
+            self.log.configure(core_config)
+            if self.plane is not None:
+                self.plane.configure(self.log, opaque=self.opaque)
+
+    def check_epoch(self, known: int) -> None:
+        """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
+        if known in (-1, self.leader_epoch):
+            return
+        code = errors.FENCED_LEADER_EPOCH if known < self.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
+        raise KafkaError(code, f"{self.key} has the leader epoch {self.leader_epoch}, the client knows {known}")
+
+    def append(self, records: Buffer, now_ms: int) -> core.Appended:
+        """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError."""
+        log = self.partition()
+        appended = log.append(records, now_ms=now_ms)
+        if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
+            log.flush()
+        if self._waiters:
+            self.tell()
+        return appended
+
+    def wait(self, waiter: Waiter) -> None:
+        if self._waiters is None:
+            self._waiters = {}
+        self._waiters[waiter] = None
+        if self.plane is not None and self.log is not None:
+            self.plane.watch(self.log)
+
+    def grown(self) -> None:
+        """The plane saw an append, or the end: tell those who wait, and go on watching while somebody does."""
+        if self._waiters and self.plane is not None and self.log is not None and not self.gone:
+            self.plane.watch(self.log)
+        self.tell()
+
+    @property
+    def opaque(self) -> bool:
+        """Batches may be appended unseen, whatever they hold."""
+        if self.key.topic in INTERNAL_TOPICS:
+            return False
+        return not self.rules.looks_inside and self.rules.codec is None
+
+    def leave(self, waiter: Waiter) -> None:
+        if self._waiters is not None:
+            self._waiters.pop(waiter, None)
+
+    @property
+    def waited_for(self) -> bool:
+        return bool(self._waiters)
+
+    def tell(self) -> None:
+        for waiter in list(self._waiters or ()):
+            waiter.news(self)
