@@ -17,13 +17,14 @@ from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.counters cimport api_dict, histogram_dict
 from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition, Slice
+from pybroker.core.inbox cimport reactor_leave, reactor_wake
 from pybroker.core.log cimport log_hold
 from pybroker.core.mailbox cimport GROWN, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )
 from pybroker.core.reactor cimport (
-    note_t, plane_t, reactor_free, reactor_leave, reactor_new, reactor_run, reactor_step, reactor_t, reactor_wake,
+    note_t, plane_t, reactor_free, reactor_new, reactor_run, reactor_step, reactor_t,
 )
 from pybroker.core.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.segment cimport files_hold

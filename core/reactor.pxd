@@ -90,8 +90,6 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil
 cdef void reactor_free(reactor_t* r) noexcept nogil
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
 cdef void reactor_run(reactor_t* r) noexcept nogil
-cdef void reactor_wake(reactor_t* r) noexcept nogil
-cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil
 
 
 cdef inline void make_ready(reactor_t* r, conn_t* c) noexcept nogil:

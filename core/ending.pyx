@@ -1,0 +1,65 @@
+"""The end of a connection: by its peer, by what it sent, or by the broker.
+
+Its descriptor is closed at once. Its memory goes at the end of the turn, or when whoever still knows it (Python with its
+request, the syncer, a reader) has told the reactor.
+"""
+
+from libc.stdint cimport uint8_t
+from libc.string cimport strlen
+from posix.unistd cimport close
+
+from pybroker.core.atomic cimport store_i32
+from pybroker.core.chain cimport chain_remove
+from pybroker.core.conn cimport AWAY, CLOSING, PARKED, conn_free, conn_t, conn_unwatch
+from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put
+from pybroker.core.pool cimport pool_leave
+from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.reactor cimport make_ready, reactor_t
+from pybroker.core.timer cimport heap_remove
+
+
+cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
+    """End a connection, saying why unless it was its peer; freed at the turn's end, or when Python's answer came."""
+    if c.fd >= 0:
+        close(c.fd)
+        c.fd = -1
+        c.readable = c.writable = 0
+        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason))
+        if c.state == AWAY:
+            mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
+    if c.state != AWAY:
+        c.state = CLOSING
+        make_ready(r, c)
+
+
+cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
+    """Free a connection that nobody holds any more."""
+    heap_remove(r.heap, &r.heap_count, c)
+    conn_unwatch(c)              # from here on nobody wakes it
+    pthread_mutex_lock(&r.lock)
+    chain_remove(&c.woken)
+    pthread_mutex_unlock(&r.lock)
+    chain_remove(&c.listed)
+    chain_remove(&c.ready)
+    chain_remove(&c.waiting)
+    pool_leave(&r.plane.pool, c.id)
+    if r.leading == c:
+        r.leading = NULL
+    store_i32(&r.connections, r.connections - 1)
+    conn_free(c)
+
+
+cdef void stop_waiting(reactor_t* r, conn_t* c) noexcept nogil:
+    """A parked fetch is answered now, with what there is."""
+    heap_remove(r.heap, &r.heap_count, c)
+    c.deadline_ms = r.now_ms
+    make_ready(r, c)
+
+
+cdef void end(reactor_t* r, conn_t* c) noexcept nogil:
+    """The peer sends nothing more. What it sent is still executed and answered; nothing waits for it any longer."""
+    c.ended = c.readable = 1     # until a read says 0
+    if c.state == PARKED:
+        stop_waiting(r, c)
+    elif c.state == AWAY:
+        mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
