@@ -27,7 +27,7 @@ from pybroker.core.producers cimport producers_keep, producers_prune, producers_
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, quiesce_t, retire, unpin,
 )
-from pybroker.core.recovery cimport segment_rebuild
+from pybroker.core.reindex cimport segment_rebuild
 from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
 )

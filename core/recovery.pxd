@@ -2,7 +2,6 @@
 from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.log cimport log_t
-from pybroker.core.segment cimport segment_t
 
 cdef enum:
     FAULT_GAP = 1            # a segment is missing
@@ -23,6 +22,3 @@ cdef struct recovery_t:      # how to open, and what came out
     int64_t fault_end        # where the one before it ends
 
 cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) noexcept nogil
-cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept nogil
-cdef int segment_retime(segment_t* s) noexcept nogil
-cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil

@@ -1,260 +1,29 @@
 """Start-up of a log: what a clean stop left is opened, what a crash left is scanned.
 
-Below the recovery point everything was flushed and is believed; above it every batch is checked: a whole header, a length
-that the file holds, the CRC, the offset that must come next, an epoch that can be. The log is cut before the first batch
-that fails, and later segments go with it. Indexes of what was scanned are built anew, because they ran behind; of the
-rest a bad one alone is built anew. Nothing is allocated by a length read from disk: the CRC runs over a fixed buffer.
+Below the recovery point everything was flushed and is believed; above it every batch is checked (scan.pyx). The log is
+cut before the first batch that fails, and later segments go with it. Indexes of what was scanned are built anew, because
+they ran behind; of the rest a bad one alone is built anew (reindex.pyx).
 """
 
-from libc.errno cimport EIO, ENOMEM
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.errno cimport ENOMEM
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.atomic cimport poke_i64, store_i64
-from pybroker.core.batch cimport AT_ATTRIBUTES, HEADER_BYTES, batch_last_offset, batch_parse, batch_t, batch_timestamp
-from pybroker.core.crc32c cimport crc32c
-from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
-from pybroker.core.index cimport (
-    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
-    index_t,
-)
+from pybroker.core.batch cimport batch_last_offset, batch_t
+from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
+from pybroker.core.index cimport index_free, index_t
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
-from pybroker.core.producers cimport producers_adopt, producers_load, producers_replay, producers_see, producers_tail
+from pybroker.core.producers cimport producers_adopt, producers_load, producers_replay, producers_tail
+from pybroker.core.reindex cimport load_indexes
+from pybroker.core.scan cimport SCAN_BYTES, scan_segment, scan_t
 from pybroker.core.segment cimport (
-    PATH_BYTES, UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note,
-    segment_open, segment_path, segment_seal, segment_t, segment_times, segment_unlink,
+    UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_open, segment_seal,
+    segment_t, segment_times, segment_unlink,
 )
 from pybroker.core.sequence cimport sequence_first_open
-from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
-from pybroker.core.walk cimport (
-    BODY_ELSEWHERE, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_last,
-)
+from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_last
 
-cdef enum:
-    SCAN_BYTES = 256 << 10       # in the second-level cache, so that the CRC reads what pread just wrote
-
-
-# -- indexes -----------------------------------------------------------------------------------------------------------
-
-cdef int segment_retime(segment_t* s) noexcept nogil:
-    """Learn of an active segment what its indexes do not say: first and largest timestamp, bytes since the last entry.
-
-    -EIO if an index names a batch that does not stand at its position, or an offset past the last batch."""
-    cdef walk_t w
-    cdef batch_t b
-    cdef entry_t entry
-    cdef files_t* f = s.files
-    cdef int64_t position = 0
-    cdef int status
-    s.first_timestamp = UNKNOWN
-    poke_i64(&s.largest_offset, s.base_offset)
-    store_i64(&s.largest_timestamp, -1)
-    s.since_entry = 0
-    walk_init(&w, s, f, s.size)
-    status = walk_header(&w, 0, &b)
-    if status == NOT_FOUND:
-        return 0
-    if status != 0:
-        return status
-    s.first_timestamp = b.max_timestamp
-    if f.offsets.count > 0:
-        index_get(&f.offsets, f.offsets.count - 1, &entry)
-        position = entry.value
-        status = walk_header(&w, position, &b)
-        if status != 0 or b.base_offset > s.base_offset + entry.key:
-            return -EIO
-    if f.times.count > 0:
-        index_get(&f.times, f.times.count - 1, &entry)
-        poke_i64(&s.largest_offset, s.base_offset + entry.value)
-        store_i64(&s.largest_timestamp, entry.key)
-    while status == 0:
-        if batch_timestamp(&b) > s.largest_timestamp:
-            poke_i64(&s.largest_offset, batch_last_offset(&b))
-            store_i64(&s.largest_timestamp, b.max_timestamp)
-        s.since_entry += b.size
-        position += b.size
-        status = walk_header(&w, position, &b)
-    if status == NOT_FOUND:
-        return 0 if s.largest_offset <= batch_last_offset(&b) else -EIO
-    return status
-
-
-cdef void forget_indexes(segment_t* s) noexcept nogil:
-    index_free(&s.files.offsets)
-    index_free(&s.files.times)
-    index_init(&s.files.offsets, OFFSET_ENTRY)
-    index_init(&s.files.times, TIME_ENTRY)
-    s.first_timestamp = UNKNOWN
-    poke_i64(&s.largest_offset, s.base_offset)
-    store_i64(&s.largest_timestamp, -1)
-    s.since_entry = 0
-
-
-cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
-    """Build the heap indexes of a segment from its headers."""
-    cdef walk_t w
-    cdef batch_t b
-    cdef int64_t position = 0
-    cdef int status
-    forget_indexes(s)
-    walk_init(&w, s, s.files, s.size)
-    status = walk_header(&w, 0, &b)
-    while status == 0:
-        status = segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
-        if status < 0:
-            return status
-        position += b.size
-        status = walk_header(&w, position, &b)
-    return 0 if status == NOT_FOUND else status
-
-
-cdef int load_indexes(segment_t* s, int64_t interval, int32_t* rebuilt) noexcept nogil:
-    """The indexes of an active segment onto the heap: from their files, or from the log where a file is no good."""
-    cdef char path[PATH_BYTES]
-    cdef int status
-    segment_path(s, ".index", path)
-    status = index_load(&s.files.offsets, s.fs, path, s.size - 1)
-    if status == 0:
-        segment_path(s, ".timeindex", path)
-        status = index_load(&s.files.times, s.fs, path, INT32_MAX)
-    if status == 0:
-        status = segment_retime(s)
-    if status == 0:
-        return 0
-    if s.size > 0:
-        rebuilt[0] += 1
-    return build_indexes(s, interval)
-
-
-cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept nogil:
-    """A segment as an active one, with its indexes on the heap."""
-    cdef int32_t rebuilt = 0
-    cdef segment_t* s = segment_new(l.context.fs, l.directory, base_offset)
-    cdef int status
-    if s == NULL:
-        return -ENOMEM
-    status = segment_open(s, "", True)
-    if status == 0:
-        status = load_indexes(s, l.settings.index_interval_bytes, &rebuilt)
-    if status != 0:
-        segment_free(s)
-        return status
-    out[0] = s
-    return 0
-
-
-cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil:
-    """Write the index files of a sealed segment anew; the flusher calls it where a look-up found nonsense."""
-    cdef char path[PATH_BYTES]
-    cdef segment_t* copy = segment_new(s.fs, s.directory, s.base_offset)
-    cdef int status
-    if copy == NULL:
-        return -ENOMEM
-    status = segment_open(copy, "", True)
-    if status == 0:
-        status = build_indexes(copy, interval)
-    if status == 0:
-        segment_path(s, ".index", path)
-        status = index_replace(&copy.files.offsets, s.fs, path)
-    if status == 0:
-        segment_path(s, ".timeindex", path)
-        status = index_replace(&copy.files.times, s.fs, path)
-    segment_free(copy)
-    return status
-
-
-# -- the scan ----------------------------------------------------------------------------------------------------------
-
-cdef struct scan_t:
-    log_t* log
-    segment_t* segment
-    recovery_t* recovery
-    uint8_t* buffer
-    int64_t buffered         # position of the buffer in the file
-    size_t length
-    int64_t expected         # the offset that comes next
-    int32_t epoch            # of the batch before
-    bint strict              # offsets have no gaps: nothing was compacted away
-
-
-cdef int fill(scan_t* c, int64_t position, int64_t n) noexcept nogil:
-    """See that n bytes at `position` are in the buffer; CORRUPT_MESSAGE if the file has fewer."""
-    cdef int status
-    if position >= c.buffered and position + n <= c.buffered + <int64_t>c.length:
-        return 0
-    c.buffered = position
-    c.length = 0
-    status = vfs_pread(
-        c.log.context.fs, P_SEGMENT_READ, c.segment.files.fd, c.buffer, SCAN_BYTES, position, &c.length)
-    if status < 0:
-        return status
-    return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
-
-
-cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
-    """CRC over the body of a batch, buffer by buffer."""
-    cdef int64_t at = position + AT_ATTRIBUTES, end = position + b.size, n
-    cdef uint32_t crc = 0
-    cdef int status
-    c.recovery.scanned_bytes += b.size
-    while at < end:
-        status = fill(c, at, 1)
-        if status != 0:
-            return status
-        n = min(end - at, c.buffered + <int64_t>c.length - at)
-        crc = crc32c(c.buffer + (at - c.buffered), n, crc)
-        at += n
-    return 0 if crc == b.crc else CORRUPT_MESSAGE
-
-
-cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
-    """Is the next whole batch of this log at `position`? 0 if so; CORRUPT_MESSAGE ends the log here."""
-    cdef int64_t last
-    cdef int status = fill(c, position, HEADER_BYTES)
-    if status == 0:
-        status = batch_parse(c.buffer + (position - c.buffered), BODY_ELSEWHERE, b)
-    if status != 0:
-        return status if status < 0 and status != NOT_FOUND else CORRUPT_MESSAGE
-    last = batch_last_offset(b)
-    if b.size > c.segment.size - position or last - c.segment.base_offset > INT32_MAX:
-        return CORRUPT_MESSAGE
-    if b.base_offset < c.expected or (c.strict and b.base_offset != c.expected):
-        return CORRUPT_MESSAGE
-    if b.leader_epoch < c.epoch or (c.recovery.epoch_max >= 0 and b.leader_epoch > c.recovery.epoch_max):
-        return CORRUPT_MESSAGE
-    if b.base_offset >= c.recovery.recovery_point:
-        return check_crc(c, position, b)
-    return 0
-
-
-cdef int scan_segment(scan_t* c, int64_t* end) noexcept nogil:
-    """Check a segment from its first batch, building its indexes; `end` is where the last good batch ends."""
-    cdef batch_t b
-    cdef int64_t position = 0
-    cdef int status = 0
-    c.length = 0
-    c.buffered = 0
-    forget_indexes(c.segment)
-    while status == 0 and position < c.segment.size:
-        status = scan_batch(c, position, &b)
-        if status != 0:
-            break
-        status = segment_note(
-            c.segment, c.segment.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b),
-            c.log.settings.index_interval_bytes)
-        if status == 0 and b.leader_epoch >= 0:
-            status = epochs_assign(&c.log.epochs, b.leader_epoch, b.base_offset)
-        if status == 0:
-            status = producers_see(&c.log.producers, &b)
-        position += b.size
-        c.expected = batch_last_offset(&b) + 1
-        c.epoch = b.leader_epoch
-    end[0] = position
-    return 0 if status == CORRUPT_MESSAGE else status
-
-
-# -- opening -----------------------------------------------------------------------------------------------------------
 
 cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     """The offset after a segment's last batch, and that its last batch ends where the file does."""

@@ -23,7 +23,7 @@ from pybroker.core.log cimport (
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
-from pybroker.core.recovery cimport segment_reopen, segment_retime
+from pybroker.core.reindex cimport segment_reopen, segment_retime
 from pybroker.core.segment cimport (
     PATH_BYTES, segment_cut, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )
