@@ -11,12 +11,13 @@ from pybroker.core.broker import Broker
 from pybroker.core.cleaner import Cleaned, clean
 from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
-from pybroker.core.handles import Appended, Partition, Read, Slice
+from pybroker.core.handles import Appended, Partition, Read
 from pybroker.core.index import read_index, read_timeindex
 from pybroker.core.load import Load
 from pybroker.core.plane import Plane
 from pybroker.core.record import check_records, walk_records
 from pybroker.core.sequence import read_snapshot
+from pybroker.core.slices import Slice
 from pybroker.core.status import LogError
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 

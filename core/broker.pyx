@@ -14,13 +14,14 @@ from pybroker.core.context cimport context_discard, context_free, context_new, c
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.flusher cimport flusher_run, log_close, log_close_idle
-from pybroker.core.handles cimport Partition, read_settings
+from pybroker.core.handles cimport Partition
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
 from pybroker.core.sequence cimport sequence_init
+from pybroker.core.settings cimport read_settings
 from pybroker.core.status cimport raise_status
 from pybroker.core.swap cimport swap_finish
 from pybroker.core.vfs cimport (

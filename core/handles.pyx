@@ -2,12 +2,10 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from posix.types cimport off_t
 
-from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, poke_i64
+from pybroker.core.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica
+from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64
 from pybroker.core.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.counters cimport traffic_dict
 from pybroker.core.epochs cimport epochs_at, epochs_end
@@ -18,133 +16,23 @@ from pybroker.core.kafka cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.log cimport (
-    log_active, log_drop, log_durable, log_hold, log_lend, log_lock_files, log_offline, log_roll, log_t, log_take_back,
-    log_view, segment_learn, segments_t, view_t,
+    log_active, log_durable, log_hold, log_lock_files, log_offline, log_roll, log_t, log_view, segments_t, view_t,
 )
 from pybroker.core.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, FROM_CLIENT, INTERNAL, LARGEST, appended_t, partition_append, partition_append_replica,
-    partition_drop, partition_find, partition_lead, partition_read, read_t,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_lead, partition_read, read_t,
 )
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
-from pybroker.core.segment cimport files_drop, segment_t
+from pybroker.core.segment cimport segment_t
 from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_expire
-from pybroker.core.status cimport raise_status
-from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
+from pybroker.core.settings cimport read_settings
+from pybroker.core.slices cimport Slice
+from pybroker.core.times cimport segment_learn
 from pybroker.core.walk cimport NOT_FOUND
 
 import os
 
 from pybroker.core.status import LogError
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int to, int file, off_t* position, size_t n)
-
-DEFAULTS = {
-    "segment.bytes": 1 << 30, "segment.ms": 604800000, "segment.jitter.ms": 0, "segment.index.bytes": 10 << 20,
-    "index.interval.bytes": 4096, "retention.ms": 604800000, "retention.bytes": -1, "max.message.bytes": 1048588,
-    "message.timestamp.type": 0, "file.delete.delay.ms": 60000, "producer.id.expiration.ms": 86400000,
-    "cleanup.policy": 1, "flush.messages": (1 << 63) - 1,
-}  # fmt: skip
-
-
-cdef int64_t setting(object config, str name) except? -3:
-    value = config.get(name)
-    return <int64_t>(DEFAULTS[name] if value is None else value)
-
-
-cdef int read_settings(log_t* l, object config) except -1:
-    """Take the topic configs that core acts on; the caller holds the append mutex, without which some are peeked at."""
-    poke_i64(&l.settings.segment_bytes, setting(config, "segment.bytes"))
-    poke_i64(&l.settings.segment_ms, setting(config, "segment.ms"))
-    poke_i64(&l.settings.segment_jitter_ms, setting(config, "segment.jitter.ms"))
-    poke_i64(&l.settings.segment_index_bytes, setting(config, "segment.index.bytes"))
-    poke_i64(&l.settings.index_interval_bytes, setting(config, "index.interval.bytes"))
-    poke_i64(&l.settings.retention_ms, setting(config, "retention.ms"))
-    poke_i64(&l.settings.retention_bytes, setting(config, "retention.bytes"))
-    poke_i64(&l.settings.max_message_bytes, setting(config, "max.message.bytes"))
-    poke_i64(&l.settings.message_timestamp_type, setting(config, "message.timestamp.type"))
-    poke_i64(&l.settings.file_delete_delay_ms, setting(config, "file.delete.delay.ms"))
-    poke_i64(&l.settings.producer_id_expiration_ms, setting(config, "producer.id.expiration.ms"))
-    poke_i64(&l.settings.flush_messages, setting(config, "flush.messages"))
-    poke_i64(&l.settings.cleanup_policy, setting(config, "cleanup.policy"))
-    return 0
-
-
-@cython.no_gc_clear
-cdef class Slice:
-    """A range of a log file, pinned: the bytes stay readable until close() even if the segment is deleted."""
-
-    def __dealloc__(self):
-        if self.found.files != NULL:
-            files_drop(self.found.files)
-        if self.log != NULL:
-            log_drop(self.log)
-
-    def __len__(self):
-        return self.found.length
-
-    cdef int check(self) except -1:
-        if self.found.files == NULL:
-            raise ValueError("the slice is closed")
-        if load_i64(&self.log.generation) != self.generation:
-            self.refuse()
-        return 0
-
-    cdef int borrow(self) except -1:
-        """Begin to use the bytes; log_take_back ends it."""
-        self.check()
-        return 0 if log_lend(self.log, self.generation) else self.refuse()
-
-    cdef int refuse(self) except -1:
-        raise LogError(KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
-
-    def send(self, int fd, int64_t start=0) -> int:
-        """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block."""
-        cdef off_t position = self.found.position + start
-        cdef ssize_t sent
-        self.check()
-        if start < 0 or start >= self.found.length:
-            return 0
-        self.borrow()
-        with nogil:
-            sent = sendfile(fd, self.found.files.fd, &position, <size_t>(self.found.length - start))
-            log_take_back(self.log)
-        if sent < 0:
-            if errno == EAGAIN or errno == EINTR:
-                return 0
-            raise OSError(errno, os.strerror(errno))
-        if sent == 0:
-            raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
-        add_i64(&self.log.traffic.bytes_out, sent)
-        return sent
-
-    def tobytes(self) -> bytes:
-        """A copy of the bytes."""
-        cdef bytes out
-        cdef char* into
-        cdef size_t got = 0
-        cdef int status
-        self.check()
-        out = PyBytes_FromStringAndSize(NULL, self.found.length)
-        into = PyBytes_AS_STRING(out)
-        self.borrow()
-        with nogil:
-            status = vfs_pread(
-                self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, into, <size_t>self.found.length,
-                self.found.position, &got)
-            log_take_back(self.log)
-        raise_status(status, "reading a log segment")
-        if <int64_t>got < self.found.length:
-            raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
-        return out
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self.found.files != NULL:
-            files_drop(self.found.files)
-            self.found.files = NULL
-            self.found.length = 0
 
 
 class Read:

@@ -2,7 +2,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.atomic cimport load_i32, load_i64
-from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_t, work_t
 from pybroker.core.counters cimport traffic_t
 from pybroker.core.epochs cimport epochs_t
@@ -134,7 +133,5 @@ cdef int log_roll(log_t* l) noexcept nogil
 cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
 cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
-cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
-cdef int log_find_largest(log_t* l, batch_t* out) noexcept nogil
-cdef int segment_learn(segment_t* s) noexcept nogil
+cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil
 cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil

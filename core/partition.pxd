@@ -1,14 +1,12 @@
-# A partition: its log, the epochs that fence it, and what an append must pass.
+# A partition: its log, its leader, who watches it grow, and what a reader finds.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.batch cimport HEADER_BYTES, batch_t
+from pybroker.core.batch cimport batch_t
 from pybroker.core.chain cimport chain_t, link_t
 from pybroker.core.log cimport found_t, log_t, view_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 
 cdef enum:
-    FROM_CLIENT = 0
-    INTERNAL = 1             # the broker's own batch: control batches pass
     BOUND_HIGH_WATERMARK = 0
     BOUND_LAST_STABLE = 1
     BOUND_LOG_END = 2        # replicas read to the end
@@ -41,22 +39,6 @@ cdef struct partition_t:
     chain_t watches
     int32_t watched          # how many; 0 costs an append one load
 
-cdef struct appended_t:
-    int64_t base_offset
-    int64_t last_offset
-    int64_t log_append_time_ms   # -1 unless LogAppendTime
-    int64_t log_start
-    bint duplicate
-
-cdef struct ready_t:         # a checked batch on its way into a log, alone or with others of the same turn
-    ready_t* next
-    batch_t batch            # borrows the bytes it came in
-    int32_t leader_epoch     # that the client knows; -1 none
-    int32_t source
-    int32_t status           # 0, DUPLICATE, a Kafka code or -errno
-    appended_t out
-    uint8_t header[<int>HEADER_BYTES]
-
 cdef struct read_t:
     found_t found
     view_t view
@@ -68,12 +50,6 @@ cdef void partition_drop(void* partition) noexcept nogil
 cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil
 cdef void partition_unwatch(watch_t* w) noexcept nogil
 cdef void partition_tell(partition_t* p) noexcept nogil
-cdef int partition_check(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil
-cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil
-cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
-cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil

@@ -16,7 +16,7 @@ from pybroker.core.broker cimport Broker
 from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
 from pybroker.core.counters cimport api_dict, histogram_dict
 from pybroker.core.cursor cimport store_be32
-from pybroker.core.handles cimport Partition, Slice
+from pybroker.core.handles cimport Partition
 from pybroker.core.inbox cimport reactor_leave, reactor_wake
 from pybroker.core.log cimport log_hold
 from pybroker.core.mailbox cimport GROWN, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
@@ -29,6 +29,7 @@ from pybroker.core.reactor cimport (
 from pybroker.core.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.segment cimport files_hold
 from pybroker.core.session cimport sessions_destroy, sessions_init, sessions_leave
+from pybroker.core.slices cimport Slice
 from pybroker.core.status cimport raise_status
 
 import threading

@@ -1,9 +1,10 @@
 # Produce without Python: parse, check, answer; the appends of one turn wait for its end.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from pybroker.core.append cimport ready_t
 from pybroker.core.conn cimport conn_t
 from pybroker.core.cursor cimport cursor_t
-from pybroker.core.partition cimport partition_t, ready_t
+from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_t
 from pybroker.core.syncer cimport sync_t, synced_fn
 

@@ -8,6 +8,7 @@ same with one replica.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
+from pybroker.core.append cimport FROM_CLIENT, partition_append_ready, partition_check, ready_t
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.conn cimport CLOSING, conn_room, conn_t, conn_wrote
 from pybroker.core.cursor cimport (
@@ -16,7 +17,7 @@ from pybroker.core.cursor cimport (
 )
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_sync_due
-from pybroker.core.partition cimport FROM_CLIENT, partition_append_ready, partition_check, partition_t, ready_t
+from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
 from pybroker.core.syncer cimport sync_new, sync_put, sync_t

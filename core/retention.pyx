@@ -19,7 +19,7 @@ from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
     CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_t,
-    log_wake_flusher, pending_t, segment_learn, segments_floor, segments_free, segments_new, segments_t, view_t,
+    log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -28,6 +28,7 @@ from pybroker.core.segment cimport (
     PATH_BYTES, segment_cut, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )
 from pybroker.core.sequence cimport sequence_first_open
+from pybroker.core.times cimport segment_learn
 from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_offset
 
 cdef enum:

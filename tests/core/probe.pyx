@@ -8,9 +8,9 @@ from posix.unistd cimport usleep
 import threading
 
 from pybroker.core.atomic cimport peek_i64, poke_i64
+from pybroker.core cimport append as a
 from pybroker.core cimport batch as b
 from pybroker.core cimport cursor as c
-from pybroker.core cimport partition as p
 from pybroker.core.handles cimport Partition
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
@@ -163,21 +163,21 @@ def race():
 
 def append_together(Partition partition, list batches, int64_t now_ms):
     """Append batches as one turn of a reactor does; (status, base offset or -1, is it a duplicate) of each."""
-    cdef p.ready_t* ready = <p.ready_t*>calloc(len(batches), sizeof(p.ready_t))
-    cdef p.ready_t* first = NULL
-    cdef p.ready_t** link = &first
+    cdef a.ready_t* ready = <a.ready_t*>calloc(len(batches), sizeof(a.ready_t))
+    cdef a.ready_t* first = NULL
+    cdef a.ready_t** link = &first
     cdef Py_ssize_t i
     cdef bytes data
     for i in range(len(batches)):
         data = batches[i]
-        ready[i].status = p.partition_check(partition.state, <const uint8_t*><const char*>data, len(data), -1,
-                                            p.FROM_CLIENT, &ready[i])
+        ready[i].status = a.partition_check(partition.state, <const uint8_t*><const char*>data, len(data), -1,
+                                            a.FROM_CLIENT, &ready[i])
         if ready[i].status == 0:
             link[0] = &ready[i]
             link = &ready[i].next
     if first != NULL:
         with nogil:
-            p.partition_append_ready(partition.state, first, now_ms)
+            a.partition_append_ready(partition.state, first, now_ms)
     went = [(ready[i].status, ready[i].out.base_offset, bool(ready[i].out.duplicate)) for i in range(len(batches))]
     free(ready)
     return went
