@@ -12,7 +12,7 @@ cdef enum:
     FETCH_VERSION_MIN = 4
     FETCH_VERSION_ZSTD = 10
     FETCH_VERSION_IDS = 13
-    FETCH_VERSION_MAX = 17
+    FETCH_VERSION_MAX = 18
 
 cdef struct wanted_t:            # one partition of a fetch
     partition_t* partition

@@ -1,4 +1,4 @@
-"""The bytes of Fetch v4-17: a request into what it wants, what was found into an answer.
+"""The bytes of Fetch v4-18: a request into what it wants, what was found into an answer.
 
 A request is parsed whole before anything is done. What is malformed is no Fetch at all; what is well formed but names
 something that is not to be found here (an unknown partition, a follower's state) is `foreign`. An answer groups

@@ -229,7 +229,7 @@ class Coordinator:
         entry = shard.entries.get(group_id)
         if entry is None:
             if generation >= 0:
-                raise KafkaError(errors.ILLEGAL_GENERATION, f"group {group_id!r} has no generation {generation}")
+                raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no generation {generation}")
             entry = Entry(Group(group_id), since_ms=wall_ms())
         error = check_commit(entry.group, member_id, instance_id, generation)
         if error:

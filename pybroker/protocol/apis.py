@@ -47,17 +47,17 @@ _BY_NAME: Final = {api.name: api for api in KNOWN.values()}
 # up to 2.10 sends nothing compressed to a broker that does not list it (KAFKA-18659); 0 to 2 are refused.
 _ADVERTISED: Final = (
     ("Produce", 0, 13),
-    ("Fetch", 4, 17),
-    ("ListOffsets", 1, 9),
+    ("Fetch", 4, 18),
+    ("ListOffsets", 1, 10),
     ("Metadata", 0, 13),
-    ("OffsetCommit", 2, 8),
-    ("OffsetFetch", 1, 8),
-    ("FindCoordinator", 0, 4),
+    ("OffsetCommit", 2, 9),
+    ("OffsetFetch", 1, 9),
+    ("FindCoordinator", 0, 6),
     ("JoinGroup", 0, 9),
     ("Heartbeat", 0, 4),
     ("LeaveGroup", 0, 5),
     ("SyncGroup", 0, 5),
-    ("DescribeGroups", 0, 5),
+    ("DescribeGroups", 0, 6),
     ("ListGroups", 0, 5),
     ("ApiVersions", 0, 4),
     ("CreateTopics", 2, 7),
@@ -75,7 +75,7 @@ _ADVERTISED: Final = (
     ("DeleteGroups", 0, 2),
     ("IncrementalAlterConfigs", 0, 1),
     ("OffsetDelete", 0, 0),
-    ("DescribeCluster", 0, 1),
+    ("DescribeCluster", 0, 2),
     ("DescribeProducers", 0, 0),
 )
 

@@ -98,6 +98,7 @@ async def commit(
     member_id: str = "",
     generation: int = -1,
     instance: str | None = None,
+    version: int = 8,
     **more: Any,
 ) -> list[int]:
     """Commit offsets, {"t0": 5} is offset 5 in t-0; the error codes."""
@@ -110,7 +111,7 @@ async def commit(
         for name, offset in offsets.items()
     ]
     answer = await wire.call(
-        "OffsetCommit", 8, group_id=group, generation_id_or_member_epoch=generation, member_id=member_id,
+        "OffsetCommit", version, group_id=group, generation_id_or_member_epoch=generation, member_id=member_id,
         group_instance_id=instance, topics=topics,
     )  # fmt: skip
     return [p.error_code for topic in answer.topics for p in topic.partitions]

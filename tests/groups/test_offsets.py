@@ -51,6 +51,7 @@ async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: 
     assert await commit(wire, "g", {"t0": 2}, "nobody", one.generation) == [errors.UNKNOWN_MEMBER_ID]
     assert await commit(wire, "g", {"t0": 2}, one.id, one.generation + 1) == [errors.ILLEGAL_GENERATION]
     assert await commit(wire, "new", {"t0": 2}, "m", 3) == [errors.ILLEGAL_GENERATION]
+    assert await commit(wire, "new", {"t0": 2}, "m", 3, version=9) == [errors.GROUP_ID_NOT_FOUND]
     assert await committed(wire, "g") == {"t0": 1}
 
 

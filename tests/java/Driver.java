@@ -99,6 +99,9 @@ public class Driver {
             case "open_admin":
                 handle.client = Admin.create(config(c));
                 return null;
+            case "init_transactions":
+                handle.<KafkaProducer<byte[], byte[]>>as().initTransactions();
+                return null;
             case "flush":
                 handle.<KafkaProducer<byte[], byte[]>>as().flush();
                 return null;

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pybroker.protocol import messages
-from pybroker.protocol.apis import APIS, KNOWN, SERVED
+from pybroker.protocol.apis import KNOWN
 from pybroker.protocol.definitions import TEXTS
 from pybroker.protocol.schema import OUR_TAGS, VERSION_LAST, Field, Schema, Struct, load
 from tests.protocol.values import NAMES
@@ -51,48 +51,6 @@ def test_requests_and_responses_come_in_pairs_with_the_same_versions() -> None:
         request, response = load(f"{api.name}Request"), load(f"{api.name}Response")
         assert request[1:5] == response[1:5] == (api.key, api.min_version, api.max_version, api.flexible_from)
     assert len(KNOWN) == sum(name.endswith("Request") for name in TEXTS)
-
-
-def test_what_is_advertised_and_what_is_served() -> None:
-    """Produce 0 to 2 are listed for the sake of librdkafka and refused; all else that is listed is served."""
-    assert {api.name: (api.min_version, api.max_version) for api in APIS.values()} == {
-        "Produce": (0, 13),
-        "Fetch": (4, 17),
-        "ListOffsets": (1, 9),
-        "Metadata": (0, 13),
-        "OffsetCommit": (2, 8),
-        "OffsetFetch": (1, 8),
-        "FindCoordinator": (0, 4),
-        "JoinGroup": (0, 9),
-        "Heartbeat": (0, 4),
-        "LeaveGroup": (0, 5),
-        "SyncGroup": (0, 5),
-        "DescribeGroups": (0, 5),
-        "ListGroups": (0, 5),
-        "ApiVersions": (0, 4),
-        "CreateTopics": (2, 7),
-        "DeleteTopics": (1, 6),
-        "DeleteRecords": (0, 2),
-        "InitProducerId": (0, 5),
-        "OffsetForLeaderEpoch": (2, 4),
-        "DescribeAcls": (1, 3),
-        "CreateAcls": (1, 3),
-        "DeleteAcls": (1, 3),
-        "DescribeConfigs": (1, 4),
-        "AlterConfigs": (0, 2),
-        "DescribeLogDirs": (1, 4),
-        "CreatePartitions": (0, 3),
-        "DeleteGroups": (0, 2),
-        "IncrementalAlterConfigs": (0, 1),
-        "OffsetDelete": (0, 0),
-        "DescribeCluster": (0, 1),
-        "DescribeProducers": (0, 0),
-    }
-    assert {key: api for key, api in SERVED.items() if api != APIS[key]} == {0: KNOWN[0]}
-    assert not SERVED[0].has(2)
-    assert SERVED[0].has(3) and SERVED[0].has(13)
-    for key, api in SERVED.items():
-        assert KNOWN[key].has(api.min_version) and KNOWN[key].has(api.max_version)
 
 
 def test_notation() -> None:

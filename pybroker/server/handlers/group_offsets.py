@@ -18,11 +18,14 @@ from pybroker.groups.shard import wall_ms
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
-KEY_TYPE_GROUP = 0
+GROUP, TRANSACTION = 0, 1
+"""What FindCoordinator is asked for; 2 is a share group's (KIP-932)."""
 LAST_MS = (1 << 63) - 1
 """The end of time, as 64 bits tell it."""
 BATCH_FIND_VERSION = 4
 BATCH_FETCH_VERSION = 8
+NO_GROUP_VERSION = 9
+"""From here on a commit to a group that is not there says so (KIP-848)."""
 
 
 class FindCoordinator:
@@ -37,8 +40,7 @@ class FindCoordinator:
         for key in keys:
             answer = kind(key=key, node_id=-1, host="", port=-1)
             try:
-                if request.key_type != KEY_TYPE_GROUP:
-                    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "this broker coordinates consumer groups only")
+                _check_type(request.key_type)
                 node = await self._locate(key)
                 answer.node_id, answer.host, answer.port = node.id, node.host, node.port
             except KafkaError as problem:
@@ -54,6 +56,15 @@ class FindCoordinator:
             host=one.host,
             port=one.port,
         )
+
+
+def _check_type(key_type: int) -> None:
+    """A refusal is final: whoever asks does not ask again. For librdkafka no code of a transaction's look-up is final
+    but those of authorization, and of these two Java and librdkafka show our sentence with this one."""
+    if key_type == TRANSACTION:
+        raise KafkaError(errors.CLUSTER_AUTHORIZATION_FAILED, "this broker does not support transactions yet")
+    if key_type != GROUP:
+        raise KafkaError(errors.INVALID_REQUEST, f"this broker has no coordinators of type {key_type}")
 
 
 class OffsetCommit:
@@ -75,14 +86,21 @@ class OffsetCommit:
                     )
         codes: Mapping[TopicPartition, int] = {}
         if offsets:
-            codes = self._groups.commit(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id_or_member_epoch,
-                offsets,
-            )
+            codes = self._commit(request, call.version, offsets)
         return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _commit(
+        self, request: Any, version: int, offsets: Mapping[TopicPartition, Committed]
+    ) -> Mapping[TopicPartition, int]:
+        generation = request.generation_id_or_member_epoch
+        try:
+            return self._groups.commit(
+                request.group_id, request.member_id, request.group_instance_id, generation, offsets
+            )
+        except KafkaError as problem:
+            if problem.code == errors.GROUP_ID_NOT_FOUND and version < NO_GROUP_VERSION:
+                raise KafkaError(errors.ILLEGAL_GENERATION, problem.message) from None
+            raise
 
 
 def _commit_answer(request: Any, codes: Mapping[TopicPartition, int], otherwise: int) -> Any:

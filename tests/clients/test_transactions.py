@@ -1,0 +1,64 @@
+"""While there are no transactions, every client that wants one hears so at once, and for good.
+
+A client that takes the refusal for a passing one asks on until its time is over, and then tells of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka as ck
+import kafka
+import pytest
+
+from tests.clients.adapters.java import Handle
+from tests.clients.adapters.neutral import Refused
+from tests.harness import BrokerProcess
+from tests.java.driver import Driver
+from tests.java.peers import VERSIONS
+
+SENTENCE = "this broker does not support transactions yet"
+
+
+def test_confluent(shared_broker: BrokerProcess) -> None:
+    conf = {"bootstrap.servers": shared_broker.bootstrap, "transactional.id": "tx", "log_level": 0}
+    with pytest.raises(ck.KafkaException) as caught:
+        ck.Producer(conf).init_transactions(60)
+    refused = caught.value.args[0]
+    assert refused.fatal() and SENTENCE in refused.str()
+
+
+def test_kafka_python(shared_broker: BrokerProcess) -> None:
+    producer = kafka.KafkaProducer(bootstrap_servers=shared_broker.bootstrap, transactional_id="tx")
+    try:
+        with pytest.raises(kafka.errors.KafkaError, match="ClusterAuthorizationFailed"):
+            producer.init_transactions()
+    finally:
+        producer.close()
+
+
+async def test_aiokafka(shared_broker: BrokerProcess) -> None:
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=shared_broker.bootstrap, transactional_id="tx")
+    try:
+        with pytest.raises(aiokafka.errors.KafkaError, match="luster"):
+            await producer.start()
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(version, marks=[pytest.mark.java, pytest.mark.xdist_group(f"java-{version}")])
+        for version in VERSIONS
+    ],
+)
+def test_java(shared_broker: BrokerProcess, java_driver: Callable[[str], Driver], version: str) -> None:
+    config = {"bootstrap.servers": shared_broker.bootstrap, "transactional.id": "tx"}
+    producer = Handle(java_driver(version), "open_producer", config=config)
+    try:
+        with pytest.raises(Refused, match=SENTENCE):
+            producer.ask("init_transactions", timeout_s=90)
+    finally:
+        producer.close()

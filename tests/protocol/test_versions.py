@@ -1,0 +1,85 @@
+"""Our table of APIs beside Kafka's: what Kafka 4.1 lists we list, or it says here why we do not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from pybroker.protocol.apis import API_VERSIONS, APIS, KNOWN, SERVED
+from tests.harness import HOST, Server
+from tests.java.peers import SHARED
+from tests.protocol.kafka_versions import LISTED
+
+LEFT_OUT = {
+    "transactions are not there yet": [
+        *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
+        *("DescribeTransactions", "ListTransactions", "AllocateProducerIds"),
+    ],
+    "security is not there yet": [
+        *("SaslHandshake", "SaslAuthenticate", "DescribeUserScramCredentials", "AlterUserScramCredentials"),
+        *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"),
+        *("DescribeClientQuotas", "AlterClientQuotas"),
+    ],
+    "what brokers and the controller say to each other, and this broker is alone": [
+        *("LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition", "Envelope"),
+        "UpdateFeatures",
+    ],
+    "one broker has one place for a partition, and one to lead it": [
+        *("ElectLeaders", "AlterReplicaLogDirs", "AlterPartitionReassignments", "ListPartitionReassignments"),
+    ],
+    "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
+    "only KRaft brokers list it; clients fall back to Metadata": ["DescribeTopicPartitions"],
+    "lists the subscriptions of client metrics, which only KRaft brokers keep": ["ListConfigResources"],
+    "the consumer protocol of KIP-848; clients fall back to the classic one": [
+        *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+    ],
+    "share groups (KIP-932), off in 4.1 unless they are switched on": [
+        *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge", "InitializeShareGroupState"),
+        *("ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary"),
+        *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
+    ],
+}
+
+
+def test_every_api_of_ours_has_kafkas_versions() -> None:
+    """Those of 4.1, from the oldest that 4.x still answers to the newest."""
+    ours = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
+    theirs = {listed.name: listed.kafka411 for listed in LISTED.values() if listed.name in ours}
+    assert ours == theirs
+
+
+def test_clients_of_39_find_every_version_that_they_speak() -> None:
+    """Up to the newest; what 4.x dropped at the other end no client of 3.8 or later sends."""
+    for key, api in APIS.items():
+        assert LISTED[key].kafka391 is not None and api.max_version >= LISTED[key].kafka391[1]
+
+
+def test_what_kafka_lists_and_we_do_not_has_a_reason() -> None:
+    missing = [listed.name for key, listed in LISTED.items() if key not in APIS]
+    assert sorted(missing) == sorted(name for names in LEFT_OUT.values() for name in names)
+
+
+def test_what_is_listed_is_served() -> None:
+    """Produce 0 to 2 are listed for the sake of librdkafka, as Kafka 4.1 lists them, and refused."""
+    assert {key: api for key, api in SERVED.items() if api != APIS[key]} == {0: KNOWN[0]}
+    assert not SERVED[0].has(2)
+    assert SERVED[0].has(3) and SERVED[0].has(13)
+    for key, api in SERVED.items():
+        assert KNOWN[key].has(api.min_version) and KNOWN[key].has(api.max_version)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in SHARED.items()])
+def test_the_table_is_what_kafka_says(name: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(name)
+    frame = codec.encode_request(API_VERSIONS, 0, 1, "test", m.ApiVersionsRequest())
+    with socket.create_connection((HOST, server.port)) as there:
+        there.sendall(struct.pack(">i", len(frame)) + frame)
+        (size,) = struct.unpack(">i", there.recv(4, socket.MSG_WAITALL))
+        _, answer = codec.decode_response(API_VERSIONS, 0, there.recv(size, socket.MSG_WAITALL))
+    said = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    listed = {key: getattr(versions, name) for key, versions in LISTED.items()}
+    assert said == {key: versions for key, versions in listed.items() if versions is not None}
