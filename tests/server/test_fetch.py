@@ -197,13 +197,18 @@ async def test_a_reader_that_goes_leaves_nothing_behind(live: Live, wire: Wire) 
     ],
 )
 async def test_a_client_may_not_claim_to_be_a_broker(wire: Wire, version: int, claim: dict[str, Any]) -> None:
-    """Kafka's answer to a follower without the right to be one."""
+    """It is told, as by Kafka, that it is none of the replicas, and it counts as none: acks=all waits for nobody."""
     created = await wire.create("t")
     await wire.produce("t", batch(b"v"))
+    epoch = (await wire.call("Metadata", 12, topics=None)).topics[0].partitions[0].leader_epoch
     topic = created.topic_id if version >= 13 else "t"
-    response = await wire.call("Fetch", version, **fetch_fields(topic, 0), **claim)
-    [answer] = response.responses[0].partitions
-    assert (answer.error_code, bytes(answer.records)) == (errors.TOPIC_AUTHORIZATION_FAILED, b"")
+    told = {-1: errors.NOT_LEADER_OR_FOLLOWER, epoch: errors.UNKNOWN_LEADER_EPOCH}
+    for known, code in told.items():
+        fields = fetch_fields(topic, 0, current_leader_epoch=known, max_wait_ms=60_000, min_bytes=1 << 20)
+        [answer] = (await wire.call("Fetch", version, **fields, **claim)).responses[0].partitions
+        assert (answer.error_code, answer.high_watermark, bytes(answer.records)) == (code, -1, b"")
+    assert (await wire.produce("t", batch(b"w"))).error_code == 0
+    assert (await wire.fetch("t", 0)).high_watermark == 2
 
 
 async def test_leader_epochs_fence(live: Live, wire: Wire) -> None:

@@ -88,12 +88,29 @@ async def test_a_meaning_that_a_version_does_not_have(wire: Wire, timestamp: int
 async def test_what_cannot_be_answered(wire: Wire) -> None:
     await wire.create("t")
     assert (await list_offset(wire, "u", LATEST)).error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await list_offset(wire, "t", LATEST, replica_id=1001)).error_code == errors.TOPIC_AUTHORIZATION_FAILED
     assert (await list_offset(wire, "t", LATEST, current_leader_epoch=99)).error_code == errors.UNKNOWN_LEADER_EPOCH
     kind = m.ListOffsetsRequest.Topics
     twice = kind(name="t", partitions=[kind.Partitions(partition_index=0, timestamp=LATEST) for _ in range(2)])
     response = await wire.call("ListOffsets", 9, replica_id=-1, topics=[twice])
     assert [p.error_code for p in response.topics[0].partitions] == [errors.INVALID_REQUEST] * 2
+
+
+@pytest.mark.parametrize("replica_id", [-2, 0, 1, 1001])
+async def test_a_replica_id_is_answered_like_a_consumer(wire: Wire, replica_id: int) -> None:
+    """As by Kafka: kafka-python sends 0 in ListOffsets."""
+    await wire.create("t")
+    await wire.produce("t", batch(b"a", b"b"))
+    for version in range(1, 10):
+        answers = [await list_offset(wire, "t", LATEST, version, replica_id=who) for who in (-1, replica_id)]
+        assert answers[0] == answers[1] and (answers[1].error_code, answers[1].offset) == (0, 2)
+    kind = m.OffsetForLeaderEpochRequest.Topics
+    asked = kind(topic="t", partitions=[kind.Partitions(partition=0, leader_epoch=0)])
+    for version in (3, 4):
+        answers = [
+            (await wire.call("OffsetForLeaderEpoch", version, replica_id=who, topics=[asked])).topics[0].partitions[0]
+            for who in (-1, replica_id)
+        ]
+        assert answers[0] == answers[1] and answers[1].error_code == 0
 
 
 async def test_where_an_epoch_ended(live: Live, wire: Wire) -> None:

@@ -26,7 +26,7 @@ TOPICS = ("plain", "small", "compact", "stamped", "nowhere")
 PARTITIONS = 3
 STEPS = 60
 PRODUCE_VERSIONS = range(3, 14)
-FETCH_VERSIONS = range(4, 18)
+FETCH_VERSIONS = range(4, 19)
 SHOWN = ["advertised.listeners=PLAINTEXT://twin:9092"]
 """What answers say of both brokers."""
 CLOSED, OPEN = b"closed", b"open"
@@ -121,10 +121,12 @@ class Script:
                         partition_max_bytes=rng.choice((1 << 20, 1 << 20, 1, 500, 0)),
                         current_leader_epoch=rng.choice((-1, -1, -1, 0, 5)) if version >= 9 else -1,
                         last_fetched_epoch=rng.choice((-1, -1, -1, 0, 3)) if version >= 12 else -1,
+                        **({"high_watermark": 5} if version >= 18 and rng.random() < 0.3 else {}),
                     )
                 )
             topics.append(topic)
         request = m.FetchRequest(
+            **self._claim(version),
             max_wait_ms=rng.choice((0, 0, 1)),
             min_bytes=rng.choice((0, 1, 1 << 20)),
             max_bytes=rng.choice((1 << 24, 1 << 24, 1, 700, 0)),
@@ -133,6 +135,16 @@ class Script:
         )
         frame = self._frame("Fetch", version, request)
         return Step(mangled(rng, frame) if rng.random() < 0.05 else frame, True)
+
+    def _claim(self, version: int) -> dict[str, Any]:
+        """Now and then the request says that it comes from a broker."""
+        if self._rng.random() < 0.85:
+            return {}
+        broker_id = self._rng.choice((0, 1, 1001, -2))
+        if version < 15:
+            return {"replica_id": broker_id}
+        replica_epoch = self._rng.choice((-1, 3))
+        return {"replica_state": m.FetchRequest.ReplicaState(replica_id=broker_id, replica_epoch=replica_epoch)}
 
 
 async def prepared(live: Live) -> dict[str, bytes]:

@@ -110,9 +110,6 @@ class Fetch:
         self._stopping = False
 
     def __call__(self, request: Any, call: Call) -> Any:
-        state = request.replica_state
-        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
-            return _everywhere(request, errors.TOPIC_AUTHORIZATION_FAILED)
         loop = asyncio.get_running_loop()
         by_id = call.version >= IDS_VERSION
         named = {
@@ -174,6 +171,7 @@ class Fetch:
         """Read each partition in turn until the answer is full; the first that has any gives one batch at least."""
         left = min(request.max_bytes, self._bytes_max)
         empty = True
+        follower = _follower(request)
         for key, wanted in list(plan.wanted.items()):
             answer = m.FetchResponse.Responses.Partitions(
                 partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
@@ -182,6 +180,8 @@ class Fetch:
             try:
                 replica = self._replica(key)
                 replica.check_epoch(wanted.leader_epoch)
+                if follower >= 0:
+                    raise _no_replica(follower, wanted)
                 if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
                     raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
                 limit = max(0, min(left, wanted.max_bytes))
@@ -259,6 +259,18 @@ class Fetch:
             response.node_endpoints.append(
                 kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
             )
+
+
+def _follower(request: Any) -> int:
+    """The broker that the request says it comes from; negative for a consumer's."""
+    state = request.replica_state  # from v15 on (KIP-903)
+    return int(request.replica_id if request.replica_id != -1 or state is None else state.replica_id)
+
+
+def _no_replica(broker_id: int, wanted: Wanted) -> KafkaError:
+    """What Kafka tells a broker that is none of a partition's replicas, as nobody is who comes by this listener."""
+    code = errors.UNKNOWN_LEADER_EPOCH if wanted.leader_epoch >= 0 else errors.NOT_LEADER_OR_FOLLOWER
+    return KafkaError(code, f"broker {broker_id} is no replica of this partition")
 
 
 def _everywhere(request: Any, code: int) -> Any:

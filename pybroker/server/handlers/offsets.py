@@ -15,9 +15,9 @@ from pybroker.replication.search import Found, by_time, latest_time
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-CONSUMER_BELOW = 0
-"""Replica ids below this are clients'; others claim to be a broker, and none of those come by this listener."""
-_FOLLOWER = KafkaError(errors.TOPIC_AUTHORIZATION_FAILED, "a client may not speak for a broker")
+CONSUMER = -1
+"""The replica id of a consumer, which is told of what is committed; any other id is told of the log's end. Some clients
+send 0 here. An id decides nothing else: neither API counts anybody as a follower."""
 
 
 def _failure(problem: KafkaError | core.LogError | OSError) -> int:
@@ -39,12 +39,11 @@ class ListOffsets:
                 index = asked.partition_index
                 answer = kind.Topics.Partitions(partition_index=index)
                 try:
-                    if request.replica_id >= CONSUMER_BELOW:
-                        raise _FOLLOWER
                     if named[topic.name, index] > 1:
                         raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
+                    _check_meaning(asked.timestamp, call.version)
                     replica = self._replicas.leader(topic.name, index)
-                    found = await self._look(replica, asked, request.isolation_level, call.version)
+                    found = await self._look(replica, asked, request)
                     answer.offset, answer.timestamp, answer.leader_epoch = found
                 except (KafkaError, core.LogError, OSError) as problem:
                     answer.error_code, answer.offset = _failure(problem), -1
@@ -52,12 +51,12 @@ class ListOffsets:
             topics.append(kind.Topics(name=topic.name, partitions=answers))
         return kind(topics=topics)
 
-    async def _look(self, replica: Replica, asked: Any, isolation_level: int, version: int) -> Found:
+    async def _look(self, replica: Replica, asked: Any, request: Any) -> Found:
         replica.check_epoch(asked.current_leader_epoch)
         log, timestamp = replica.partition(), asked.timestamp
-        if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
-            raise KafkaError(errors.UNSUPPORTED_VERSION, f"the timestamp {timestamp} has no meaning in v{version}")
-        bound = log.last_stable_offset if isolation_level else log.high_watermark
+        bound = log.log_end_offset
+        if request.replica_id == CONSUMER:
+            bound = log.last_stable_offset if request.isolation_level else log.high_watermark
         if timestamp == LATEST:
             return Found(bound, -1, replica.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -67,6 +66,11 @@ class ListOffsets:
         if timestamp == MAX_TIMESTAMP:
             return await latest_time(log, self._workers)
         return await by_time(log, timestamp, bound, self._workers)
+
+
+def _check_meaning(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
+        raise KafkaError(errors.UNSUPPORTED_VERSION, f"the timestamp {timestamp} has no meaning in v{version}")
 
 
 def list_offsets_failed(request: Any, code: int, message: str) -> Any:
@@ -100,8 +104,6 @@ class OffsetForLeaderEpoch:
         for asked in topic.partitions:
             answer = m.OffsetForLeaderEpochResponse.Topics.Partitions(partition=asked.partition)
             try:
-                if request.replica_id >= CONSUMER_BELOW:
-                    raise _FOLLOWER
                 replica = self._replicas.leader(topic.topic, asked.partition)
                 replica.check_epoch(asked.current_leader_epoch)
                 answer.leader_epoch, answer.end_offset = replica.partition().end_offset_for_epoch(asked.leader_epoch)
