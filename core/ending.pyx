@@ -19,12 +19,12 @@ from pybroker.core.timer cimport heap_remove
 
 
 cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
-    """End a connection, saying why unless it was its peer; freed at the turn's end, or when Python's answer came."""
+    """End a connection; `reason` is NULL or empty if its peer did. It is freed at the end of the turn, or once Python answered."""
     if c.fd >= 0:
         close(c.fd)
         c.fd = -1
         c.readable = c.writable = 0
-        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason))
+        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason) if reason != NULL else 0)
         if c.state == AWAY:
             mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
     if c.state != AWAY:

@@ -13,7 +13,7 @@ from pybroker.core.atomic cimport load_i32
 from pybroker.core.chain cimport chain_append
 from pybroker.core.clock cimport wall_ms
 from pybroker.core.conn cimport (
-    AWAY, CLOSING, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
+    AWAY, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_free_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
     conn_unwatch,
 )
 from pybroker.core.counters cimport api_t, histogram_add, tally
@@ -35,9 +35,11 @@ cdef enum:
     ARENA_LEAST = 64 << 10       # less room than this, and the turn is drained to begin at the arena's start
     OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
     READS_MAX = 8                # of one connection in one turn
-    BROKEN = -100000             # no frame has such a size, or there is no memory for it
-    REFUSED_FRAME = -100001      # what a frame asked for can only be refused by closing
+    NO_MEMORY = -100000          # for what was read
     NO_ROOM = 100                # a verdict: the mailbox is full
+
+
+cdef const char* BAD_FRAME = "a frame of a size that is not allowed"
 
 
 cdef void drain(reactor_t* r) noexcept nogil:
@@ -101,8 +103,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         again = verdict == DECLINED and r.turn.count > 0  # perhaps only the turn was full
     if verdict == DECLINED:
         drain(r)                 # whoever looks at it next sees what came before
-        if c.state == CLOSING:
-            return REFUSED       # which failed without an answer: nothing behind it is executed
+        if c.refused != NULL:
+            return REFUSED       # it failed without an answer: nothing behind it is executed
     if again:
         cursor_init(&at, frame + 4, n - 4)
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
@@ -134,19 +136,28 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     return verdict
 
 
+cdef inline bint may_execute(const conn_t* c) noexcept nogil:
+    if c.refused != NULL or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
+        return False
+    return c.state == OPEN or c.state == PARKED
+
+
 cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
-    """Execute the whole frames at the start of `data` while the connection may; the bytes used up, or why to close."""
+    """Execute the whole frames at the start of `data` while the connection may; the bytes used up."""
     cdef int64_t at = 0, length
     cdef int verdict
-    while n - at >= 4 and (c.state == OPEN or c.state == PARKED) and c.queued_bytes < OUTPUT_BUDGET and not c.syncing:
+    while n - at >= 4 and may_execute(c):
         length = load_be32(data + at)
         if length < 0 or length > r.plane.frame_bytes_max:
-            return BROKEN
+            c.refused = BAD_FRAME
+            break
         if n - at - 4 < length:
             break
         verdict = execute(r, c, data + at + 4, length)
-        if verdict == REFUSED or c.state == CLOSING:
-            return REFUSED_FRAME
+        if verdict == REFUSED and c.refused == NULL:
+            c.refused = "no memory for an answer"
+        if c.refused != NULL:
+            break
         if verdict == NO_ROOM:
             wait_in_line(r, c)
         if verdict == WAITS or verdict == NO_ROOM:
@@ -157,13 +168,15 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
     return at
 
 
-cdef int64_t execute_own(reactor_t* r, conn_t* c) noexcept nogil:
-    """Execute what the connection kept; the bytes used up, or why to close."""
+cdef void execute_own(reactor_t* r, conn_t* c) noexcept nogil:
+    """Execute what the connection kept."""
     cdef int64_t used = execute_all(r, c, c.own, c.own_used)
-    if used > 0:
+    if used > 0 or c.refused != NULL:
         drain(r)                 # the orders point into the buffer that is about to move
+    if c.refused != NULL:
+        conn_free_own(c)         # what is behind the frame that ends it is not executed
+    elif used > 0:
         conn_forget_own(c, used)
-    return used
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
@@ -191,16 +204,14 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     """Read into the connection's own buffer: the rest of a frame that has begun. Bytes, 0 at the end, -errno."""
     cdef int64_t need = 4, got
     if c.own_used >= 4:
-        need = 4 + <int64_t>load_be32(c.own)
-        if need > 4 + r.plane.frame_bytes_max or need < 4:
-            return BROKEN
+        need = 4 + <int64_t>load_be32(c.own)  # which is allowed: it was looked at for execution
     elif c.own_capacity >= OWN_KEPT:
         need = c.own_capacity
     if not may_hold(r, c):
         return -EAGAIN
     # What was announced is believed only as far as it came: the buffer doubles.
     if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
-        return BROKEN
+        return NO_MEMORY
     got = recv(c.fd, c.own + c.own_used, min(need, c.own_capacity) - c.own_used, 0)
     if got < 0:
         return -errno
@@ -218,7 +229,7 @@ cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t used) noexcep
     if c.state == PARKED:
         kept = 4 + <int64_t>load_be32(at + used)
         if conn_keep(c, at + used, kept) < 0:
-            return BROKEN
+            return NO_MEMORY
     if used + kept > 0:
         return recv(c.fd, at, used + kept, 0)
     wait_in_line(r, c)
@@ -243,33 +254,27 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
         c.readable = c.ended
     r.arena_used += got
     used = execute_all(r, c, at, got)
-    if used < 0:
-        return used
+    if c.refused != NULL:
+        return got               # nothing of it is kept
     if short:
         return consume(r, c, at, used)
-    return BROKEN if used < got and conn_keep(c, at + used, got - used) < 0 else got
+    return NO_MEMORY if used < got and conn_keep(c, at + used, got - used) < 0 else got
 
 
 cdef const char* fault(int64_t got) noexcept nogil:
-    """Why a connection must end after a read or an execution; NULL: it goes on, empty: its peer ended it."""
+    """Why a connection must end at once after a read; NULL: it goes on, empty: its peer broke it off."""
     if got > 0 or got == -EAGAIN or got == -EINTR:
         return NULL
-    if got == BROKEN:
-        return "a frame of a size that is not allowed, or no memory for it"
-    if got == REFUSED_FRAME:
-        return "Produce with acks=0 failed, or no memory for an answer"
-    return ""
+    return "no memory for a request" if got == NO_MEMORY else ""
 
 
 cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
     """Read from a connection once, and execute what came; as read_own."""
-    cdef int64_t got, used
+    cdef int64_t got
     if c.own_used > 0 or c.own_capacity >= OWN_KEPT:
         got = read_own(r, c)
         if got > 0:
-            used = execute_own(r, c)
-            if used < 0:
-                return used
+            execute_own(r, c)
     else:
         got = read_arena(r, c)
     if got > 0:
@@ -280,18 +285,16 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
 
 
 cdef bint may_read(const conn_t* c) noexcept nogil:
-    return c.state == OPEN and c.readable and c.queued_bytes < OUTPUT_BUDGET and not c.close_after and not c.syncing
+    return c.state == OPEN and c.readable and not c.close_after and may_execute(c)
 
 
 cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     """One connection's share of a turn: execute what it kept, read a few times, execute that. As fault()."""
     cdef const char* why = NULL
-    cdef int64_t used, got
+    cdef int64_t got
     cdef int reads = 0
     if c.own_used > 0:
-        used = execute_own(r, c)
-        if used < 0:
-            return fault(used)
+        execute_own(r, c)
     while may_read(c) and reads < READS_MAX:
         reads += 1
         got = take_input(r, c)
@@ -306,6 +309,6 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
 
 cdef bint has_work(const conn_t* c) noexcept nogil:
     """Is there something to read or to execute, and may it be done now?"""
-    if c.state != OPEN or waits(c) or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
+    if c.state != OPEN or waits(c) or not may_execute(c):
         return False
     return (c.readable and not c.close_after) or (c.own_used >= 4 and c.own_used - 4 >= <int64_t>load_be32(c.own))

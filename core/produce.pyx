@@ -10,7 +10,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 from pybroker.core.append cimport FROM_CLIENT, partition_append_ready, partition_check, ready_t
 from pybroker.core.atomic cimport load_i32
-from pybroker.core.conn cimport CLOSING, conn_room, conn_t, conn_wrote
+from pybroker.core.conn cimport conn_room, conn_t, conn_wrote
 from pybroker.core.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64, write_i8,
     write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
@@ -225,7 +225,7 @@ cdef void tell(turn_t* t, order_t* o) noexcept nogil:
     t.errors += status != 0
     if o.answer == NULL:
         if status != 0:
-            o.conn.state = CLOSING
+            o.conn.refused = "Produce with acks=0 failed"  # there is no answer that could say so
         return
     store_be16(o.answer, <int16_t>status)
     if status == 0:

@@ -158,13 +158,11 @@ cdef void finish(reactor_t* r) noexcept nogil:
     for _i in range(r.ready.count):
         c = <conn_t*>chain_take(&r.ready)
         sent -= c.bytes_out
-        if c.state == CLOSING and c.fd >= 0:
-            close_conn(r, c, "Produce with acks=0 failed")  # at the turn's end
         if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
-        if c.state != CLOSING and c.close_after and c.first == NULL and c.state != AWAY:
-            close_conn(r, c, "")
+        if c.state != CLOSING and (c.close_after or c.refused != NULL) and c.first == NULL and c.state != AWAY:
+            close_conn(r, c, c.refused)  # it got the answers that it was owed
         if c.syncing or (c.state == CLOSING and c.reading):
             pass                 # what is told when that ends makes it ready
         elif c.state == CLOSING:

@@ -6,7 +6,8 @@ States of a connection; `frames` wait while a request runs or its answer is not 
       │                                │            │
       └── paused: too many bytes wait, or the pool is short; resumed when they are executed
     end of stream: nothing more is read, what was received is executed, then closed
-    error, malformed frame, idle for too long, Disconnect from a handler: closed
+    frame of a size that is not allowed: as the end of a stream, but a mere wait for news is answered in its time
+    error, idle for too long, Disconnect from a handler: closed
 
 A cut frame is held as received: memory never grows by a length that was only declared.
 """
@@ -86,6 +87,7 @@ class Connection:
         "_partial",
         "_paused",
         "_queued",
+        "_refused",
         "_running",
         "_sent",
         "_sock",
@@ -113,6 +115,7 @@ class Connection:
         self._stuck = False  # the socket takes no more at the moment
         self._paused = False
         self._ended = False
+        self._refused: str | None = None  # why nothing more of it is read
         owner.loop.add_reader(self._fd, self._readable)
 
     # -- in --------------------------------------------------------------------------------------------------------
@@ -136,11 +139,11 @@ class Connection:
             self._end_of_stream()
             return
         self.last_active = owner.loop.time()
-        if self._feed(owner.scratch[:count]):
-            self._advance()
+        self._feed(owner.scratch[:count])
+        self._advance()
 
-    def _feed(self, data: memoryview) -> bool:
-        """Cut received bytes into frames and queue them; False if a size is not allowed and the connection closed."""
+    def _feed(self, data: memoryview) -> None:
+        """Cut received bytes into frames and queue them; behind a size that is not allowed nothing more is read."""
         position, end = 0, len(data)
         while position < end:
             if self._partial is None:
@@ -154,13 +157,14 @@ class Connection:
             if self._need == SIZE_BYTES:
                 size = int.from_bytes(self._partial, "big", signed=True)
                 if not 0 < size <= self._owner.request_bytes_max:
-                    self.close(f"a frame of {size} bytes; allowed are 1 to {self._owner.request_bytes_max}")
-                    return False
+                    self._refused = f"a frame of {size} bytes; allowed are 1 to {self._owner.request_bytes_max}"
+                    self._ended = True
+                    self._owner.loop.remove_reader(self._fd)
+                    return
                 self._need += size
             else:
                 self._push(memoryview(self._partial)[SIZE_BYTES:])
                 self._partial = None
-        return True
 
     def _push(self, frame: memoryview) -> None:
         if self._frames is None:
@@ -211,7 +215,7 @@ class Connection:
         if self._fd < 0:
             return
         if self.idle and (owner.closing or (self._ended and not self._frames)):
-            self.close(None)
+            self.close(self._refused)
         elif self._paused and self._queued < QUEUED_BYTES_MAX:
             self.room()
 

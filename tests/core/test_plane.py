@@ -59,23 +59,6 @@ def test_acks_0_is_not_answered(stage: Stage) -> None:
     assert client.receive(PRODUCE, 9)[0] == 2 and stage.log.log_end_offset == 2
 
 
-@pytest.mark.parametrize("behind", ["nothing", "a request for Python", "a fetch that would wait"])
-def test_a_failure_that_has_no_answer_ends_the_connection(stage: Stage, behind: str) -> None:
-    """acks=0, and the append fails: the connection closes, Python is told why, what came behind it is not executed."""
-    client = Client(stage)
-    stage.broker.arm("segment.write", "errno", errno.ENOSPC)
-    client.produce(batch(b"x"), acks=0)
-    if behind == "a request for Python":
-        client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
-    elif behind == "a fetch that would wait":
-        client.fetch(0, max_wait_ms=60_000)
-    stage.step()
-    assert client.sock.recv(1) == b""
-    ((kind, key, _, reason),) = stage.plane.take()
-    assert (kind, key) == ("closed", client.id) and b"acks=0" in reason
-    assert stage.plane.stats()[0]["connections"] == 0
-
-
 def test_batches_of_one_turn_go_out_in_one_write(stage: Stage) -> None:
     """One failing write fails the batches of two connections: they were one call. Then all is well again."""
     clients = [Client(stage), Client(stage)]

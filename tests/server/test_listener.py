@@ -57,6 +57,18 @@ async def test_a_length_that_is_not_allowed_closes(bench: Bench, size: int, capl
     assert f"a frame of {size} bytes" in line and "client=127.0.0.1:" in line
 
 
+async def test_a_length_that_is_not_allowed_costs_no_answer(bench: Bench) -> None:
+    """Requests before it are executed and answered, those that wait too; then the connection closes."""
+    bench.start()
+    client = await bench.client()
+    client.send("echo:a", "news:b")
+    client.writer.write(struct.pack(">i", -1) + b"abc")
+    await bench.until(lambda: "b" in bench.script.released)
+    bench.script.released["b"].set()
+    assert [await client.answer(), await client.answer()] == ["a", "b"]
+    assert await client.closed() and bench.pool.held_bytes == 0
+
+
 async def test_the_largest_frame_is_taken(bench: Bench) -> None:
     """At the limit a request is executed; one byte more closes (above)."""
     bench.start()
