@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -34,7 +34,8 @@ from pybroker.cluster.offsets import Committed, expired
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups import records
-from pybroker.groups.shard import Entry, OffsetsLog, Shard, load, wall_ms
+from pybroker.groups.loading import load
+from pybroker.groups.shard import Entry, OffsetsLog, Shard, wall_ms
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 
@@ -111,6 +112,9 @@ class Coordinator:
             self._arm(shard, entry)
         shard.entries = found
         shard.loading = False
+        unstable = sum(len(entry.unstable) for entry in found.values())
+        if unstable:
+            event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         for topic in shard.deleted_topics:
             self._forget_topic(shard, topic)
 
@@ -249,20 +253,21 @@ class Coordinator:
         shard.entries[group_id] = entry
         return answers
 
-    def forget(self, group_id: str, keys: Iterable[TopicPartition]) -> int:
+    def forget(self, group_id: str, keys: Collection[TopicPartition]) -> int:
         """Forget committed offsets; NONE or an error code. Raises as shard_of."""
         shard = self.shard_of(group_id)
         entry = shard.entries.get(group_id)
         return errors.NONE if entry is None else self._forget(shard, entry, keys)
 
-    def _forget(self, shard: Shard, entry: Entry, keys: Iterable[TopicPartition]) -> int:
-        known = [key for key in keys if key in entry.offsets]
+    def _forget(self, shard: Shard, entry: Entry, keys: Collection[TopicPartition]) -> int:
+        known = [key for key in keys if key in entry.offsets or key in entry.unstable]
         error = errors.NONE
         if known:
             error = shard.write([records.offset_record(entry.group.id, key, None) for key in known])
         if not error:
             for key in known:
-                del entry.offsets[key]
+                entry.offsets.pop(key, None)
+            entry.unstable.difference_update(known)
         return error
 
     def delete(self, group_id: str) -> int:
@@ -308,8 +313,10 @@ class Coordinator:
                 self._forget_topic(shard, topic)
 
     def _forget_topic(self, shard: Shard, topic: str) -> None:
+        """A group that has no members, and stood nowhere else, goes with the topic."""
         for entry in list(shard.entries.values()):
-            self._forget(shard, entry, [key for key in entry.offsets if key.topic == topic])
+            self._forget(shard, entry, [key for key in {*entry.offsets, *entry.unstable} if key.topic == topic])
+            self._drop_if_over(shard, entry)
 
     # -- doing what was decided --------------------------------------------------------------------------------------
 
@@ -353,7 +360,8 @@ class Coordinator:
     def _drop_if_over(self, shard: Shard, entry: Entry) -> None:
         """A group without members, offsets and pending ids is forgotten, in the log too if it ever stood there."""
         group = entry.group
-        if group.state is not State.EMPTY or entry.offsets or group.pending or shard.entries.get(group.id) is not entry:
+        kept = entry.offsets or entry.unstable or group.pending
+        if group.state is not State.EMPTY or kept or shard.entries.get(group.id) is not entry:
             return
         if group.generation and shard.write([(records.group_key(group.id), None)]):
             return  # it stays until the log takes the tombstone

@@ -18,12 +18,9 @@ from pybroker import core, errors
 from pybroker.cluster.group import Group
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
-from pybroker.groups import records
-from pybroker.groups.records import GroupRecord, OffsetRecord, Pair
+from pybroker.groups.records import Pair
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import compress, open_batch
-
-CONTROL = 0x20
+from pybroker.protocol.compression import compress
 
 
 class OffsetsLog(Protocol):
@@ -41,6 +38,7 @@ class Entry:
 
     group: Group
     offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
+    unstable: set[TopicPartition] = field(default_factory=set)  # with an offset of a transaction that nobody ended
     since_ms: int = 0  # wall clock: when the group became what it is, for the expiry of offsets
     rebalanced_ms: int = -1  # wall clock: when its last rebalance began; -1 none since the broker's start
     alarm: Any = None  # the timer's handle
@@ -50,40 +48,6 @@ class Entry:
 def wall_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def load(log: core.Partition, read_bytes: int) -> dict[str, Entry]:
-    """Read all groups of a partition. On a thread. Raises KafkaError, core.LogError, OSError."""
-    found: dict[str, Entry] = {}
-    offset, end = log.log_start_offset, log.high_watermark
-    while offset < end:
-        piece = log.read(offset, read_bytes).slice
-        if piece is None:
-            break
-        try:
-            data = piece.tobytes()
-        finally:
-            piece.close()
-        for position, header in core.iter_batches(data):
-            offset = header.last_offset + 1
-            if not header.attributes & CONTROL:
-                _replay(found, memoryview(data)[position : position + header.size], header)
-    return {name: entry for name, entry in found.items() if entry.offsets or not entry.group.is_simple()}
-
-
-def _replay(found: dict[str, Entry], batch: memoryview, header: core.BatchHeader) -> None:
-    for _, _, key, value, _ in core.walk_records(open_batch(batch, header), header):
-        record = records.parse(key, value)
-        if isinstance(record, OffsetRecord):
-            entry = found.setdefault(record.group, Entry(Group(record.group)))
-            if record.committed is None:
-                entry.offsets.pop(record.key, None)
-            else:
-                entry.offsets[record.key] = record.committed
-        elif isinstance(record, GroupRecord):
-            entry = found.setdefault(record.id, Entry(Group(record.id)))
-            entry.group = record.group or Group(record.id)
-            entry.since_ms = max(record.since_ms, 0)
 
 
 class Shard:

@@ -118,7 +118,11 @@ def read_topic_id(text: str) -> bytes | None:
 
 
 def read_latest_epoch(text: str) -> int:
-    """The last epoch in a leader-epoch-checkpoint; -1 if it has none. Raises Malformed."""
+    """The last epoch in a leader-epoch-checkpoint; -1 if it has none. Raises Malformed.
+
+    Kafka leaves the file empty until there is an epoch to tell."""
+    if not text:
+        return -1
     words = text.split()
     if len(words) % 2 or words[:1] != ["0"] or any(_number(word, _INT64_MAX) is None for word in words):
         raise Malformed("it is not a list of epochs and offsets")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from pybroker.cluster.offsets import Committed
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
+from pybroker.groups.records import offset_record
 from pybroker.groups.shard import wall_ms
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -68,11 +70,34 @@ async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -
     wire = await live.connect()
     await until("the groups are loaded", lambda: listed(wire))
     assert await committed(wire, "g") == {"t0": 1}
+
+
+async def test_a_group_without_members_goes_with_its_last_topic(live: Live, wire: Wire, member: Make) -> None:
+    """One with members stays, and one that stood in another topic too; for good."""
+    await wire.create("u")
+    left, busy = await member("left"), await member("busy")
+    for one in (left, busy):
+        await stable(one)
+        assert await one.commit(u0=1) == [0]
+    assert await left.leave() == 0
+    assert await commit(wire, "elsewhere", {"t0": 1, "u0": 1}) == [0, 0]
+    assert await commit(wire, "simple", {"u0": 1}) == [0]
+    assert await names(wire) == {"left", "busy", "elsewhere", "simple"}
+    await wire.call("DeleteTopics", 5, topic_names=["u"], timeout_ms=5000)
+    assert await names(wire) == {"busy", "elsewhere"}
+    await live.restart()
+    wire = await live.connect()
+    await until("the groups are loaded", lambda: listed(wire))
+    assert await names(wire) == {"busy", "elsewhere"}
     assert await committed(wire, "h") == {}
 
 
 async def listed(wire: Wire) -> bool:
     return (await wire.call("ListGroups", 4)).error_code == 0
+
+
+async def names(wire: Wire) -> set[str]:
+    return {group.group_id for group in (await wire.call("ListGroups", 4)).groups}
 
 
 async def test_without_its_topic_there_are_no_groups_and_then_new_ones(wire: Wire, member: Make) -> None:
@@ -246,6 +271,49 @@ async def test_offsets_expire_by_themselves(bench: Bench) -> None:
         while groups.find("g") is not None:
             await asyncio.sleep(0.01)
     groups.resign()
+
+
+def in_transaction(group: str, producer_id: int, **offsets: int) -> bytes:
+    """The batch of offsets that a producer sends: `t0=5` is offset 5 in t-0."""
+    pairs = [offset_record(group, TopicPartition(name[:-1], int(name[-1])), at(n)) for name, n in offsets.items()]
+    return core.build_batch([(0, key, value, ()) for key, value in pairs], attributes=0x10, producer_id=producer_id,
+                            producer_epoch=0)  # fmt: skip
+
+
+def marker(producer_id: int, *, commit: bool) -> bytes:
+    """The control batch that ends a transaction: its key has a version and a type, 0 abort and 1 commit."""
+    key, value = struct.pack(">hh", 0, commit), struct.pack(">hi", 0, 0)
+    return core.build_batch([(0, key, value, ())], attributes=0x30, producer_id=producer_id, producer_epoch=0)
+
+
+async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench) -> None:
+    """Those of an aborted or open one do not; nor does a commit hide a later plain one. Open ones are not stable."""
+    log = bench.logs[partition_of("g", 4)]
+    for batch in (
+        in_transaction("g", 1, t0=11, t1=11, u0=11),
+        core.build_batch([(0, *offset_record("g", T1, at(12)), ())]),
+        marker(1, commit=True),
+        in_transaction("g", 2, t0=22),
+        marker(2, commit=False),
+        in_transaction("g", 3, t0=33, t3=33),
+    ):
+        log.append_replica(struct.pack(">q", log.log_end_offset) + batch[8:12] + struct.pack(">i", 0) + batch[16:])
+    await bench.groups.lead(bench.logs, 4)
+    found = bench.groups.find("g")
+    assert found is not None
+    assert {key: committed.offset for key, committed in found.offsets.items()} == {T0: 11, T1: 12, U0: 11}
+    open_ = {T0, TopicPartition("t", 3)}
+    assert found.unstable == open_
+    assert bench.groups.forget("g", [T0]) == errors.NONE
+    bench.groups.resign()
+    again = bench.fresh()
+    await again.lead(bench.logs, 4)
+    found = again.find("g")
+    assert found is not None and found.unstable == open_ - {T0} and set(found.offsets) == {T1, U0}
+    again.forget_topic("t")
+    again.forget_topic("u")
+    assert again.find("g") is None
+    again.resign()
 
 
 @pytest.mark.parametrize("codec", range(5))

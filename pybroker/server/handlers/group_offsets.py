@@ -135,19 +135,21 @@ class OffsetFetch:
             kind, named = m.OffsetFetchResponse.Groups, Counter(group.group_id for group in request.groups)
             return m.OffsetFetchResponse(
                 groups=[
-                    self._group(group.group_id, group.topics, kind)
+                    self._group(group.group_id, group.topics, kind, request.require_stable)
                     if named[group.group_id] == 1
                     else kind(group_id=group.group_id, error_code=errors.INVALID_REQUEST)
                     for group in request.groups
                 ]
             )
-        only = self._group(request.group_id, request.topics, m.OffsetFetchResponse)
+        only = self._group(request.group_id, request.topics, m.OffsetFetchResponse, request.require_stable)
         if call.version < 2 and only.error_code:  # no place yet for an error of the whole
             return _fetch_failed_old(request, only.error_code)
         return only
 
-    def _group(self, group_id: str, topics: Any, kind: Any) -> Any:
-        """One group's answer, as `kind` (the response itself in old versions). Topics None: all that are known."""
+    def _group(self, group_id: str, topics: Any, kind: Any, require_stable: bool) -> Any:
+        """One group's answer, as `kind` (the response itself in old versions). Topics None: all that are known.
+
+        `require_stable`: nothing is said of a partition while a transaction is open that may move the group there."""
         answer = kind(group_id=group_id) if kind is not m.OffsetFetchResponse else kind()
         try:
             entry = self._groups.find(group_id)
@@ -155,8 +157,13 @@ class OffsetFetch:
             answer.error_code = problem.code
             return answer
         known = entry.offsets if entry is not None else {}
+        unstable = entry.unstable if entry is not None and require_stable else ()
         for topic, partitions in _wanted(topics, known):
             found = [_position(kind.Topics.Partitions, p, known.get(TopicPartition(topic, p))) for p in partitions]
+            for position in found:
+                if (topic, position.partition_index) in unstable:
+                    position.committed_offset, position.committed_leader_epoch, position.metadata = -1, -1, ""
+                    position.error_code = errors.UNSTABLE_OFFSET_COMMIT
             answer.topics.append(kind.Topics(name=topic, partitions=found))
         return answer
 

@@ -1,0 +1,111 @@
+"""A partition of __consumer_offsets, read from its start: the groups that its records leave.
+
+    plain offset        counts at once
+    transactional one   pending ── COMMIT of its producer ──> counts, unless a later one does already
+                               └── ABORT ──> never was
+                               └── neither is in the log ──> unstable: the group stands where it stood before
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker import core
+from pybroker.cluster.group import Group
+from pybroker.cluster.offsets import Committed
+from pybroker.groups import records
+from pybroker.groups.records import GroupRecord, OffsetRecord
+from pybroker.groups.shard import Entry
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import open_batch
+
+TRANSACTIONAL, CONTROL = 0x10, 0x20
+COMMIT = (0).to_bytes(2, "big") + (1).to_bytes(2, "big")
+"""The key of the control record that commits: its version, and its type."""
+
+
+class _Place(NamedTuple):
+    """Where a group stands in a partition."""
+
+    group: str
+    key: TopicPartition
+
+
+class _Stored(NamedTuple):
+    committed: Committed
+    at: int  # the base offset of its batch
+
+
+def load(log: core.Partition, read_bytes: int) -> dict[str, Entry]:
+    """Read all groups of a partition. On a thread. Raises KafkaError, core.LogError, OSError."""
+    replay = _Replay()
+    offset, end = log.log_start_offset, log.high_watermark
+    while offset < end:
+        piece = log.read(offset, read_bytes).slice
+        if piece is None:
+            break
+        try:
+            data = piece.tobytes()
+        finally:
+            piece.close()
+        for position, header in core.iter_batches(data):
+            offset = header.last_offset + 1
+            replay.batch(memoryview(data)[position : position + header.size], header)
+    return replay.groups()
+
+
+class _Replay:
+    """What the batches so far have left."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupRecord] = {}
+        self._offsets: dict[_Place, _Stored] = {}
+        self._pending: dict[int, dict[_Place, _Stored]] = {}  # by producer id
+
+    def batch(self, data: memoryview, header: core.BatchHeader) -> None:
+        found = core.walk_records(open_batch(data, header), header)
+        if header.attributes & CONTROL:
+            pending = self._pending.pop(header.producer_id, {})
+            if any(key == COMMIT for _, _, key, _, _ in found):
+                self._commit(pending)
+            return
+        for _, _, key, value, _ in found:
+            record = records.parse(key, value)
+            if isinstance(record, OffsetRecord):
+                self._offset(record, header)
+            elif isinstance(record, GroupRecord):
+                self._groups[record.id] = record
+
+    def _commit(self, pending: dict[_Place, _Stored]) -> None:
+        for place, stored in pending.items():
+            known = self._offsets.get(place)
+            if known is None or known.at < stored.at:
+                self._offsets[place] = stored
+
+    def _offset(self, record: OffsetRecord, header: core.BatchHeader) -> None:
+        place, pending = _Place(record.group, record.key), self._pending
+        if record.committed is not None:
+            transactional = header.attributes & TRANSACTIONAL
+            offsets = pending.setdefault(header.producer_id, {}) if transactional else self._offsets
+            offsets[place] = _Stored(record.committed, header.base_offset)
+        else:  # forgotten, with what would have counted later
+            for offsets in (self._offsets, *pending.values()):
+                offsets.pop(place, None)
+
+    def groups(self) -> dict[str, Entry]:
+        """By name; what has neither members nor offsets any more is left out."""
+        entries = {record.id: _entry(record) for record in self._groups.values() if record.group is not None}
+        for place, stored in self._offsets.items():
+            self._of(entries, place).offsets[place.key] = stored.committed
+        for pending in self._pending.values():
+            for place in pending:
+                self._of(entries, place).unstable.add(place.key)
+        return {name: e for name, e in entries.items() if e.offsets or e.unstable or not e.group.is_simple()}
+
+    @staticmethod
+    def _of(entries: dict[str, Entry], place: _Place) -> Entry:
+        return entries.setdefault(place.group, Entry(Group(place.group)))
+
+
+def _entry(record: GroupRecord) -> Entry:
+    return Entry(record.group or Group(record.id), since_ms=max(record.since_ms, 0))
