@@ -231,8 +231,16 @@ class Broker:
     def partitions(self) -> list[Partition]: ...
     def delete(self, partition: Partition) -> None:
         """Unpublish, wait for readers to leave, rename the directory to -delete, unlink it in the background."""
+    def log_dir_error(self, log_dir: str) -> int:
+        """The errno for which a log dir is offline: nothing is written there any more; 0 while it is in use."""
+    def fail_log_dir(self, log_dir: str) -> None:
+        """Take a log dir offline."""
+    def lost_file(self, log_dir: str) -> Partition | None:
+        """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
+        dir is offline then. None if there is none."""
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Like the function, passing the failpoints checkpoint.write, checkpoint.sync and checkpoint.rename."""
+        """Like the function, passing the failpoints checkpoint.write, checkpoint.sync and checkpoint.rename. Where the
+        disk failed, the log dir that the file lies in is offline."""
     def arm(
         self,
         point: str,

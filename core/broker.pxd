@@ -6,6 +6,7 @@ from pybroker.core.handles cimport Partition
 from pybroker.core.log cimport log_t
 from pybroker.core.partition cimport partition_t
 from pybroker.core.recovery cimport recovery_t
+from pybroker.core.syncer cimport syncer_t
 
 
 cdef class Broker:
@@ -13,6 +14,7 @@ cdef class Broker:
     cdef dict table              # (topic, partition) -> Partition
     cdef object thread
     cdef object lock
+    cdef syncer_t* log_dir(self, str path) except NULL
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL
     cdef _claim(self, str directory, bytes topic_id)
     cdef _finish_swap(self, Partition p, int64_t base, list bases)

@@ -5,14 +5,16 @@
 No state is shared between two brokers: ten of them live in one process.
 """
 
+from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
-from pybroker.core.atomic cimport peek_i64, store_i32
+from pybroker.core.atomic cimport load_i32, peek_i64, store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
+from pybroker.core.failure cimport log_dir_trust, log_trust, logs_lost
 from pybroker.core.flusher cimport flusher_run, log_close, log_close_idle
 from pybroker.core.handles cimport Partition
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
@@ -24,6 +26,7 @@ from pybroker.core.sequence cimport sequence_init
 from pybroker.core.settings cimport read_settings
 from pybroker.core.status cimport raise_status
 from pybroker.core.swap cimport swap_finish
+from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
     P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
@@ -177,15 +180,49 @@ cdef class Broker:
         """The handle of a partition, or None."""
         return self.table.get((topic, partition))
 
+    cdef syncer_t* log_dir(self, str path) except NULL:
+        cdef syncer_t* found = context_syncer(self.context, os.fsencode(path))
+        if found == NULL:
+            raise MemoryError()
+        return found
+
+    def log_dir_error(self, str log_dir) -> int:
+        """The errno for which a log dir is offline; 0 while it is in use."""
+        return load_i32(&self.log_dir(log_dir).failed)
+
+    def fail_log_dir(self, str log_dir) -> None:
+        """Take a log dir offline."""
+        log_dir_trust(self.log_dir(log_dir), -EIO)
+
+    def lost_file(self, str log_dir):
+        """A partition of a log dir whose active file was removed beneath it, which takes the log dir offline; or None."""
+        cdef Partition p
+        cdef syncer_t* syncer = self.log_dir(log_dir)
+        cdef list held = self.partitions()
+        cdef log_t** logs = <log_t**>malloc(sizeof(log_t*) * (len(held) + 1))
+        cdef int64_t n = 0, found
+        if logs == NULL:
+            raise MemoryError()
+        for p in held:
+            if p.state.log.syncer == syncer:
+                held[n] = p
+                logs[n] = p.state.log
+                n += 1
+        with nogil:
+            found = logs_lost(logs, n)
+        free(logs)
+        return held[found] if found >= 0 else None
+
     def write_atomic(self, str path, bytes data) -> None:
-        """Replace a checkpoint file whole; passes the failpoints checkpoint.write, .sync and .rename."""
+        """Replace a checkpoint file of a log dir; passes the failpoints checkpoint.write, .sync and .rename."""
+        cdef syncer_t* log_dir = self.log_dir(os.path.dirname(path))
         cdef bytes name = os.fsencode(path)
         cdef const char* c_path = name
         cdef const char* c_data = data
         cdef size_t n = len(data)
         cdef int status
         with nogil:
-            status = vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n, True)
+            status = log_dir_trust(log_dir, vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n, True))
         raise_status(status, path)
 
     def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1) -> None:
@@ -350,7 +387,7 @@ cdef class Broker:
             log_lock_files(l)
             pthread_mutex_lock(&l.append_mutex)
             store_i32(&l.deleted, 1)
-            status = vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to)
+            status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to))
             pthread_mutex_unlock(&l.append_mutex)
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell(p.state)

@@ -22,6 +22,7 @@ from posix.unistd cimport usleep
 from pybroker.core.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.clock cimport monotonic_ms
+from pybroker.core.failure cimport log_trust
 from pybroker.core.handles cimport Partition
 from pybroker.core.index cimport TIME_ENTRY
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
@@ -203,7 +204,7 @@ cdef int write_out(round_t* c) noexcept nogil:
     cdef int64_t n = c.written.length, position = s.size - n
     cdef int status = 0
     if n:
-        status = vfs_pwrite(s.fs, P_CLEAN_WRITE, s.files.fd, c.written.at, n, position)
+        status = log_trust(c.log, vfs_pwrite(s.fs, P_CLEAN_WRITE, s.files.fd, c.written.at, n, position))
         vfs_write_behind(s.files.fd, position, n)
         c.written.length = 0
     return status if status != 0 else account(c, n)
@@ -254,8 +255,9 @@ cdef int finish_fresh(round_t* c) noexcept nogil:
         status = segment_note_last(s, s.files)
     if status == 0:
         status = segment_write_indexes(s, s.files, ".cleaned", True)
-    if status == 0:
-        status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
+        if status == 0:
+            status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
+        log_trust(c.log, status)
     if status == 0:
         vfs_set_modified(s.files.fd, c.source.modified_ms)  # retention goes by it where records have no timestamp
         s.modified_ms = c.source.modified_ms

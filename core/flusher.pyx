@@ -18,6 +18,7 @@ from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_
 from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, work_t
 from pybroker.core.epochs cimport epochs_encode
+from pybroker.core.failure cimport log_lost_file, log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
     log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t,
@@ -58,7 +59,7 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     while p != NULL:
         after = p.next
         if status == 0:
-            status = producers_write(l, p, True)
+            status = log_trust(l, producers_write(l, p, True))
             newest = max(newest, p.offset)
             written += 1
         free(p.data)
@@ -72,12 +73,9 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
 
 
 cdef int trust(log_t* l, int status) noexcept nogil:
-    """Pass on what a sync came to. One that failed takes the log offline, and its log dir: the kernel tells once and
-    forgets, so that no later sync can be trusted."""
-    if status == -EIO:
-        store_i32(&l.offline, 1)
-        store_i32(&l.syncer.failed, 1)
-    return status
+    """Pass on what a flush came to. A sync that failed, -EIO, takes the log dir offline: the kernel tells once and
+    forgets, so that no later sync can be trusted. An index that is not there is made anew."""
+    return log_trust(l, status) if status == -EIO else status
 
 
 cdef int sync_names(log_t* l) noexcept nogil:
@@ -92,7 +90,7 @@ cdef int sync_names(log_t* l) noexcept nogil:
             slash[0] = 0
             status = vfs_sync_dir(l.context.fs, parent)
         l.named = status == 0
-    return trust(l, status)
+    return log_trust(l, status)
 
 
 cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
@@ -112,7 +110,7 @@ cdef int seal_rolled(log_t* l) noexcept nogil:
     cdef int status = 0
     while status == 0 and i + 1 < n:
         s = list.items[i].segment
-        status = segment_seal(s, &l.context.quiesce)
+        status = log_trust(l, segment_seal(s, &l.context.quiesce))
         if status == 0:
             status = trust(l, segment_flush(s, s.size))
         if status == 0:
@@ -197,7 +195,7 @@ cdef void write_behind(log_t* l, later_t* later) noexcept nogil:
         begin_later(later, l, s.base_offset, behind, size - behind)
         store_i64(&s.behind, size)
     if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
-        segment_write_indexes(s, f, "", False)
+        log_trust(l, segment_write_indexes(s, f, "", False))
 
 
 cdef void repair_indexes(log_t* l) noexcept nogil:
@@ -311,6 +309,8 @@ cdef int sync_active(log_t* l, segment_t* s) noexcept nogil:
     cdef int status = 0
     if f == NULL or vfs_sync(l.context.fs, P_SEGMENT_SYNC, f.fd) < 0:
         return trust(l, -EIO)
+    if log_lost_file(l):
+        return -EIO
     if l.synced_base != s.base_offset + 1:
         status = sync_names(l)
         if status == 0:
@@ -360,7 +360,7 @@ cdef int log_write_epochs(log_t* l) noexcept nogil:
     if text == NULL:
         return status
     snprintf(path, PATH_BYTES, "%s/leader-epoch-checkpoint", l.directory)
-    status = vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n, True)
+    status = log_trust(l, vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n, True))
     free(text)
     if status < 0:
         l.epochs.dirty = True

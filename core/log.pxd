@@ -93,6 +93,7 @@ cdef struct log_t:
     snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     traffic_t traffic
+    int64_t looked_at        # the log's end when its active file was last seen to have a name
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written

@@ -5,7 +5,7 @@ Readers take no lock: they are pinned, load the list of segments and the waterma
 found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
 """
 
-from libc.errno cimport EIO, ENOMEM
+from libc.errno cimport ENOMEM
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, rand
 
@@ -16,6 +16,7 @@ from pybroker.core.atomic cimport (
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
+from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, retire
 from pybroker.core.segment cimport (
@@ -241,7 +242,7 @@ cdef int log_roll(log_t* l) noexcept nogil:
         if s.files != NULL:
             segment_unlink(s, "")  # or it would lie in the middle of a segment that goes on
         segment_free(s)
-        return status
+        return log_trust(l, status)
     l.roll_jitter_ms = rand() % l.settings.segment_jitter_ms if l.settings.segment_jitter_ms > 0 else 0
     v = l.view
     v.active_base = s.base_offset
@@ -254,13 +255,11 @@ cdef int log_roll(log_t* l) noexcept nogil:
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
     """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
-    The caller holds the append mutex and rolled where that was due. A write that could not be undone takes the log
-    offline: the next reader of the file would not know which bytes are ours."""
+    The caller holds the append mutex and rolled where that was due. A write that failed, or could not be undone, takes
+    the log dir offline: the next reader of the file would not know which bytes are ours."""
     cdef segment_t* s = log_active(l)
     cdef int64_t position = s.size
-    cdef int i, status = segment_write(s, v, n, bytes)
-    if status == -EIO:
-        store_i32(&l.offline, 1)
+    cdef int i, status = log_trust(l, segment_write(s, v, n, bytes))
     if status < 0:
         return status
     for i in range(count):

@@ -14,6 +14,7 @@ from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i6
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_discard
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
+from pybroker.core.failure cimport log_trust
 from pybroker.core.flusher cimport sync_names
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
@@ -89,7 +90,7 @@ cdef int discard_head(log_t* l, int64_t count, int64_t* discarded) noexcept nogi
     cdef int64_t i = 0
     cdef int status = 0, synced
     while status == 0 and i < count:
-        status = log_discard_files(l, list.items[i].segment)
+        status = log_trust(l, log_discard_files(l, list.items[i].segment))
         if status == 0:
             i += 1
         else:

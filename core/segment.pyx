@@ -7,7 +7,7 @@ Kafka's tools may read a live file, and a full disk is noticed before a byte is 
 open until it is read, and then its data file. A crash leaves at most a torn last batch, which recovery cuts.
 """
 
-from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM
+from libc.errno cimport EIO, EMFILE, ENFILE, ENOENT, ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -313,6 +313,8 @@ cdef int sync_file(segment_t* s, int point, const char* suffix) noexcept nogil:
     cdef int fd, status
     segment_path(s, suffix, path)
     fd = vfs_open(s.fs, P_NONE, path, O_RDONLY)
+    if fd == -ENOENT and point == P_SEGMENT_SYNC:
+        return -EIO  # the data is nowhere
     if fd < 0:
         return fd
     status = vfs_sync(s.fs, point, fd)

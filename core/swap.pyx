@@ -16,6 +16,7 @@ from libc.stdint cimport int64_t
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32
 from pybroker.core.batch cimport batch_last_offset, batch_t
+from pybroker.core.failure cimport log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_lock_files, log_offline, log_t, segments_free, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -46,7 +47,7 @@ cdef int decide(log_t* l, segment_t* fresh) noexcept nogil:
     if status != 0:
         segment_unlink(fresh, ".swap")
         segment_unlink(fresh, ".cleaned")
-    return status
+    return log_trust(l, status)
 
 
 cdef int change_names(log_t* l, segments_t* list, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
@@ -59,7 +60,7 @@ cdef int change_names(log_t* l, segments_t* list, int64_t first, int64_t count, 
         status = segment_rename(fresh, ".swap", "")
     if status == 0:
         status = vfs_sync_dir(l.context.fs, l.directory)
-    return status
+    return log_trust(l, status)
 
 
 cdef int list_fresh(log_t* l, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:

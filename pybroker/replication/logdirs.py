@@ -51,16 +51,19 @@ class Found(NamedTuple):
 
 
 class LogDir:
-    """One log dir, locked from open() to close()."""
+    """One log dir, locked from open() to close().
+
+    Offline is for good: what a failed disk says later is not believed before the next start looks at all of it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.failure: str | None = None  # why it is not used
+        self.core: core.Broker | None = None  # whose logs lie here
+        self._failure: str | None = None
+        self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self.clean = False
         self.meta: Meta | None = None
         self.recorded: dict[str, Offsets] = {name: {} for name in checkpoints.OFFSET_FILES}
         self.placed = 0  # partitions that lie here
-        self.write: Callable[[str, bytes], None] = core.write_atomic
         self._written: dict[str, str] = {}
         self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
         self._lock = -1
@@ -73,6 +76,7 @@ class LogDir:
         os.makedirs(self.path, exist_ok=True)
         for path in absent:
             _sync_names(path.parent)
+        self._opened = os.stat(self.path)
         self._take_lock()
         try:
             text = self._read(checkpoints.META)
@@ -112,14 +116,54 @@ class LogDir:
             return None
 
     def sync(self) -> None:
-        """Make the names in it durable. Raises OSError."""
-        _sync_names(self.path)
+        """Make the names in it durable. Raises OSError; it is offline then."""
+        try:
+            _sync_names(self.path)
+        except OSError as problem:
+            self.fail(_why_not(self.path, problem))
+            raise
 
     def claim(self, meta: Meta) -> None:
         """Record whose it is from now on, if it was nobody's."""
         if self.meta is None or self.meta.cluster_id is None or self.meta.broker_id is None:
             self.meta = meta
             self._write(checkpoints.META, checkpoints.write_meta(meta))
+
+    # -- when it fails -----------------------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is offline; None while it is in use."""
+        if self._failure is None and self.core is not None and (error := self.core.log_dir_error(self.path)):
+            return os.strerror(error).lower()
+        return self._failure
+
+    def fail(self, reason: str) -> None:
+        """Take it offline, with everything that lies here, and say so."""
+        if self._failure is None:
+            self._failure = reason
+            if self.core is not None:
+                self.core.fail_log_dir(self.path)
+            event(log, logging.ERROR, "log dir offline", directory=self.path, reason=reason)
+
+    def check(self) -> None:
+        """See whether the disk failed, or the directory or what is written to was taken from beneath the broker."""
+        if self._failure is not None or self.core is None:
+            return
+        if reason := self.failure:
+            self.fail(reason)
+        elif not self._is_there():
+            self.fail("the directory was removed, or another one is in its place")
+        elif lost := self.core.lost_file(self.path):
+            self.fail(f"the files of {lost.topic}-{lost.partition} were removed while they were written to")
+
+    def _is_there(self) -> bool:
+        """Does the path still name the directory that was opened?"""
+        assert self._opened is not None
+        try:
+            return os.path.samestat(os.stat(self.path), self._opened)
+        except OSError:
+            return False
 
     # -- what lies in it -------------------------------------------------------------------------------------------
 
@@ -211,9 +255,11 @@ class LogDir:
 
     def _write(self, name: str, text: str) -> None:
         """Replace a file as a whole, unless it already says so. Raises OSError."""
-        if self._written.get(name) != text:
-            self.write(os.path.join(self.path, name), text.encode())
-            self._written[name] = text
+        if self._written.get(name) == text:
+            return
+        write = core.write_atomic if self.core is None else self.core.write_atomic
+        write(os.path.join(self.path, name), text.encode())
+        self._written[name] = text
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -253,13 +299,11 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
                 log_dir.open()
                 log_dir.recall()
             except OSError as problem:
-                log_dir.failure = _why_not(path, problem)
+                log_dir.fail(_why_not(path, problem))
         failed = [log_dir for log_dir in opened if log_dir.failure]
         if len(failed) == len(opened):
             reasons = "; ".join(f"{d.path}: {d.failure}" for d in failed)
             raise StartError(f"no log directory can be used ({reasons})")
-        for log_dir in failed:
-            event(log, logging.ERROR, "log dir not used", directory=log_dir.path, reason=log_dir.failure)
     except BaseException:
         for log_dir in opened:
             log_dir.close()

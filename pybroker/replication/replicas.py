@@ -47,7 +47,7 @@ class Replicas:
         self._plane: core.Plane | None = None
         self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
-            log_dir.write = self._core.write_atomic
+            log_dir.core = self._core
         self._workers = ThreadPoolExecutor(max(DISK_THREADS, self._threads * len(log_dirs)), "replicas")
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class Replicas:
 
     def each_replica(self, work: Callable[[Replica], object]) -> None:
         for replica in self:
-            if replica.log is None or replica.gone:
+            if replica.log is None or replica.log.offline or replica.gone:
                 continue
             try:
                 work(replica)
@@ -303,7 +303,7 @@ class Replicas:
 def _flush(replica: Replica) -> None:
     """Put all of a log on disk, and what goes with it."""
     try:
-        if replica.log is not None:
+        if replica.log is not None and not replica.log.offline:
             replica.log.flush()
             replica.log.write_checkpoints()
     except (core.LogError, OSError) as problem:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
+LOG_DIR_CHECK_MS = 1_000
+"""Between two looks at a log dir: how long records may go into files that somebody removed."""
 IDLE_FILES_MS = 30_000
 """Sealed segments that nobody read from for so long, or twice as long, let go of their files."""
 
@@ -90,6 +92,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
             config["log.flush.start.offset.checkpoint.interval.ms"],
             lambda: replicas.record_log_starts({}),
         ),
+        *(Chore("log-dir-check", LOG_DIR_CHECK_MS, log_dir.check) for log_dir in replicas.log_dirs),
         Chore("idle-files", IDLE_FILES_MS, replicas.close_idle_files),
         Chore("flush", config["log.flush.scheduler.interval.ms"], Flusher(replicas).turn),
     ]

@@ -163,6 +163,8 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
                 free.add_metric([path], disk.f_bavail * disk.f_frsize)
         failed.add_metric([path], not usable)
     yield from (total, free, failed)
+    count = sum(log_dir.failure is not None for log_dir in replicas.log_dirs)
+    yield GaugeMetricFamily("pybroker_offline_log_directory_count", "Kafka's OfflineLogDirectoryCount.", count)
 
 
 def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:

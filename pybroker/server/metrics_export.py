@@ -64,4 +64,10 @@ class Exporter:
         groups = self._metrics.groups
         if self._waits_for or groups is None:
             return self._waits_for
-        return "groups are being loaded" if groups.loading() else self._health()
+        return "groups are being loaded" if groups.loading() else self._health() or self._offline()
+
+    def _offline(self) -> str:
+        """The log dirs whose partitions are not served."""
+        log_dirs = self._metrics.replicas.log_dirs if self._metrics.replicas is not None else ()
+        offline = [f"{d.path}: {d.failure}" for d in log_dirs if d.failure]
+        return f"log directories are offline ({'; '.join(offline)})" if offline else ""

@@ -278,13 +278,15 @@ def test_retention_tries_again_what_a_disk_refused(home: Home) -> None:
     assert partition.offline and partition.segments()[0][0] == 3
 
 
-def test_a_failed_write_takes_the_partition_offline_but_reads_go_on(home: Home) -> None:
-    """EIO: nobody knows what the disk has; the other partition of the broker writes on."""
+def test_a_failed_write_takes_the_log_dir_offline_but_reads_go_on(home: Home) -> None:
+    """EIO: nobody knows what the disk has. Nothing more is written there; a partition in another log dir writes on."""
     partition = home.partition
     for _ in range(2):
         append(partition)
     assert home.broker is not None
-    other = home.broker.open(str(home.path), "other", 0, topic_id=TOPIC_ID, config={})
+    (home.path / "elsewhere").mkdir()
+    beside = home.broker.open(str(home.path), "beside", 0, topic_id=TOPIC_ID, config={})
+    other = home.broker.open(str(home.path / "elsewhere"), "other", 0, topic_id=TOPIC_ID, config={})
     arm(home, "segment.write", value=errno.EIO)
     with pytest.raises(OSError) as e:
         append(partition)
@@ -292,6 +294,9 @@ def test_a_failed_write_takes_the_partition_offline_but_reads_go_on(home: Home) 
     assert partition.offline
     assert code_of(partition.append, batch(), now_ms=NOW) == KAFKA_STORAGE_ERROR
     assert len(read_all(partition)) == 200
+    assert code_of(beside.append, batch(), now_ms=NOW) == KAFKA_STORAGE_ERROR
+    assert home.broker.log_dir_error(str(home.path)) == errno.EIO
+    assert home.broker.log_dir_error(str(home.path / "elsewhere")) == 0
     assert other.append(batch(), now_ms=NOW).base_offset == 0
     assert not other.offline
     check(home, 2)
