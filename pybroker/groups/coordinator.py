@@ -32,6 +32,7 @@ from pybroker.cluster.group import (
 )
 from pybroker.cluster.offsets import Committed, expired
 from pybroker.config import BrokerConfig
+from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.loading import load
@@ -140,7 +141,7 @@ class Coordinator:
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} does not exist yet")
         shard = self._shards.get(partition_of(group_id, self._partitions))
         if shard is None:
-            raise KafkaError(errors.NOT_COORDINATOR, f"this broker does not coordinate group {group_id!r}")
+            raise KafkaError(errors.NOT_COORDINATOR, f"this broker does not coordinate group {shown(group_id)}")
         shard.check()
         return shard
 
@@ -165,7 +166,7 @@ class Coordinator:
         entry = shard.entries.get(group_id)
         if entry is None:
             if fields["member_id"]:
-                raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+                raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {shown(group_id)} has no members")
             entry = shard.entries[group_id] = Entry(Group(group_id), since_ms=wall_ms())
         future: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         name = fields["instance_id"] if fields["instance_id"] is not None else fields["client_id"]
@@ -221,7 +222,7 @@ class Coordinator:
         shard = self.shard_of(group_id)
         entry = shard.entries.get(group_id)
         if entry is None:
-            raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+            raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {shown(group_id)} has no members")
         return shard, entry
 
     # -- offsets -----------------------------------------------------------------------------------------------------
@@ -233,11 +234,11 @@ class Coordinator:
         entry = shard.entries.get(group_id)
         if entry is None:
             if generation >= 0:
-                raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no generation {generation}")
+                raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {shown(group_id)} has no generation {generation}")
             entry = Entry(Group(group_id), since_ms=wall_ms())
         error = check_commit(entry.group, member_id, instance_id, generation)
         if error:
-            raise KafkaError(error, f"group {group_id!r} takes no offsets of member {member_id!r}")
+            raise KafkaError(error, f"group {shown(group_id)} takes no offsets of member {shown(member_id)}")
         rebalance.touch(entry.group, self._now_ms(), member_id)
         answers = dict.fromkeys(offsets, errors.NONE)
         for key, committed in offsets.items():

@@ -14,6 +14,7 @@ from typing import Any
 from pybroker import core
 from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.logs import event
+from pybroker.server.closings import Closings
 from pybroker.server.connection import Answer, Responder, Waiting
 
 log = logging.getLogger(__name__)
@@ -48,11 +49,13 @@ class Bridge:
         self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
         self._running: dict[int, tuple[asyncio.Task[Answer], bool]] = {}
         self._responder: Responder | None = None
+        self._closings: Closings | None = None
         self._finishing = False
 
-    def open(self, responder: Responder) -> None:
-        """Begin to execute what the plane declines."""
+    def open(self, responder: Responder, closings: Closings) -> None:
+        """Begin to execute what the plane declines; `closings` hears of connections that had to be closed."""
         self._responder = responder
+        self._closings = closings
         self._loop.add_reader(self._plane.fileno(), self._take)
         self._plane.start()
 
@@ -139,7 +142,8 @@ class Bridge:
         self._plane.reply(token, None, close=True)
 
     def _tell(self, caller: Caller, reason: str) -> None:
-        event(log, logging.WARNING, "connection closed", client=caller.address, reason=reason)
+        assert self._closings is not None
+        self._closings.tell("connection closed", caller, reason, self._loop.time())
 
     def _reply(self, token: int, answer: Answer) -> None:
         self._plane.reply(token, answer)  # type: ignore[arg-type]  # the parts of an answer are bytes and core.Slices

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.core import LogError
 from pybroker.logs import event
+from pybroker.server.closings import Closings
 from pybroker.server.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Owner(Protocol):
     scratch: memoryview
     request_bytes_max: int
     closing: bool
+    closings: Closings
 
     def forget(self, connection: "Connection") -> None: ...
 
@@ -333,8 +335,10 @@ class Connection:
         if self._fd < 0:
             return
         owner, fd, self._fd = self._owner, self._fd, -1
-        if reason is not None:
+        if reason is not None and level < logging.WARNING:
             event(log, level, "connection closed", client=self.caller.address, reason=reason)
+        elif reason is not None:
+            owner.closings.tell("connection closed", self.caller, reason, owner.loop.time())
         owner.loop.remove_reader(fd)
         owner.loop.remove_writer(fd)
         self._sock.close()

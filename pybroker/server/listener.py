@@ -13,6 +13,7 @@ from typing import Protocol
 from pybroker.cluster.caller import Caller
 from pybroker.logs import event
 from pybroker.server.bridge import Bridge
+from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
 from pybroker.server.pool import Pool
 
@@ -75,6 +76,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(RECEIVE_BYTES))
         self.closing = False
+        self.closings = Closings()
         self.host, self.port = "", 0
         self._sock: socket.socket | None = None
         self._connections: set[Peer] = set()
@@ -116,7 +118,7 @@ class Listener:
         """Begin to accept, and have requests executed by `responder`."""
         self.responder = responder
         if self.bridge is not None:
-            self.bridge.open(responder)
+            self.bridge.open(responder, self.closings)
         self._resume()
         self._tend()
 
@@ -134,6 +136,8 @@ class Listener:
         if self.bridge is not None:
             self.bridge.close()
             self.bridge = None  # what is left of its connections closes with the last reference to the plane
+
+        self.closings.close()
 
     def disconnect(self) -> None:
         """Close the connections that there are, and go on accepting."""
@@ -211,7 +215,7 @@ class Listener:
         if self._per_host[host] >= self.limits.connections_per_ip_max:
             sock.close()
             reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
-            event(log, logging.WARNING, "connection refused", client=host, reason=reason)
+            self.closings.tell("connection refused", Caller(host, port, self.name), reason, self.loop.time())
             return
         try:
             sock.setblocking(False)
@@ -244,6 +248,7 @@ class Listener:
     def _tend(self) -> None:
         """Close what is idle, and what holds the memory pool's last place without getting on."""
         now = self.loop.time()
+        self.closings.tend(now)
         idle = self.limits.idle_seconds_max
         if idle is not None:
             for connection in [c for c in self._connections if now - c.last_active > idle]:

@@ -21,6 +21,7 @@ from pybroker.protocol.apis import API_VERSIONS, KNOWN, SERVED, Api
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import STRING_MAX
 from pybroker.replication.replica import Replica
+from pybroker.server import closings
 from pybroker.server.handlers.topics import TOPICS_MAX
 from tests.protocol.values import sample
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data
@@ -33,6 +34,12 @@ HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\
 async def target(live: Live) -> Live:
     await live.restart("group.initial.rebalance.delay.ms=0")
     return live
+
+
+@pytest.fixture(autouse=True)
+def every_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log says of each closed connection why, not of one a minute."""
+    monkeypatch.setattr(closings, "SILENT_SECONDS", 0)
 
 
 async def outcome(live: Live, frame: bytes) -> bytes | None:

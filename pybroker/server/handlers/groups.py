@@ -128,7 +128,7 @@ class DescribeGroups:
         if entry is None:
             code = errors.GROUP_ID_NOT_FOUND if version >= DEAD_IS_AN_ERROR_VERSION else errors.NONE
             return kind(
-                group_id=name, error_code=code, error_message=f"there is no group {name}" if code else None,
+                group_id=name, error_code=code, error_message="there is no such group" if code else None,
                 group_state=State.DEAD.value, protocol_type="", protocol_data="", authorized_operations=operations,
             )  # fmt: skip
         group = entry.group
