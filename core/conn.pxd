@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pybroker.core.chain cimport link_t
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
-from pybroker.core.pool cimport pool_t
+from pybroker.core.pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
 from pybroker.core.reader cimport warm_t
 from pybroker.core.session cimport session_t
 
@@ -55,7 +55,16 @@ cdef struct conn_t:
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t parked_ns            # PARKED: since then; 0: it is not
     int64_t bytes_out            # sent since it came
-    pool_t* pool                 # what it holds is accounted for there
+    pool_t* pool                 # what it holds is accounted for there,
+    address_t* address           # and there
+    int64_t loan                 # of the pool beyond its limit, for the request that it receives; and since when
+    int64_t loan_ms
+    int64_t wanted               # in line: bytes that its request needs; 0: it waits for Python
+    int64_t mark                 # bytes that had come and gone when it was last looked at while memory is short
+    int64_t mark_ms              # 0: that was for another request
+    int64_t bytes_in             # received since it came
+    int64_t chunk_bytes          # of its output in memory,
+    int64_t chunk_held           # and what of it is accounted for
     int64_t away_bytes           # AWAY: of the request that is with Python
     uint8_t* own                 # bytes of frames that are not executed yet
     int64_t own_capacity
@@ -79,7 +88,37 @@ cdef int conn_flush(conn_t* c) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
 cdef void conn_free_own(conn_t* c) noexcept nogil
+cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n) noexcept nogil
 cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil
 cdef void conn_unwatch(conn_t* c) noexcept nogil
 cdef void conn_leave_session(conn_t* c) noexcept nogil
+cdef void conn_empty(conn_t* c) noexcept nogil
 cdef void conn_free(conn_t* c) noexcept nogil
+
+
+cdef inline void conn_hold(conn_t* c, int64_t n) noexcept nogil:
+    """It holds n bytes more, or fewer."""
+    pool_hold(c.pool, c.address, n)
+
+
+cdef inline int64_t conn_holds(const conn_t* c) noexcept nogil:
+    return c.own_capacity + c.chunk_held
+
+
+cdef inline bint conn_short(conn_t* c) noexcept nogil:
+    """Must it wait before it receives more?"""
+    return c.loan == 0 and pool_full(c.pool)
+
+
+cdef inline void conn_repay(conn_t* c) noexcept nogil:
+    """The request that memory was lent for is whole, or never will be."""
+    if c.loan != 0:
+        pool_repay(c.pool, c.loan)
+        c.loan = 0
+
+
+cdef inline void conn_account(conn_t* c) noexcept nogil:
+    """What its client did not read of its answers is held, too."""
+    if c.chunk_bytes != c.chunk_held:
+        conn_hold(c, c.chunk_bytes - c.chunk_held)
+        c.chunk_held = c.chunk_bytes

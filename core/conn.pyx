@@ -16,7 +16,7 @@ from posix.unistd cimport close
 from pybroker.core.atomic cimport add_i64
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
-from pybroker.core.pool cimport pool_short, pool_take
+from pybroker.core.pool cimport pool_leave
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport session_drop
 from pybroker.core.vfs cimport iovec
@@ -79,6 +79,7 @@ cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
     else:
         c.first = k
     c.last = k
+    c.chunk_bytes += room
     return k
 
 
@@ -113,7 +114,21 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
     return 0
 
 
+cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n) noexcept nogil:
+    """Send an answer of n bytes next, which others made."""
+    if c.last != NULL:
+        c.last.next = first
+    else:
+        c.first = first
+    c.last = last
+    c.queued_bytes += n
+    while first != NULL:
+        c.chunk_bytes += first.capacity
+        first = first.next
+
+
 cdef void drop_first(conn_t* c) noexcept nogil:
+    c.chunk_bytes -= c.first.capacity
     c.first = chunk_drop(c.first)
     if c.first == NULL:
         c.last = NULL
@@ -225,7 +240,7 @@ cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
     own = resize_own(c, capacity)
     if own == NULL:
         return -ENOMEM
-    pool_take(c.pool, capacity - c.own_capacity)
+    conn_hold(c, capacity - c.own_capacity)
     c.own = own
     c.own_capacity = capacity
     return 0
@@ -234,7 +249,7 @@ cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
 cdef void conn_free_own(conn_t* c) noexcept nogil:
     """Give the connection's own buffer back."""
     if c.own_capacity > 0:
-        pool_take(c.pool, -c.own_capacity)
+        conn_hold(c, -c.own_capacity)
     if c.own_capacity > OWN_KEPT:
         munmap(c.own, c.own_capacity)
     else:
@@ -259,7 +274,7 @@ cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
     c.own_used -= n
     if c.own_used > 0:
         memmove(c.own, c.own + n, c.own_used)
-    elif c.own_capacity < OWN_KEPT or pool_short(c.pool, c.id):
+    elif c.own_capacity < OWN_KEPT or conn_short(c):
         conn_free_own(c)
 
 
@@ -281,12 +296,21 @@ cdef void conn_leave_session(conn_t* c) noexcept nogil:
         c.session = NULL
 
 
+cdef void conn_empty(conn_t* c) noexcept nogil:
+    """Give back all that it holds in memory: what came is not executed, what is left of its answers is not sent."""
+    while c.first != NULL:
+        drop_first(c)
+    c.queued_bytes = 0
+    conn_account(c)
+    conn_free_own(c)
+
+
 cdef void conn_free(conn_t* c) noexcept nogil:
     conn_unwatch(c)
     conn_leave_session(c)
-    while c.first != NULL:
-        drop_first(c)
-    conn_free_own(c)
+    conn_empty(c)
+    conn_repay(c)
+    pool_leave(c.pool, c.address)
     if c.fd >= 0:
         close(c.fd)
     free(c)

@@ -12,7 +12,6 @@ from pybroker.core.atomic cimport store_i32
 from pybroker.core.chain cimport chain_remove
 from pybroker.core.conn cimport AWAY, CLOSING, PARKED, conn_free, conn_t, conn_unwatch
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put
-from pybroker.core.pool cimport pool_leave
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.reactor cimport make_ready, reactor_t
 from pybroker.core.timer cimport heap_remove
@@ -42,9 +41,6 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     chain_remove(&c.listed)
     chain_remove(&c.ready)
     chain_remove(&c.waiting)
-    pool_leave(&r.plane.pool, c.id)
-    if r.leading == c:
-        r.leading = NULL
     store_i32(&r.connections, r.connections - 1)
     conn_free(c)
 

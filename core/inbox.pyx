@@ -8,12 +8,11 @@ from libc.string cimport memset
 
 from pybroker.core.atomic cimport store_i32
 from pybroker.core.chain cimport chain_append, chain_take
-from pybroker.core.conn cimport CLOSING, OPEN, PARKED, conn_free_own, conn_t
+from pybroker.core.conn cimport CLOSING, OPEN, PARKED, conn_adopt_chunks, conn_free_own, conn_hold, conn_t
 from pybroker.core.ending cimport close_conn
 from pybroker.core.epoll cimport EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_ctl, epoll_event
 from pybroker.core.mailbox cimport ring
 from pybroker.core.partition cimport watch_t
-from pybroker.core.pool cimport pool_take
 from pybroker.core.produce cimport produce_refuse
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.reactor cimport make_ready, note_t, reactor_t
@@ -139,15 +138,10 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
         return
-    pool_take(&r.plane.pool, -c.away_bytes)
+    conn_hold(c, -c.away_bytes)
     c.away_bytes = 0
     if n.first != NULL:
-        if c.last != NULL:
-            c.last.next = n.first
-        else:
-            c.first = n.first
-        c.last = n.last
-        c.queued_bytes += n.bytes
+        conn_adopt_chunks(c, n.first, n.last, n.bytes)
     c.state = OPEN
     if n.close:
         c.close_after = 1

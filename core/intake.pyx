@@ -10,19 +10,19 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.atomic cimport load_i32
-from pybroker.core.chain cimport chain_append
 from pybroker.core.clock cimport wall_ms
 from pybroker.core.conn cimport (
-    AWAY, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_free_own, conn_grow_own, conn_keep, conn_leave_session, conn_t,
-    conn_unwatch,
+    AWAY, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_free_own, conn_grow_own, conn_hold, conn_keep, conn_leave_session,
+    conn_repay, conn_short, conn_t, conn_unwatch,
 )
 from pybroker.core.counters cimport api_t, histogram_add, tally
 from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch
 from pybroker.core.mailbox cimport GONE, REQUEST, mailbox_put
-from pybroker.core.pool cimport pool_leave, pool_short, pool_take
+from pybroker.core.pool cimport pool_full
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
 from pybroker.core.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
+from pybroker.core.shortage cimport wait_in_line
 from pybroker.core.timer cimport heap_add, heap_remove
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -59,7 +59,7 @@ cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noe
     free(instead)
     if status == 0:
         c.away_bytes = n         # until its answer comes
-        pool_take(c.pool, n)
+        conn_hold(c, n)
     return status
 
 
@@ -139,6 +139,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
 cdef inline bint may_execute(const conn_t* c) noexcept nogil:
     if c.refused != NULL or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
         return False
+    if c.chunk_held > 0 and pool_full(c.pool):
+        return False             # it gets no more answers before it read those that it has
     return c.state == OPEN or c.state == PARKED
 
 
@@ -159,12 +161,13 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
         if c.refused != NULL:
             break
         if verdict == NO_ROOM:
-            wait_in_line(r, c)
+            wait_in_line(r, c, 0)
         if verdict == WAITS or verdict == NO_ROOM:
             break                # its frame stays, to be executed again
         at += 4 + length
     if at > 0:
-        pool_leave(c.pool, c.id)
+        conn_repay(c)
+        c.mark_ms = 0
     return at
 
 
@@ -179,23 +182,8 @@ cdef void execute_own(reactor_t* r, conn_t* c) noexcept nogil:
         conn_forget_own(c, used)
 
 
-# -- the line ----------------------------------------------------------------------------------------------------------
-
-cdef void wait_in_line(reactor_t* r, conn_t* c) noexcept nogil:
-    """Neither read nor execute for this connection until there is room for it."""
-    chain_append(&r.waiting, &c.waiting, c)
-
-
 cdef inline bint waits(const conn_t* c) noexcept nogil:
     return c.waiting.chain != NULL
-
-
-cdef bint may_hold(reactor_t* r, conn_t* c) noexcept nogil:
-    """May a connection hold more bytes? If not it waits."""
-    if not pool_short(c.pool, c.id):
-        return True
-    wait_in_line(r, c)
-    return False
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -207,7 +195,8 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
         need = 4 + <int64_t>load_be32(c.own)  # which is allowed: it was looked at for execution
     elif c.own_capacity >= OWN_KEPT:
         need = c.own_capacity
-    if not may_hold(r, c):
+    if conn_short(c):
+        wait_in_line(r, c, need - c.own_used)
         return -EAGAIN
     # What was announced is believed only as far as it came: the buffer doubles.
     if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
@@ -221,8 +210,8 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     return got
 
 
-cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t used) noexcept nogil:
-    """Of bytes that were only looked at, take what was executed out of the socket; as read_own.
+cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t got, int64_t used) noexcept nogil:
+    """Of `got` bytes that were only looked at, take what was executed out of the socket; as read_own.
 
     The frame of a fetch that parked is kept, to be executed again."""
     cdef int64_t kept = 0
@@ -232,7 +221,8 @@ cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t used) noexcep
             return NO_MEMORY
     if used + kept > 0:
         return recv(c.fd, at, used + kept, 0)
-    wait_in_line(r, c)
+    if not waits(c):
+        wait_in_line(r, c, 4 + <int64_t>load_be32(at) if got >= 4 else <int64_t>OWN_KEPT)
     return -EAGAIN
 
 
@@ -246,7 +236,7 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
         r.arena_used = 0
     room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
     at = r.arena + r.arena_used
-    short = pool_short(c.pool, c.id)
+    short = conn_short(c)
     got = recv(c.fd, at, room, MSG_PEEK if short else 0)
     if got <= 0:
         return -errno if got < 0 else 0
@@ -257,7 +247,7 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
     if c.refused != NULL:
         return got               # nothing of it is kept
     if short:
-        return consume(r, c, at, used)
+        return consume(r, c, at, got, used)
     return NO_MEMORY if used < got and conn_keep(c, at + used, got - used) < 0 else got
 
 
@@ -279,6 +269,7 @@ cdef int64_t take_input(reactor_t* r, conn_t* c) noexcept nogil:
         got = read_arena(r, c)
     if got > 0:
         tally(&r.bytes_in, got)
+        c.bytes_in += got
     elif got == -EAGAIN and not waits(c):
         c.readable = 0
     return got

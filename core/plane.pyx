@@ -23,6 +23,7 @@ from pybroker.core.mailbox cimport GROWN, letter_t, mailbox_destroy, mailbox_ini
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )
+from pybroker.core.pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave
 from pybroker.core.reactor cimport (
     note_t, plane_t, reactor_free, reactor_new, reactor_run, reactor_step, reactor_t,
 )
@@ -113,7 +114,7 @@ cdef class Plane:
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
         self.state.idle_ms = idle_ms
-        self.state.pool.limit = pool_bytes
+        pool_init(&self.state.pool, pool_bytes)
         self.state.requests_max = requests_max
         self.state.holder_ms = holder_ms
         sessions_init(&self.state.sessions, fetch_sessions)
@@ -134,6 +135,7 @@ cdef class Plane:
                 reactor_free(self.reactors[i])
         sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
+        pool_destroy(&self.state.pool)
         registry_free(self.state.registry)
 
     # -- threads -----------------------------------------------------------------------------------------------------
@@ -236,7 +238,10 @@ cdef class Plane:
         cdef conn_t* c = <conn_t*>calloc(1, sizeof(conn_t))
         cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
         cdef reactor_t* r
-        if c == NULL or n == NULL:
+        cdef address_t* address = pool_join(&self.state.pool, fd)
+        if c == NULL or n == NULL or address == NULL:
+            if address != NULL:
+                pool_leave(&self.state.pool, address)
             free(c)
             free(n)
             raise MemoryError()
@@ -248,6 +253,7 @@ cdef class Plane:
         c.reactor = r
         c.heap_index = -1
         c.pool = &self.state.pool
+        c.address = address
         n.conn = c
         n.is_new = 1
         reactor_leave(r, n)

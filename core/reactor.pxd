@@ -35,7 +35,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     sessions_t sessions
     mailbox_t mailbox
     pool_t pool
-    int64_t holder_ms            # that the pool's holder may take for its request
+    int64_t holder_ms            # that a request which was let through may take while memory is short
     int32_t requests_max         # queued.max.requests: that wait in the mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
@@ -59,8 +59,7 @@ cdef struct reactor_t:
     chain_t listed               # all connections, the one that was silent for longest first
     chain_t ready                # those that have something to do, in this turn or the next
     chain_t waiting              # the line: for memory, or for a place in the mailbox
-    conn_t* leading              # of ours, the last that became the pool's holder, and when
-    int64_t led_ms
+    int64_t relieved_ms          # when it last looked at who has to go
     conn_t** heap                # of parked connections, by deadline
     int32_t heap_count
     int32_t heap_capacity

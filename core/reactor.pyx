@@ -18,7 +18,7 @@ from posix.unistd cimport close, usleep
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64
 from pybroker.core.chain cimport chain_append, chain_remove, chain_take, link_t
 from pybroker.core.clock cimport monotonic_ms, monotonic_ns
-from pybroker.core.conn cimport AWAY, CLOSING, OPEN, PARKED, conn_flush, conn_free_own, conn_t
+from pybroker.core.conn cimport AWAY, CLOSING, OPEN, PARKED, conn_account, conn_flush, conn_free_own, conn_t
 from pybroker.core.counters cimport histogram_add, tally
 from pybroker.core.ending cimport close_conn, end, forget, stop_waiting
 from pybroker.core.epoll cimport (
@@ -29,8 +29,9 @@ from pybroker.core.fetch cimport fetcher_free
 from pybroker.core.inbox cimport synced, take_inbox, told, warmed
 from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport unring
-from pybroker.core.pool cimport pool_lead, pool_short
+from pybroker.core.pool cimport pool_full
 from pybroker.core.quiesce cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
+from pybroker.core.shortage cimport LOOK_MS, move_line, relieve
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initial, int flags)
@@ -123,28 +124,6 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
         make_ready(r, c)
 
 
-cdef void hurry_leader(reactor_t* r) noexcept nogil:
-    """Close the pool's holder if it is ours and others waited long enough for it."""
-    cdef conn_t* c = r.leading
-    if c != NULL and load_i64(&r.plane.pool.holder) == c.id and r.now_ms - r.led_ms > r.plane.holder_ms:
-        close_conn(r, c, "it was too slow with a request while memory is short")
-
-
-cdef void move_line(reactor_t* r) noexcept nogil:
-    """Let those go on who wait for memory or the mailbox: all where there is room, else one that leads the pool."""
-    cdef plane_t* p = r.plane
-    cdef conn_t* c
-    while r.waiting.first != NULL and load_i32(&p.mailbox.requests) < p.requests_max:
-        c = <conn_t*>r.waiting.first.owner
-        if pool_short(&p.pool, c.id):
-            if not pool_lead(&p.pool, c.id):
-                return
-            r.leading = c
-            r.led_ms = r.now_ms
-        chain_remove(&c.waiting)
-        make_ready(r, c)
-
-
 cdef void take_deadlines(reactor_t* r) noexcept nogil:
     while r.heap_count > 0 and r.heap[0].deadline_ms <= r.now_ms:
         stop_waiting(r, r.heap[0])
@@ -161,6 +140,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
         if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
+        conn_account(c)
         if c.state != CLOSING and (c.close_after or c.refused != NULL) and c.first == NULL and c.state != AWAY:
             close_conn(r, c, c.refused)  # it got the answers that it was owed
         if c.syncing or (c.state == CLOSING and c.reading):
@@ -221,6 +201,8 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
         return 0
     if r.waiting.first != NULL:
         most_ms = min(most_ms, <int64_t>LINE_MS)
+    elif pool_full(&r.plane.pool):
+        most_ms = min(most_ms, <int64_t>LOOK_MS)
     if r.heap_count > 0:
         most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
     return min(most_ms, <int64_t>SWEEP_MS)
@@ -269,7 +251,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     take_events(r, events, n if n > 0 else 0)
     take_inbox(r)
     take_deadlines(r)
-    hurry_leader(r)
+    relieve(r)
     move_line(r)
     if load_i32(&r.plane.finishing):
         finish_all(r)

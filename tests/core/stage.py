@@ -25,11 +25,16 @@ def batch(*values: bytes, **how: Any) -> bytes:
 
 
 class Client:
-    """One end of a socket pair whose other end the plane owns."""
+    """One end of a socket pair whose other end the plane owns; with `address`, of a connection from there."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, address: str | None = None) -> None:
         self.stage = stage
-        self.sock, other = socket.socketpair()
+        if address is None:
+            self.sock, other = socket.socketpair()
+        else:
+            with socket.create_server((address, 0)) as server:
+                self.sock = socket.create_connection(server.getsockname(), source_address=(address, 0))
+                other, _ = server.accept()
         other.setblocking(False)
         self.sock.settimeout(5)
         self.id = stage.plane.adopt(other.detach())

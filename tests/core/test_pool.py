@@ -31,8 +31,8 @@ def until(stage: Stage, probe: Callable[[], object]) -> None:
 class Slow:
     """A client that sends a large Produce in two halves."""
 
-    def __init__(self, stage: Stage, size: int = LARGE) -> None:
-        self.client = Client(stage)
+    def __init__(self, stage: Stage, size: int = LARGE, address: str | None = None) -> None:
+        self.client = Client(stage, address)
         kind = m.ProduceRequest.TopicData
         topics = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(bytes(size)))])]
         frame = codec.encode_request(PRODUCE, 9, 1, "c", m.ProduceRequest(acks=1, timeout_ms=1, topic_data=topics))
@@ -117,29 +117,115 @@ def test_small_requests_go_on_while_memory_is_short(tight: Stage) -> None:
     tight.close()
 
 
-def test_a_holder_that_is_too_slow_is_closed(tmp_path: Path) -> None:
-    """Its memory goes to who waits; the log hears why."""
-    stage = Stage(tmp_path, pool_bytes=POOL, holder_ms=1000)  # the other may take as long, on a busy machine too
-    filled(stage)
-    held = stage.plane.held_bytes
-    holder = Slow(stage, 600_000)
-
-    def holds() -> bool:
-        holder.send(500_000)
-        return stage.plane.held_bytes > held
-
-    until(stage, holds)
-    late = Slow(stage, 600_000)
+def reasons_for(stage: Stage, done: Callable[[], object]) -> list[bytes]:
+    """Step until it is done; why connections were closed meanwhile."""
     reasons: list[bytes] = []
+
+    def look() -> object:
+        reasons.extend(frame for kind, *_, frame in stage.plane.take() if kind == "closed")
+        return done()
+
+    until(stage, look)
+    return reasons
+
+
+def crowd(stage: Stage) -> list[Slow]:
+    """Clients that stopped within a request of 250,000 bytes each, so that the pool is full."""
+    made: list[Slow] = []
+    while stage.plane.held_bytes < POOL:
+        made.append(Slow(stage, 250_000))
+        until(stage, lambda: made[-1].send(200_000))
+        stage.step()
+    return made
+
+
+def test_who_stalls_makes_room(tight: Stage) -> None:
+    """Clients that stopped within a request are closed, as few as it takes; who waits behind them is answered."""
+    silent = crowd(tight)
+    held = tight.plane.held_bytes
+    silent.append(Slow(tight, 250_000))  # it is let through past the limit, as the first of any size
+    until(tight, lambda: silent[-1].send(200_000) and tight.plane.held_bytes > held)
+    late = Slow(tight, 250_000)
 
     def served() -> bool:
         late.send(len(late.data))
-        reasons.extend(frame for kind, *_, frame in stage.plane.take() if kind == "closed")
         return late.answered
 
-    until(stage, served)
-    assert [b"too slow" in reason for reason in reasons] == [True]
+    reasons = reasons_for(tight, served)
+    assert 1 <= len(reasons) < len(silent) and all(b"neither sent" in reason for reason in reasons)
+    tight.close()
+
+
+def test_who_is_let_through_and_too_slow_is_closed(tmp_path: Path) -> None:
+    """A client that sends a little all the time has its limit, too, while memory is short."""
+    stage = Stage(tmp_path, pool_bytes=POOL, holder_ms=1000)
+    while stage.plane.held_bytes < POOL:  # requests that Python has: they wait for us
+        away = Slow(stage)
+        away.data = struct.pack(">ihhi", LARGE, METADATA, 9, 1) + bytes(LARGE - 8)
+        until(stage, lambda: away.send(len(away.data)))  # noqa: B023
+        until(stage, stage.plane.take)
+    slow = Slow(stage, 900_000)
+    began = time.monotonic()
+
+    reasons: list[bytes] = []
+
+    def closed() -> bool:
+        reasons.extend(letter[3] for letter in stage.plane.take())
+        if not reasons:
+            slow.send(min(int((time.monotonic() - began) * 60_000) + 4096, len(slow.data) - 1))
+        return len(reasons) > 0
+
+    until(stage, closed)
+    assert b"too slow" in reasons[0]
     stage.close()
+
+
+def test_an_address_has_its_share(tight: Stage) -> None:
+    """One address fills the pool and goes on sending; another is served at once, and the first makes room for it."""
+    crowd = [Slow(tight, 900_000, "127.0.0.2") for _ in range(12)]
+
+    def crowded() -> bool:
+        for client in crowd:
+            client.send(700_000)
+        return tight.plane.held_bytes >= POOL
+
+    until(tight, crowded)
+    guest = Slow(tight, LARGE, "127.0.0.3")
+    began = time.monotonic()
+
+    def served() -> bool:
+        for client in crowd:
+            with contextlib.suppress(OSError):
+                client.send(min(client.sent + 50_000, len(client.data) - 1))
+        guest.send(len(guest.data))
+        return guest.answered
+
+    until(tight, served)
+    assert guest.client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].error_code == 0
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    until(tight, lambda: tight.plane.held_bytes < 2 * POOL)
+    tight.close()
+
+
+def test_answers_that_nobody_reads_are_held(tight: Stage) -> None:
+    """They count, they are no reason to answer more while memory is short, and those who do not read them are closed."""
+    lazy = [Client(tight) for _ in range(6)]
+    for client in lazy:
+        metadata(client)
+    tight.step()
+    answer = [bytes(400_000)]
+    for _, _, token, _ in tight.plane.take():
+        tight.plane.reply(token, answer)
+    tight.step()
+    assert tight.plane.held_bytes > POOL
+    lazy[0].sock.setblocking(False)
+    metadata(lazy[0])
+    tight.step()
+    assert not tight.plane.take()  # the second is not executed before the first is read
+    reasons = reasons_for(tight, lambda: tight.plane.held_bytes < POOL)
+    assert reasons and all(b"read its answers" in reason for reason in reasons)
+    assert len(reasons) < len(lazy)
+    tight.close()
 
 
 def test_what_closed_connections_held_is_given_back(tight: Stage) -> None:
