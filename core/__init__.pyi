@@ -249,9 +249,14 @@ class Broker:
         *,
         after: int = 0,
         times: int = 1,
+        under: str = "",
     ) -> None:
         """Make a failpoint fire at its next pass but `after`, `times` times: fail with errno `value`, write `value`
-        bytes and then fail with EIO (short), write `value` bytes and die by SIGKILL (kill), or sleep `value` ms."""
+        bytes and then fail with EIO (short), write `value` bytes and die by SIGKILL (kill), or sleep `value` ms.
+        Only at paths that have `under` in them, where it is given."""
+    @property
+    def sleeping(self) -> int:
+        """File calls that sleep in a failpoint just now."""
     def disarm(self) -> None: ...
     def sync_times(self) -> Histogram:
         """How long each flush of a file took."""

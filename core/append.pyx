@@ -49,7 +49,7 @@ cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept no
     if status == DUPLICATE:
         out.base_offset = seen.last_offset - seen.offset_delta
         out.last_offset = seen.last_offset
-        out.log_append_time_ms = seen.timestamp if l.settings.message_timestamp_type else -1
+        out.log_append_time_ms = seen.timestamp if peek_i64(&l.settings.message_timestamp_type) else -1
         out.duplicate = True
     return status
 
@@ -145,7 +145,7 @@ cdef void gather(gather_t* g, ready_t* r) noexcept nogil:
 
 cdef void stamp(partition_t* p, ready_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
     """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
-    if p.log.settings.message_timestamp_type:
+    if peek_i64(&p.log.settings.message_timestamp_type):
         batch_stamp_time(&r.batch, offset, p.leader_epoch, now_ms, r.header)
         r.out.log_append_time_ms = now_ms
         r.batch.max_timestamp = now_ms
@@ -186,7 +186,7 @@ cdef bint must_write_before(log_t* l, const gather_t* g, const ready_t* r, int64
         return r.out.last_offset >= g.start  # its original is among them
     if r.status != 0:
         return False
-    if g.count == GATHER_MAX or log_active(l).size + g.bytes + r.batch.size > l.settings.segment_bytes:
+    if g.count == GATHER_MAX or log_active(l).size + g.bytes + r.batch.size > peek_i64(&l.settings.segment_bytes):
         return True
     return log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms)
 
@@ -221,7 +221,7 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
     write_gathered(p, &g, &end)
     pthread_mutex_unlock(&l.append_mutex)
     if first.status == 0:
-        vfs_pass(l.context.fs, P_APPEND_AFTER)
+        vfs_pass(l.context.fs, P_APPEND_AFTER, l.directory)
     partition_tell(p)
 
 
@@ -247,7 +247,7 @@ cdef int partition_check(
         return RECORD_LIST_TOO_LARGE
     if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
         return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
-    return vfs_pass(l.context.fs, P_APPEND_BEFORE)
+    return vfs_pass(l.context.fs, P_APPEND_BEFORE, l.directory)
 
 
 cdef int partition_append(

@@ -225,11 +225,15 @@ cdef class Broker:
             status = log_dir_trust(log_dir, vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n, True))
         raise_status(status, path)
 
-    def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1) -> None:
+    def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1, str under="") -> None:
         """Make a failpoint of FAILPOINTS fire: errno, short, kill or sleep; see the wall."""
         if point not in FAILPOINTS or action not in ACTIONS:
             raise ValueError(f"no failpoint {point!r} with action {action!r}: points are {', '.join(FAILPOINTS[1:])}")
-        vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times)
+        vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times, under.encode())
+
+    @property
+    def sleeping(self) -> int:
+        return load_i32(&self.context.fs.dozing)
 
     def stop_cleaning(self) -> None:
         """Rounds of compaction end where they are, and no new one begins."""
@@ -386,9 +390,9 @@ cdef class Broker:
         with nogil:
             log_lock_files(l)
             pthread_mutex_lock(&l.append_mutex)
-            store_i32(&l.deleted, 1)
-            status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to))
+            store_i32(&l.deleted, 1)  # no append comes any more, so that none waits for the disk
             pthread_mutex_unlock(&l.append_mutex)
+            status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to))
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell(p.state)
             if status == 0:

@@ -15,7 +15,7 @@ again for records of compressed batches. It reads all it works on twice at most,
 
 from libc.errno cimport EAGAIN, ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from posix.unistd cimport usleep
 
@@ -33,7 +33,7 @@ from pybroker.core.segment cimport (
     files_drop, files_t, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
     segment_unlink, segment_visit, segment_write_indexes,
 )
-from pybroker.core.sequence cimport producer_t
+from pybroker.core.sequence cimport sequence_copy
 from pybroker.core.sieve cimport (
     FAILED_IN_PYTHON, Codec, buffer_reserve, buffer_t, sieve_free, sieve_learn, sieve_sift, sieve_t, sifted_t,
 )
@@ -347,20 +347,15 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
 cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
     """Note what the log is like: its edition, its producers, how far it may be cleaned."""
     cdef log_t* l = c.log
-    cdef size_t n
     pthread_mutex_lock(&l.append_mutex)
     c.edition = load_i64(&l.edition)
     bound[0] = min(bound[0], min(min(l.view.last_stable, l.view.active_base), load_i64(&l.recovery_point)))
     c.sieve.keys_from = min(max(c.sieve.keys_from, l.view.log_start), bound[0])
     c.sieve.keys_end = c.sieve.keys_from
-    c.sieve.producers = l.producers
-    n = sizeof(producer_t) * <size_t>l.producers.capacity
-    c.sieve.producers.table = <producer_t*>malloc(n + 1)
-    if c.sieve.producers.table != NULL and n:
-        memcpy(c.sieve.producers.table, l.producers.table, n)
     pthread_mutex_unlock(&l.append_mutex)
     c.started_ms = monotonic_ms()
-    return 0 if c.sieve.producers.table != NULL else -ENOMEM
+    # After the bound: what a producer wrote since lies past it, and what it wrote before is then not its last.
+    return sequence_copy(&l.producers, &l.append_mutex, &c.sieve.producers)
 
 
 cdef int run(round_t* c, int64_t bound) noexcept nogil:

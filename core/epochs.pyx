@@ -4,15 +4,19 @@
 
 The file is replaced whole. It may run behind the log: batches carry their epoch, so recovery finds again whatever lies
 past the recovery point, and the file is made durable before the recovery point moves past what it lacks.
+
+Entries have a lock of their own, under which nobody touches a file: who asks for an epoch does not wait for an append that
+writes. Whoever changes them holds the append mutex, too, and may look at them without the lock.
 """
 
 from libc.errno cimport EIO, ENOENT, ENOMEM
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc, strtoll
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 from posix.fcntl cimport O_RDONLY
 
+from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_size, vfs_t
 
 cdef enum:
@@ -25,18 +29,16 @@ cdef void epochs_init(epochs_t* e) noexcept nogil:
     e.count = 0
     e.capacity = 0
     e.dirty = False
+    pthread_mutex_init(&e.lock, NULL)
 
 
 cdef void epochs_free(epochs_t* e) noexcept nogil:
     free(e.items)
-    epochs_init(e)
+    pthread_mutex_destroy(&e.lock)
 
 
-cdef int epochs_assign(epochs_t* e, int32_t epoch, int64_t start) noexcept nogil:
-    """A batch of `epoch` begins at `start`. What is not newer than the last entry changes nothing."""
+cdef int add(epochs_t* e, int32_t epoch, int64_t start) noexcept nogil:
     cdef epoch_t* items
-    if epoch < 0 or (e.count and e.items[e.count - 1].epoch >= epoch):
-        return 0
     while e.count and e.items[e.count - 1].start >= start:
         e.count -= 1
     if e.count == e.capacity:
@@ -52,16 +54,30 @@ cdef int epochs_assign(epochs_t* e, int32_t epoch, int64_t start) noexcept nogil
     return 0
 
 
+cdef int epochs_assign(epochs_t* e, int32_t epoch, int64_t start) noexcept nogil:
+    """A batch of `epoch` begins at `start`. What is not newer than the last entry changes nothing."""
+    cdef int status
+    if epoch < 0 or (e.count and e.items[e.count - 1].epoch >= epoch):
+        return 0
+    pthread_mutex_lock(&e.lock)
+    status = add(e, epoch, start)
+    pthread_mutex_unlock(&e.lock)
+    return status
+
+
 cdef void epochs_cut_tail(epochs_t* e, int64_t end) noexcept nogil:
     """The log now ends at `end`."""
+    pthread_mutex_lock(&e.lock)
     while e.count and e.items[e.count - 1].start >= end:
         e.count -= 1
         e.dirty = True
+    pthread_mutex_unlock(&e.lock)
 
 
 cdef void epochs_cut_head(epochs_t* e, int64_t start) noexcept nogil:
     """The log now starts at `start`: the epoch that holds it starts there."""
     cdef int32_t gone = 0
+    pthread_mutex_lock(&e.lock)
     while gone + 1 < e.count and e.items[gone + 1].start <= start:
         gone += 1
     if gone:
@@ -71,10 +87,19 @@ cdef void epochs_cut_head(epochs_t* e, int64_t start) noexcept nogil:
     if e.count and e.items[0].start < start:
         e.items[0].start = start
         e.dirty = True
+    pthread_mutex_unlock(&e.lock)
 
 
-cdef int32_t epochs_end(const epochs_t* e, int32_t epoch, int64_t log_end, int64_t* end) noexcept nogil:
+cdef int32_t epochs_end(epochs_t* e, int32_t epoch, int64_t log_end, int64_t* end) noexcept nogil:
     """The largest known epoch <= `epoch` and where it ends; -1 and -1 where that cannot be said."""
+    cdef int32_t found
+    pthread_mutex_lock(&e.lock)
+    found = find_end(e, epoch, log_end, end)
+    pthread_mutex_unlock(&e.lock)
+    return found
+
+
+cdef int32_t find_end(const epochs_t* e, int32_t epoch, int64_t log_end, int64_t* end) noexcept nogil:
     cdef int32_t i = e.count
     end[0] = -1
     if epoch < 0 or e.count == 0 or epoch > e.items[e.count - 1].epoch:
@@ -89,12 +114,27 @@ cdef int32_t epochs_end(const epochs_t* e, int32_t epoch, int64_t log_end, int64
     return e.items[i - 1].epoch if i > 0 else epoch
 
 
-cdef int32_t epochs_at(const epochs_t* e, int64_t offset) noexcept nogil:
+cdef int32_t epochs_at(epochs_t* e, int64_t offset) noexcept nogil:
     """The epoch that wrote `offset`; -1 if unknown."""
-    cdef int32_t i = e.count
+    cdef int32_t i, found
+    pthread_mutex_lock(&e.lock)
+    i = e.count
     while i > 0 and e.items[i - 1].start > offset:
         i -= 1
-    return e.items[i - 1].epoch if i > 0 else -1
+    found = e.items[i - 1].epoch if i > 0 else -1
+    pthread_mutex_unlock(&e.lock)
+    return found
+
+
+cdef int epochs_copy(epochs_t* e, epoch_t** items, int32_t* count) noexcept nogil:
+    """All entries, in memory that the caller frees."""
+    pthread_mutex_lock(&e.lock)
+    count[0] = e.count
+    items[0] = <epoch_t*>malloc(sizeof(epoch_t) * (e.count + 1))
+    if items[0] != NULL:
+        memcpy(items[0], e.items, sizeof(epoch_t) * e.count)
+    pthread_mutex_unlock(&e.lock)
+    return 0 if items[0] != NULL else -ENOMEM
 
 
 cdef int parse(epochs_t* e, char* at, const char* end) noexcept nogil:
@@ -157,14 +197,30 @@ cdef int epochs_load(epochs_t* e, vfs_t* fs, const char* path) noexcept nogil:
     return status
 
 
-cdef int epochs_encode(const epochs_t* e, char** text, size_t* n) noexcept nogil:
-    """The text of the file, in memory that the caller frees."""
+cdef int epochs_take(epochs_t* e, char** text, size_t* n) noexcept nogil:
+    """The text of a file that holds the last change, in memory that the caller frees; NULL if the file does already.
+
+    Who then fails to write it calls epochs_retry."""
     cdef int32_t i
-    cdef size_t room = <size_t>(e.count + 2) * LINE_MAX
+    cdef size_t room
+    text[0] = NULL
+    pthread_mutex_lock(&e.lock)
+    if not e.dirty:
+        pthread_mutex_unlock(&e.lock)
+        return 0
+    room = <size_t>(e.count + 2) * LINE_MAX
     text[0] = <char*>malloc(room)
-    if text[0] == NULL:
-        return -ENOMEM
-    n[0] = snprintf(text[0], room, "0\n%d\n", e.count)
-    for i in range(e.count):
-        n[0] += snprintf(text[0] + n[0], room - n[0], "%d %lld\n", e.items[i].epoch, <long long>e.items[i].start)
-    return 0
+    if text[0] != NULL:
+        n[0] = snprintf(text[0], room, "0\n%d\n", e.count)
+        for i in range(e.count):
+            n[0] += snprintf(text[0] + n[0], room - n[0], "%d %lld\n", e.items[i].epoch, <long long>e.items[i].start)
+        e.dirty = False
+    pthread_mutex_unlock(&e.lock)
+    return 0 if text[0] != NULL else -ENOMEM
+
+
+cdef void epochs_retry(epochs_t* e) noexcept nogil:
+    """The file lacks the last change still."""
+    pthread_mutex_lock(&e.lock)
+    e.dirty = True
+    pthread_mutex_unlock(&e.lock)

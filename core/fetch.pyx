@@ -23,7 +23,7 @@ from pybroker.core.fetch_wire cimport (
     fetch_without_session, wanted_t,
 )
 from pybroker.core.kafka cimport INVALID_FETCH_SESSION_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH
-from pybroker.core.log cimport log_t
+from pybroker.core.log cimport log_t, log_view, view_t
 from pybroker.core.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -57,13 +57,13 @@ cdef void let_go(fetch_t* q) noexcept nogil:
 cdef bint follows(const wanted_t* w, int32_t leader_epoch) noexcept nogil:
     """Does the client's last record lie in our log too? Its offset is known to be in the log's range (KIP-320)."""
     cdef log_t* l = w.partition.log
+    cdef view_t v
     cdef int64_t end = -1
     cdef int32_t found
     if w.last_epoch == leader_epoch:
         return True
-    pthread_mutex_lock(&l.append_mutex)
-    found = epochs_end(&l.epochs, w.last_epoch, l.view.log_end, &end)
-    pthread_mutex_unlock(&l.append_mutex)
+    log_view(l, &v)
+    found = epochs_end(&l.epochs, w.last_epoch, v.log_end, &end)
     return found == w.last_epoch and w.offset <= end
 
 

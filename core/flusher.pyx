@@ -17,7 +17,7 @@ from posix.unistd cimport usleep
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, swap_ptr
 from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.context cimport context_empty_trash, context_next, context_t, work_t
-from pybroker.core.epochs cimport epochs_encode
+from pybroker.core.epochs cimport epochs_retry, epochs_take
 from pybroker.core.failure cimport log_lost_file, log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
@@ -351,24 +351,22 @@ cdef int log_write_epochs(log_t* l) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef char* text = NULL
     cdef size_t n = 0
-    cdef int status = 0
-    pthread_mutex_lock(&l.append_mutex)
-    if l.epochs.dirty and not load_i32(&l.deleted):
-        status = epochs_encode(&l.epochs, &text, &n)
-        l.epochs.dirty = False
-    pthread_mutex_unlock(&l.append_mutex)
+    cdef int status
+    if load_i32(&l.deleted):
+        return 0
+    status = epochs_take(&l.epochs, &text, &n)
     if text == NULL:
         return status
     snprintf(path, PATH_BYTES, "%s/leader-epoch-checkpoint", l.directory)
     status = log_trust(l, vfs_replace(l.context.fs, P_EPOCH_WRITE, path, text, n, True))
     free(text)
     if status < 0:
-        l.epochs.dirty = True
+        epochs_retry(&l.epochs)
     return status
 
 
 cdef int close_active(log_t* l) noexcept nogil:
-    """Write the final index entries and a snapshot at the log's end. Under both mutexes."""
+    """Write the final index entries and a snapshot at the log's end, where nothing is appended. Under the flush mutex."""
     cdef pending_t p
     cdef segment_t* s = log_active(l)
     cdef int status = segment_write_indexes(s, s.files, "", True)
@@ -388,14 +386,16 @@ cdef int close_active(log_t* l) noexcept nogil:
 cdef int log_close(log_t* l) noexcept nogil:
     """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here on."""
     cdef int status = log_flush(l)
+    cdef bint whole
     log_lock_files(l)
     if status == 0:
         status = log_write_epochs(l)
+    whole = status == 0 and not load_i32(&l.deleted) and not log_offline(l)
     pthread_mutex_lock(&l.append_mutex)
-    if status == 0 and not load_i32(&l.deleted) and not log_offline(l):
-        status = close_active(l)
-    store_i32(&l.offline, 1)
+    store_i32(&l.offline, 1)     # from here on nothing is appended, and nobody need wait to be told
     pthread_mutex_unlock(&l.append_mutex)
+    if whole:
+        status = close_active(l)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 

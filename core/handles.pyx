@@ -3,12 +3,13 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
 
 from pybroker.core.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64
 from pybroker.core.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.counters cimport traffic_dict
-from pybroker.core.epochs cimport epochs_at, epochs_end
+from pybroker.core.epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
 from pybroker.core.flusher cimport log_flush, log_write_epochs
 from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
@@ -24,9 +25,10 @@ from pybroker.core.partition cimport (
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
 from pybroker.core.segment cimport segment_t
-from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_expire
+from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t
 from pybroker.core.settings cimport read_settings
 from pybroker.core.slices cimport Slice
+from pybroker.core.status cimport raise_status
 from pybroker.core.times cimport segment_learn
 from pybroker.core.walk cimport NOT_FOUND
 
@@ -232,24 +234,13 @@ cdef class Partition:
 
     def end_offset_for_epoch(self, int32_t epoch):
         """(epoch, end offset): the largest known epoch <= epoch and where it ends; (-1, -1) if unknown (KIP-101)."""
-        cdef log_t* l = self.state.log
         cdef int64_t end = -1
-        cdef int32_t found
-        with nogil:
-            pthread_mutex_lock(&l.append_mutex)
-            found = epochs_end(&l.epochs, epoch, l.view.log_end, &end)
-            pthread_mutex_unlock(&l.append_mutex)
+        cdef int32_t found = epochs_end(&self.state.log.epochs, epoch, self.view().log_end, &end)
         return found, end
 
     def epoch_at(self, int64_t offset) -> int:
         """The leader epoch that wrote `offset`; -1 if unknown."""
-        cdef log_t* l = self.state.log
-        cdef int32_t found
-        with nogil:
-            pthread_mutex_lock(&l.append_mutex)
-            found = epochs_at(&l.epochs, offset)
-            pthread_mutex_unlock(&l.append_mutex)
-        return found
+        return epochs_at(&self.state.log.epochs, offset)
 
     def become_leader(self, int32_t leader_epoch, int32_t partition_epoch) -> None:
         """Lead under this epoch from the log's end on; LogError(74) if ours is newer."""
@@ -280,13 +271,7 @@ cdef class Partition:
 
     def configure(self, config) -> None:
         """Take new topic configs; the next append goes by them."""
-        cdef log_t* l = self.state.log
-        with nogil:
-            pthread_mutex_lock(&l.append_mutex)
-        try:
-            read_settings(l, config)
-        finally:
-            pthread_mutex_unlock(&l.append_mutex)
+        read_settings(self.state.log, config)
 
     def enforce_retention(self, int64_t now_ms) -> int:
         """Delete whole segments by log start, retention.ms and retention.bytes; how many."""
@@ -303,34 +288,37 @@ cdef class Partition:
         cdef int gone
         with nogil:
             pthread_mutex_lock(&l.append_mutex)
-            gone = sequence_expire(&l.producers, now_ms - l.settings.producer_id_expiration_ms)
+            gone = sequence_expire(&l.producers, now_ms - peek_i64(&l.settings.producer_id_expiration_ms))
             pthread_mutex_unlock(&l.append_mutex)
         return gone
 
     def producers(self) -> list:
         """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
         cdef log_t* l = self.state.log
+        cdef sequence_t copy
         cdef producer_t* p
         cdef int32_t i
-        out = []
+        cdef int status
         with nogil:
-            pthread_mutex_lock(&l.append_mutex)
-        for i in range(l.producers.capacity):
-            p = &l.producers.table[i]
+            status = sequence_copy(&l.producers, &l.append_mutex, &copy)
+        raise_status(status, self.directory)
+        out = []
+        for i in range(copy.capacity):
+            p = &copy.table[i]
             if p.id >= 0:
                 last = p.window[p.newest].last_sequence if p.count else -1
                 out.append((p.id, p.epoch, last, p.last_timestamp, p.txn_first_offset))
-        pthread_mutex_unlock(&l.append_mutex)
+        sequence_free(&copy)
         return out
 
     def epochs(self) -> list:
         """(epoch, start offset) of each leader epoch that the log holds."""
-        cdef log_t* l = self.state.log
-        cdef int32_t i
-        with nogil:
-            pthread_mutex_lock(&l.append_mutex)
-        out = [(l.epochs.items[i].epoch, l.epochs.items[i].start) for i in range(l.epochs.count)]
-        pthread_mutex_unlock(&l.append_mutex)
+        cdef epoch_t* items = NULL
+        cdef int32_t i, count = 0
+        if epochs_copy(&self.state.log.epochs, &items, &count) != 0:
+            raise MemoryError()
+        out = [(items[i].epoch, items[i].start) for i in range(count)]
+        free(items)
         return out
 
     def segments(self) -> list:

@@ -5,7 +5,7 @@ Readers take no lock: they are pinned, load the list of segments and the waterma
 found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport EEXIST, ENOMEM
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, rand
 
@@ -18,9 +18,9 @@ from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
-from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, retire
+from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
 from pybroker.core.segment cimport (
-    files_hold, files_t, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note,
+    files_hold, files_t, segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note,
     segment_t, segment_unlink, segment_write,
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
@@ -187,15 +187,15 @@ cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t ma
     """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
     cdef segment_t* s = log_active(l)
     cdef int64_t waited
-    if s.size + bytes > l.settings.segment_bytes and s.size > 0:
+    if s.size + bytes > peek_i64(&l.settings.segment_bytes) and s.size > 0:
         return True
     if s.size > 0:
         waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
-        if waited > l.settings.segment_ms - l.roll_jitter_ms:
+        if waited > peek_i64(&l.settings.segment_ms) - l.roll_jitter_ms:
             return True
-        if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > l.settings.segment_index_bytes:
+        if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
             return True
-        if (load_i64(&s.files.times.count) + 2) * TIME_ENTRY > l.settings.segment_index_bytes:  # one is for the seal
+        if (load_i64(&s.files.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):  # one is for the seal
             return True
     return last_offset - s.base_offset > SEGMENT_SPAN_MAX
 
@@ -219,37 +219,85 @@ cdef int keep_snapshot(log_t* l) noexcept nogil:
     return 0
 
 
-cdef int log_roll(log_t* l) noexcept nogil:
-    """Begin a new active segment at the log's end; the flusher seals the old one. The caller holds the append mutex."""
+cdef int make_next(log_t* l, int64_t base_offset, bint alone, segment_t** out) noexcept nogil:
+    """Make the file of a segment to come; `alone`: -EEXIST if there is one of its name. A failure leaves none."""
     cdef segment_t* s
-    cdef view_t v
-    cdef int status = vfs_pass(l.context.fs, P_ROLL_BEFORE)
+    cdef int status = vfs_pass(l.context.fs, P_ROLL_BEFORE, l.directory)
     if status < 0:
         return status
-    s = segment_new(l.context.fs, l.directory, l.view.log_end)
+    s = segment_new(l.context.fs, l.directory, base_offset)
     if s == NULL:
         return -ENOMEM
-    status = segment_create(s, "")
+    status = segment_claim(s) if alone else segment_create(s, "")
     if status == 0:
-        status = vfs_pass(l.context.fs, P_ROLL_AFTER)
-    if status == 0:
-        status = keep_snapshot(l)
+        status = vfs_pass(l.context.fs, P_ROLL_AFTER, l.directory)
+    if status < 0:
+        drop_next(s)
+        return status if status == -EEXIST else log_trust(l, status)
+    out[0] = s
+    return 0
+
+
+cdef void drop_next(segment_t* s) noexcept nogil:
+    """Undo make_next, or an empty file would lie in the middle of a segment that goes on."""
+    if s.files != NULL:
+        segment_unlink(s, "")
+    segment_free(s)
+
+
+cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
+    """Begin to append to a segment that was made for the log's end; the flusher seals the one before. Under the append
+    mutex."""
+    cdef view_t v = l.view
+    cdef int64_t jitter_ms = peek_i64(&l.settings.segment_jitter_ms)
+    cdef int status = keep_snapshot(l)
     if status == 0:
         if l.segments != NULL and l.segments.count > 0:
-            log_active(l).end_offset = l.view.log_end
+            log_active(l).end_offset = v.log_end
         status = log_add_segment(l, s)
     if status < 0:
-        if s.files != NULL:
-            segment_unlink(s, "")  # or it would lie in the middle of a segment that goes on
-        segment_free(s)
-        return log_trust(l, status)
-    l.roll_jitter_ms = rand() % l.settings.segment_jitter_ms if l.settings.segment_jitter_ms > 0 else 0
-    v = l.view
+        return status
+    l.roll_jitter_ms = rand() % jitter_ms if jitter_ms > 0 else 0
     v.active_base = s.base_offset
     v.active_size = 0
     log_publish(l, &v)
     log_wake_flusher(l)
     return 0
+
+
+cdef int log_roll(log_t* l) noexcept nogil:
+    """Begin a new active segment for an append that needs one. The caller holds the append mutex."""
+    cdef segment_t* s
+    cdef int status = make_next(l, l.view.log_end, False, &s)
+    if status == 0:
+        status = list_next(l, s)
+        if status < 0:
+            drop_next(s)
+    return status
+
+
+cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil:
+    """Begin a new active segment if the log still ends at `end`; no append waits for its file to be made. Under the flush
+    mutex.
+
+    A crash between the two may leave an empty file in the middle of the segment before it: a start removes it."""
+    cdef segment_t* s
+    cdef bint taken
+    cdef int status = make_next(l, end, True, &s)
+    rolled[0] = False
+    if status < 0:
+        return 0 if status == -EEXIST else status  # an append rolled to just there
+    pthread_mutex_lock(&l.append_mutex)
+    taken = log_active(l).base_offset >= end and l.segments.items[segments_floor(l.segments, end)].base_offset == end
+    if not taken and l.view.log_end == end and not load_i32(&l.deleted) and not log_offline(l):
+        status = list_next(l, s)
+        rolled[0] = status == 0
+    pthread_mutex_unlock(&l.append_mutex)
+    if taken:
+        segment_free(s)          # the file is the log's: an append that rolled found it made
+    elif not rolled[0]:
+        drop_next(s)
+    return status
 
 
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
@@ -265,7 +313,7 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
     for i in range(count):
         status = segment_note(
             s, s.files, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
-            l.settings.index_interval_bytes)
+            peek_i64(&l.settings.index_interval_bytes))
         if status < 0:
             return status
         position += batches[i].bytes

@@ -192,6 +192,7 @@ cdef class Plane:
 
         opaque: its topic asks for no record to be seen, so that reactors may append."""
         cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
+        cdef int status
         if bell == NULL:
             raise MemoryError()
         self.published += 1
@@ -203,7 +204,9 @@ cdef class Plane:
         partition_hold(partition.state)
         self.bells[partition] = <uintptr_t>bell
         store_i32(&partition.state.opaque, opaque)
-        raise_status(registry_add(self.state.registry, partition.state), f"publishing {partition.topic}")
+        with nogil:
+            status = registry_add(self.state.registry, partition.state)
+        raise_status(status, f"publishing {partition.topic}")
         return self.published
 
     def configure(self, Partition partition not None, *, bint opaque) -> None:
@@ -218,9 +221,10 @@ cdef class Plane:
 
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
-        registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
-        sessions_leave(&self.state.sessions, partition.state)
-        partition_tell(partition.state)
+        with nogil:  # a fetch of a session that has it may be at the disk
+            registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
+            sessions_leave(&self.state.sessions, partition.state)
+            partition_tell(partition.state)
         self._unbell(partition)
 
     def _unbell(self, Partition partition not None) -> None:

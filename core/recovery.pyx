@@ -169,6 +169,10 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     if c.buffer == NULL:
         return -ENOMEM
     while status == 0 and i < n and not torn:
+        if bases[i] < c.expected and all_empty(l, bases, i, i + 1):
+            status = unlink_from(l, bases, i, i + 1)  # retention made it, and appends went on past its name
+            i += 1
+            continue
         if bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start):
             if not all_empty(l, bases, i, n):
                 r.fault = FAULT_GAP if bases[i] > c.expected else FAULT_ORDER

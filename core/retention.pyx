@@ -6,7 +6,7 @@ removed and never goes back: what a crash, or a disk that refuses, leaves below 
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport free
 from posix.unistd cimport usleep
 
@@ -19,8 +19,8 @@ from pybroker.core.flusher cimport sync_names
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
-    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_t,
-    log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t, view_t,
+    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_roll_if_still,
+    log_t, log_view, log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t, view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -116,13 +116,18 @@ cdef int unlist_head(log_t* l, int64_t count) noexcept nogil:
     return status
 
 
-cdef void settle_snapshots(log_t* l, int64_t end) noexcept nogil:
-    """Write the snapshots that wait for it, but for those of what lies past `end`. Under both mutexes.
+cdef pending_t* take_pending(log_t* l) noexcept nogil:
+    """The snapshots that wait to be written. Under the append mutex."""
+    cdef pending_t* p = l.pending
+    l.pending = NULL
+    return p
+
+
+cdef void settle_snapshots(log_t* l, pending_t* p, int64_t end) noexcept nogil:
+    """Write snapshots that waited for it, but for those of what lies past `end`. Under the flush mutex.
 
     One that cannot be written is missed only where the batches before it are gone as well."""
-    cdef pending_t* p = l.pending
     cdef pending_t* after
-    l.pending = NULL
     while p != NULL:
         after = p.next
         if p.offset <= end:
@@ -159,22 +164,24 @@ cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil:
     return status
 
 
-cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
-    """How many of the first segments are past retention by start, time or size. Under the append mutex, pinned."""
-    cdef segments_t* list = l.segments
+cdef int64_t expired_head(log_t* l, const segments_t* list, int64_t n, const view_t* v, int64_t now_ms) noexcept nogil:
+    """How many of the first of n segments are past retention by start, time or size. It may read the disk: under the flush
+    mutex alone, pinned."""
     cdef segment_t* s
     cdef int64_t i, total = 0, largest, gone = 0
-    cdef bint by_policy = (l.settings.cleanup_policy & CLEANUP_DELETE) != 0
-    for i in range(list.count):
+    cdef int64_t retention_ms = peek_i64(&l.settings.retention_ms)
+    cdef int64_t retention_bytes = peek_i64(&l.settings.retention_bytes)
+    cdef bint by_policy = (peek_i64(&l.settings.cleanup_policy) & CLEANUP_DELETE) != 0
+    for i in range(n):
         total += load_i64(&list.items[i].segment.size)
-    for i in range(list.count):
+    for i in range(n):
         s = list.items[i].segment
         # What is not committed stays; the last segment counts only if it could be rolled away, that is, if it has data.
-        if (list.items[i + 1].base_offset if i + 1 < list.count else l.view.log_end) > l.view.high_watermark:
+        if (list.items[i + 1].base_offset if i + 1 < n else v.log_end) > v.high_watermark:
             break
-        if i + 1 == list.count and s.size == 0:
+        if i + 1 == n and load_i64(&s.size) == 0:
             break
-        if i + 1 < list.count and list.items[i + 1].base_offset <= l.view.log_start:
+        if i + 1 < n and list.items[i + 1].base_offset <= v.log_start:
             gone = i + 1
             total -= load_i64(&s.size)
             continue
@@ -185,9 +192,9 @@ cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
         largest = load_i64(&s.largest_timestamp)
         if largest < 0:
             largest = s.modified_ms
-        if l.settings.retention_ms >= 0 and now_ms - largest > l.settings.retention_ms:
+        if retention_ms >= 0 and now_ms - largest > retention_ms:
             gone = i + 1
-        elif l.settings.retention_bytes >= 0 and total - load_i64(&s.size) >= l.settings.retention_bytes:
+        elif retention_bytes >= 0 and total - load_i64(&s.size) >= retention_bytes:
             gone = i + 1
         else:
             break
@@ -195,30 +202,46 @@ cdef int64_t expired_head(log_t* l, int64_t now_ms) noexcept nogil:
     return gone
 
 
+cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
+    """What log_retain does under the flush mutex, pinned."""
+    cdef segments_t* list
+    cdef pending_t* snapshots
+    cdef view_t v
+    cdef int64_t n, gone
+    cdef bint rolled = False
+    cdef int unlisted, status = 0
+    log_view(l, &v)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    n = load_i64(&list.count)
+    # The names of an offline log's files may be others than its list says: a swap that failed left them so.
+    gone = expired_head(l, list, n, &v, now_ms) if not load_i32(&l.deleted) and not log_offline(l) else 0
+    if gone > 0 and gone == n:
+        status = log_roll_if_still(l, v.log_end, &rolled)
+        gone -= not rolled       # what came meanwhile keeps its segment
+    if status != 0 or gone == 0:
+        return status
+    pthread_mutex_lock(&l.append_mutex)
+    raise_start(l, l.segments.items[gone].base_offset)
+    snapshots = take_pending(l)
+    pthread_mutex_unlock(&l.append_mutex)
+    settle_snapshots(l, snapshots, INT64_MAX)  # the batches that tell the same are about to go
+    status = discard_head(l, gone, deleted)
+    pthread_mutex_lock(&l.append_mutex)
+    unlisted = unlist_head(l, deleted[0])
+    pthread_mutex_unlock(&l.append_mutex)
+    return status if status != 0 else unlisted
+
+
 cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     """Delete whole segments past retention; if that is all of them, the active one is rolled first and goes too.
 
-    Appends do not wait for the files to go: nobody looks below the log start."""
-    cdef int64_t gone
-    cdef int slot, unlisted, status = 0
+    Appends wait for no file: what is decided and removed here is not theirs, for nobody looks below the log start."""
+    cdef int slot, status
     deleted[0] = 0
-    log_lock_files(l)  # no flush meets a file that is gone
-    pthread_mutex_lock(&l.append_mutex)
+    log_lock_files(l)            # no flush meets a file that is gone
     slot = pin(&l.context.quiesce)
-    # The names of an offline log's files may be others than its list says: a swap that failed left them so.
-    gone = expired_head(l, now_ms) if not load_i32(&l.deleted) and not log_offline(l) else 0
-    if gone > 0 and gone == l.segments.count:
-        status = log_roll(l)
-    if status == 0 and gone > 0:
-        settle_snapshots(l, l.view.log_end)  # the batches that tell the same are about to go
-        raise_start(l, l.segments.items[gone].base_offset)
-        pthread_mutex_unlock(&l.append_mutex)
-        status = discard_head(l, gone, deleted)
-        pthread_mutex_lock(&l.append_mutex)
-        unlisted = unlist_head(l, deleted[0])
-        status = status if status != 0 else unlisted
+    status = retain_locked(l, now_ms, deleted)
     unpin(&l.context.quiesce, slot)
-    pthread_mutex_unlock(&l.append_mutex)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -297,7 +320,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         epochs_cut_tail(&l.epochs, end)
         store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
         store_i64(&l.synced, min(l.synced, l.view.log_end))
-        settle_snapshots(l, end)
+        settle_snapshots(l, take_pending(l), end)
         producers_prune(l, end)
         status = producers_restore(l, end)
     if status == 0 and end < l.view.log_start:

@@ -45,6 +45,7 @@ cdef enum:
 cdef void segment_path(const segment_t* s, const char* suffix, char* out) noexcept nogil
 cdef segment_t* segment_new(vfs_t* fs, const char* directory, int64_t base_offset) noexcept nogil
 cdef void segment_free(void* segment) noexcept nogil
+cdef int segment_claim(segment_t* s) noexcept nogil
 cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil
 cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept nogil
 cdef int segment_files(segment_t* s, files_t** out) noexcept nogil

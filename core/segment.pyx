@@ -11,7 +11,7 @@ from libc.errno cimport EIO, EMFILE, ENFILE, ENOENT, ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 from posix.mman cimport munmap
 
 from pybroker.core.atomic cimport add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
@@ -110,6 +110,22 @@ cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil:
     if s.files == NULL:
         vfs_close(fd)
         return status if status < 0 else -ENOMEM
+    return 0
+
+
+cdef int segment_claim(segment_t* s) noexcept nogil:
+    """Make the data file of a new segment, or -EEXIST: whoever else makes one of its name goes first."""
+    cdef char path[PATH_BYTES]
+    cdef int fd
+    segment_path(s, ".log", path)
+    fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT | O_EXCL)
+    if fd < 0:
+        return fd
+    s.files = files_new(fd)
+    if s.files == NULL:
+        vfs_close(fd)
+        return -ENOMEM
+    s.modified_ms = modified_ms(fd)
     return 0
 
 

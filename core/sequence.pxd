@@ -1,6 +1,8 @@
 # Idempotent producers of one partition: who wrote what last, and the window in which a repeat is recognised.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
+from pybroker.core.quiesce cimport pthread_mutex_t
+
 cdef enum:
     WINDOW = 5                  # batches remembered per producer: a client keeps at most five in flight
     PRODUCERS_MAX = 65536       # per partition; one more evicts an old one
@@ -29,9 +31,11 @@ cdef struct sequence_t:
     int32_t capacity
     int32_t count
     int32_t hand                # where the next eviction looks
+    int64_t moved               # grows as entries change their places
     int64_t highest_id          # ever seen; -1 none
 
 cdef void sequence_init(sequence_t* s) noexcept nogil
+cdef int sequence_copy(sequence_t* s, pthread_mutex_t* guard, sequence_t* out) noexcept nogil
 cdef void sequence_free(sequence_t* s) noexcept nogil
 cdef producer_t* sequence_find(const sequence_t* s, int64_t id) noexcept nogil
 cdef int sequence_check(const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, seen_t* seen) noexcept nogil

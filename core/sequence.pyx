@@ -11,13 +11,17 @@ the batch headers of the log's tail. Sequences run modulo 2^31: after 2147483647
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
 from pybroker.core.kafka cimport CORRUPT_MESSAGE, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
+from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.status cimport raise_status
 
 cdef enum:
+    COPY_PLACES = 1024       # copied at a time: 150 KB, some ten microseconds
+    COPY_TRIES = 8           # while producers come and go; then all at once
     FIRST_CAPACITY = 16
     EVICTION_SAMPLE = 64
     SEQUENCE_MAX = 2147483647
@@ -35,11 +39,47 @@ cdef void sequence_init(sequence_t* s) noexcept nogil:
     s.count = 0
     s.hand = 0
     s.highest_id = -1
+    s.moved = 0
 
 
 cdef void sequence_free(sequence_t* s) noexcept nogil:
+    cdef int64_t moved = s.moved + 1
     free(s.table)
     sequence_init(s)
+    s.moved = moved
+
+
+cdef int copy_places(sequence_t* s, pthread_mutex_t* guard, int32_t step, sequence_t* out) noexcept nogil:
+    """Copy all places, `step` at a time; 1 if entries changed their places meanwhile, so that one may be missing."""
+    cdef int32_t i = 0, n
+    cdef int status = 0
+    pthread_mutex_lock(guard)
+    out[0] = s[0]
+    out.table = <producer_t*>malloc(sizeof(producer_t) * (out.capacity + 1))
+    if out.table == NULL:
+        status = -ENOMEM
+    while status == 0 and i < out.capacity:
+        n = min(step, out.capacity - i)
+        memcpy(&out.table[i], &s.table[i], sizeof(producer_t) * n)
+        i += n
+        if i < out.capacity:
+            pthread_mutex_unlock(guard)  # an append that waits comes first
+            pthread_mutex_lock(guard)
+            status = s.moved != out.moved
+    pthread_mutex_unlock(guard)
+    if status != 0:
+        free(out.table)
+    return status
+
+
+cdef int sequence_copy(sequence_t* s, pthread_mutex_t* guard, sequence_t* out) noexcept nogil:
+    """All producers, each as it was at some moment of the call; `guard`, the lock of all changes, is held for some of them
+    at a time. The caller frees it."""
+    cdef int _i, status = 1
+    for _i in range(COPY_TRIES):
+        if status == 1:
+            status = copy_places(s, guard, COPY_PLACES, out)
+    return copy_places(s, guard, PRODUCERS_MAX * 2, out) if status == 1 else status
 
 
 cdef inline int32_t home(const sequence_t* s, int64_t id) noexcept nogil:
@@ -76,6 +116,7 @@ cdef int grow(sequence_t* s) noexcept nogil:
         table[i].id = -1
     s.table = table
     s.capacity = capacity
+    s.moved += 1
     for i in range(n):
         if old[i].id >= 0:
             place(s, old[i].id)[0] = old[i]
@@ -88,6 +129,7 @@ cdef void remove(sequence_t* s, int32_t hole) noexcept nogil:
     cdef int32_t mask = s.capacity - 1
     cdef int32_t i = hole, wanted
     s.count -= 1
+    s.moved += 1
     while True:
         i = (i + 1) & mask
         if s.table[i].id < 0:

@@ -49,21 +49,26 @@ cdef enum point_t:
 cdef enum action_t:
     ACT_NONE, ACT_ERRNO, ACT_SHORT, ACT_KILL, ACT_SLEEP
 
+cdef enum:
+    UNDER_BYTES = 256
+
 cdef struct failpoint_t:
     int32_t action
     int32_t times        # passes still to be caught once `after` is used up
     int64_t after        # passes still let through
     int64_t value
+    char under[<int>UNDER_BYTES]  # only calls on a path with this in it; empty: all calls
 
 cdef struct vfs_t:
     int32_t armed        # points that may still fire; 0 costs one load a call
     failpoint_t points[<int>POINTS]
+    int32_t dozing       # calls that sleep in a failpoint just now
     histogram_t syncs    # how long flushes took
 
 cdef vfs_t* vfs_new() noexcept nogil
-cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil
+cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil
 cdef void vfs_disarm(vfs_t* fs) noexcept nogil
-cdef int vfs_pass(vfs_t* fs, int point) noexcept nogil                     # 0, or the -errno to fail with
+cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil   # 0, or the -errno to fail with
 cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil       # fd or -errno
 cdef void vfs_close(int fd) noexcept nogil
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil

@@ -9,10 +9,10 @@ from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc
-from libc.string cimport strrchr
+from libc.string cimport strrchr, strstr
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, open
 from posix.types cimport mode_t, off_t
-from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, unlink, usleep
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, readlink, unlink, usleep
 
 from pybroker.core.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
 from pybroker.core.clock cimport monotonic_ns
@@ -64,8 +64,9 @@ cdef vfs_t* vfs_new() noexcept nogil:
     return <vfs_t*>calloc(1, sizeof(vfs_t))
 
 
-cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times) noexcept nogil:
+cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
     cdef failpoint_t* f = &fs.points[point]
+    snprintf(f.under, UNDER_BYTES, "%s", under)
     store_i64(&f.value, value)
     store_i64(&f.after, after)
     store_i32(&f.times, times)
@@ -81,13 +82,28 @@ cdef void vfs_disarm(vfs_t* fs) noexcept nogil:
         store_i64(&fs.points[i].value, 0)
 
 
-cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
+cdef bint is_under(const failpoint_t* f, const char* path, int fd) noexcept nogil:
+    """Is the failpoint meant for this path or, where there is none, for what is open here?"""
+    cdef char name[64]
+    cdef char target[4096]
+    cdef ssize_t n
+    if f.under[0] == 0:
+        return True
+    if path == NULL:
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", fd)
+        n = readlink(name, target, sizeof(target) - 1)
+        target[max(n, <ssize_t>0)] = 0
+        path = target
+    return strstr(path, f.under) != NULL
+
+
+cdef failpoint_t* fire(vfs_t* fs, int point, const char* path, int fd) noexcept nogil:
     """The failpoint, if this pass is one that it catches."""
     cdef failpoint_t* f
     if fs == NULL or load_i32(&fs.armed) == 0:
         return NULL
     f = &fs.points[point]
-    if load_i32(&f.action) == ACT_NONE:
+    if load_i32(&f.action) == ACT_NONE or not is_under(f, path, fd):
         return NULL
     # Several threads may pass at once: whoever takes the last of what is counted down is the one that is caught.
     if load_i64(&f.after) > 0 and add_i64(&f.after, -1) >= 0:
@@ -98,14 +114,16 @@ cdef failpoint_t* fire(vfs_t* fs, int point) noexcept nogil:
     return f
 
 
-cdef void doze(failpoint_t* f) noexcept nogil:
+cdef void doze(vfs_t* fs, failpoint_t* f) noexcept nogil:
     """Sleep for as long as it says, or until it is disarmed: a test then says when the disk is done."""
     cdef int64_t until_ns = monotonic_ns() + load_i64(&f.value) * 1000000
+    add_i32(&fs.dozing, 1)
     while load_i64(&f.value) > 0 and monotonic_ns() < until_ns:
         usleep(1000)
+    add_i32(&fs.dozing, -1)
 
 
-cdef int act(failpoint_t* f) noexcept nogil:
+cdef int act(vfs_t* fs, failpoint_t* f) noexcept nogil:
     """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
     cdef int32_t action
     if f == NULL:
@@ -114,17 +132,23 @@ cdef int act(failpoint_t* f) noexcept nogil:
     if action == ACT_KILL:
         kill(getpid(), SIGKILL)
     if action == ACT_SLEEP:
-        doze(f)
+        doze(fs, f)
         return 0
     return -EIO if action == ACT_SHORT else -<int>load_i64(&f.value)
 
 
-cdef int vfs_pass(vfs_t* fs, int point) noexcept nogil:
-    return act(fire(fs, point))
+cdef int pass_open(vfs_t* fs, int point, int fd) noexcept nogil:
+    """A call on an open file comes by."""
+    return act(fs, fire(fs, point, NULL, fd))
+
+
+cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil:
+    """A call on a path, or what happens in it, comes by."""
+    return act(fs, fire(fs, point, path, -1))
 
 
 cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil:
-    cdef int fd, status = vfs_pass(fs, point)
+    cdef int fd, status = vfs_pass(fs, point, path)
     if status < 0:
         return status
     while True:
@@ -183,12 +207,12 @@ cdef int write_part(int fd, iovec* v, int n, int64_t position, int64_t most) noe
 
 
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil:
-    cdef failpoint_t* f = fire(fs, point)
+    cdef failpoint_t* f = fire(fs, point, NULL, fd)
     cdef int status
     if f != NULL:
         if load_i32(&f.action) == ACT_KILL or load_i32(&f.action) == ACT_SHORT:
             write_part(fd, v, n, position, load_i64(&f.value))
-        status = act(f)
+        status = act(fs, f)
         if status < 0:
             return status
     return write_all(fd, v, n, position)
@@ -204,7 +228,7 @@ cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, in
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil:
     """Read up to n bytes; `got` is less only at the end of the file."""
     cdef ssize_t k
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = pass_open(fs, point, fd)
     got[0] = 0
     if status < 0:
         return status
@@ -222,7 +246,7 @@ cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t p
 
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
     """Reserve disk space past the end without moving the end. A file system that cannot is no error."""
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = pass_open(fs, point, fd)
     if status < 0:
         return status
     while fallocate(fd, FALLOC_FL_KEEP_SIZE, position, n) != 0:
@@ -236,7 +260,7 @@ cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) 
 
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil:
     """Cut or, at the present size, give back the space reserved past the end."""
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = pass_open(fs, point, fd)
     if status < 0:
         return status
     while ftruncate(fd, size) != 0:
@@ -247,7 +271,7 @@ cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
     cdef int64_t began = monotonic_ns()
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = pass_open(fs, point, fd)
     if status == 0 and fdatasync(fd) != 0:
         status = -errno
     if fs != NULL:
@@ -266,7 +290,7 @@ cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:
 
 
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil:
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = vfs_pass(fs, point, path)
     if status < 0:
         return status
     return 0 if rename(path, to) == 0 else -errno
@@ -274,14 +298,14 @@ cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noex
 
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil:
     """Remove a file; one that is not there is removed already."""
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = vfs_pass(fs, point, path)
     if status < 0:
         return status
     return 0 if unlink(path) == 0 or errno == ENOENT else -errno
 
 
 cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
-    cdef int status = vfs_pass(fs, point)
+    cdef int status = vfs_pass(fs, point, path)
     if status < 0:
         return status
     return 0 if mkdir(path, <mode_t>0o755) == 0 else -errno
@@ -294,7 +318,7 @@ cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:
     cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
     if fd < 0:
         return -errno
-    status = vfs_pass(fs, P_DIRECTORY_SYNC)
+    status = vfs_pass(fs, P_DIRECTORY_SYNC, path)
     if status == 0:
         status = fsync(fd)
     close(fd)

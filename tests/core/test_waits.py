@@ -1,0 +1,212 @@
+"""A slow disk delays the call that needs it: an append waits for its own write alone, a question in memory for nothing.
+
+Each test makes one kind of file call sleep until it is told otherwise, begins what comes to that call on a thread, and
+goes on once it sleeps there. What must not wait for it then has to be done before the disk is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import core
+from pybroker.protocol.compression import compress, decompress
+from tests.core.stage import STUCK_MS, Client, Stage, batch
+from tests.harness import until
+
+PATIENCE_S = 20
+HOUR_MS = 3_600_000
+SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
+
+
+class Disk:
+    """One log, `log`, whose disk can be made to stand still."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = str(home)
+        self.broker = core.Broker()
+        self.log = self.open()
+        self._threads: list[threading.Thread] = []
+
+    def open(self, **how: Any) -> core.Partition:
+        log = self.broker.open(self.home, "t", 0, topic_id=bytes(15) + b"\1", config=SMALL, **how)
+        log.become_leader(0, 0)
+        return log
+
+    def fill(self) -> None:
+        """Three segments with a producer's batches, and the flusher has nothing left to do."""
+        for number in range(3):
+            records = batch(bytes(600), producer_id=7, producer_epoch=0, base_sequence=number)
+            self.log.append(records, now_ms=1)
+        self.log.flush()
+
+    def restart(self) -> None:
+        self.broker.close()
+        self.broker = core.Broker()
+        self.log = self.open(clean=True)
+
+    def stick(self, point: str, work: Callable[[], object], under: str = "") -> threading.Thread:
+        """Begin `work` on a thread, and go on once it sleeps at the failpoint."""
+        self.broker.arm(point, "sleep", STUCK_MS, times=1000, under=under)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        until(f"something sleeps at {point}", lambda: self.broker.sleeping > 0, PATIENCE_S)
+        return thread
+
+    def at_once(self, what: str, work: Callable[[], object]) -> None:
+        """Do `work`, which is to be done while the disk stands still."""
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        waits, asleep = thread.is_alive(), self.broker.sleeping
+        if waits:
+            self.broker.disarm()
+            thread.join()
+        assert not waits, f"{what} waits for the disk"
+        assert asleep, "the disk was done before anything was shown"
+
+    def close(self) -> None:
+        self.broker.disarm()
+        for thread in self._threads:
+            thread.join()
+        self.broker.close(clean=False)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path)
+    made.fill()
+    yield made
+    made.close()
+
+
+def asks(disk: Disk) -> None:
+    """Everything that a request asks of a log and that is in memory."""
+    log = disk.log
+    disk.at_once("a leader epoch", lambda: log.end_offset_for_epoch(0))
+    disk.at_once("the epoch of an offset", lambda: log.epoch_at(0))
+    disk.at_once("the list of epochs", log.epochs)
+    disk.at_once("a change of settings", lambda: log.configure(SMALL))
+    disk.at_once("a read", lambda: log.read(log.log_end_offset, 1000))
+
+
+def retain(disk: Disk) -> Callable[[], object]:
+    """All records are too old."""
+    disk.log.configure({**SMALL, "retention.ms": 1})
+    return lambda: disk.log.enforce_retention(HOUR_MS)
+
+
+def retain_cold(disk: Disk) -> Callable[[], object]:
+    """Nobody has looked at the segments since the start."""
+    disk.restart()
+    return retain(disk)
+
+
+def flush(disk: Disk) -> Callable[[], object]:
+    disk.log.append(batch(b"x"), now_ms=1)
+    disk.log.become_leader(1, 1)
+    return disk.log.flush
+
+
+def roll(disk: Disk) -> Callable[[], object]:
+    """A roll leaves a segment to the flusher."""
+    return lambda: disk.log.append(batch(bytes(600), producer_id=7, producer_epoch=0, base_sequence=3), now_ms=1)
+
+
+def look(disk: Disk) -> Callable[[], object]:
+    disk.restart()
+    return lambda: disk.log.offset_for_timestamp(1, bound=3)
+
+
+def compact(disk: Disk) -> Callable[[], object]:
+    for number in range(3, 6):
+        disk.log.append(core.build_batch([(1, b"k", bytes(600), ())]), now_ms=number)
+    disk.log.flush()
+    return lambda: core.clean(
+        disk.log, first_dirty=0, end=5, now_ms=1, delete_retention_ms=0, map_bytes=1 << 20,
+        decompress=lambda codec, data: decompress(codec, data, 1 << 20), compress=compress,
+    )  # fmt: skip
+
+
+WORK: list[tuple[str, Callable[[Disk], Callable[[], object]]]] = [
+    ("segment.read", retain_cold), ("segment.create", retain), ("roll.before", retain), ("roll.after", retain),
+    ("snapshot.write", retain), ("snapshot.sync", retain), ("snapshot.rename", retain), ("segment.unlink", retain),
+    ("directory.sync", retain), ("segment.sync", flush), ("index.write", flush), ("index.sync", flush),
+    ("epoch.write", flush), ("epoch.sync", flush), ("epoch.rename", flush), ("directory.sync", flush),
+    ("index.write", roll), ("snapshot.sync", roll), ("segment.read", look),
+    ("clean.write", compact), ("clean.sync", compact), ("segment.rename", compact), ("segment.unlink", compact),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("point", "work"), WORK, ids=[f"{work.__name__}-{point}" for point, work in WORK])
+def test_an_append_waits_for_its_own_write_alone(
+    disk: Disk, point: str, work: Callable[[Disk], Callable[[], object]]
+) -> None:
+    """Background work on the very partition stands still at a file call; appends and questions go on."""
+    disk.stick(point, work(disk))
+    end = disk.log.log_end_offset
+    disk.at_once("an append", lambda: disk.log.append(batch(b"x"), now_ms=HOUR_MS))
+    assert disk.log.log_end_offset == end + 1
+    asks(disk)
+    disk.at_once("the list of producers", disk.log.producers)
+
+
+def test_what_is_in_memory_does_not_wait_for_an_append(disk: Disk) -> None:
+    """An append stands in its write; questions that need no disk are answered."""
+    disk.stick("segment.write", lambda: disk.log.append(batch(b"x"), now_ms=1))
+    asks(disk)
+
+
+def test_an_append_to_a_topic_that_is_deleted_is_refused_at_once(disk: Disk) -> None:
+    """The directory's new name takes the disk its time."""
+    disk.stick("partition.rename", lambda: disk.broker.delete(disk.log))
+
+    def refused() -> None:
+        with pytest.raises(core.LogError, match="deleted"):
+            disk.log.append(batch(b"x"), now_ms=1)
+
+    disk.at_once("an append", refused)
+
+
+def test_a_segment_that_retention_made_in_vain_is_removed(disk: Disk) -> None:
+    """Retention made the next segment's file and the broker ended; appends had gone on past its name, and rolled."""
+    disk.log.configure({**SMALL, "segment.bytes": 1 << 20})
+    for _ in range(3):
+        disk.log.append(batch(b"x"), now_ms=1)
+    disk.log.roll()
+    disk.log.append(batch(b"x"), now_ms=1)
+    end = disk.log.log_end_offset
+    disk.broker.close(clean=False)
+    left = Path(disk.home, "t-0", f"{end - 2:020}.log")
+    left.touch()
+    disk.broker = core.Broker()
+    disk.log = disk.open()
+    assert disk.log.log_end_offset == end and not left.exists()
+
+
+def test_python_does_not_stand_still_while_a_session_reads(tmp_path: Path) -> None:
+    """A partition is withdrawn while a fetch of a session that has it stands at the disk: other threads go on."""
+    stage = Stage(tmp_path)
+    stage.log.append(batch(b"x"), now_ms=1)
+    client = Client(stage)
+    client.fetch_in((0, 0), {0: 0, 1: 0})
+    stage.step()
+    session = client.receive(1, 12)[1].session_id
+    stage.broker.arm("segment.read", "sleep", STUCK_MS)
+    client.fetch_in((session, 1), {0: 0})
+    reactor = threading.Thread(target=stage.step)
+    reactor.start()
+    until("the fetch stands at the disk", lambda: stage.broker.sleeping > 0, PATIENCE_S)
+    withdrawing = threading.Thread(target=stage.plane.withdraw, args=(stage.partitions[1],))
+    withdrawing.start()
+    withdrawing.join(0.05)
+    assert stage.broker.sleeping, "Python stood still until the disk was done"
+    stage.broker.disarm()
+    withdrawing.join()
+    reactor.join()
+    stage.close()
