@@ -55,3 +55,6 @@ class PendingBatch:
         """Its outcome: where it lies, or why not. False, and nothing changes, if it has one."""
     def end_parts(self, parts: list[tuple[int, int, int, Exception | None]]) -> bool:
         """Of a batch that was sent in parts: (first record, base offset, log append time, error) of each."""
+    def abandon(self, error: Exception) -> None:
+        """A process that was forked has the batch, and not the producer that sends it: whoever asks here is told the
+        error. What was to be called is called in the other process."""

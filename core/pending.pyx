@@ -15,7 +15,8 @@ from pybroker.core.block cimport block_free
 from pybroker.core.builder cimport SealedBatch, builder_init, builder_seal
 from pybroker.core.clock cimport monotonic_ns
 
-RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms")
+# Compiled code has no frame that would tell namedtuple its module, by which pickle finds it.
+RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms", module=__name__)
 
 _log = logging.getLogger("pybroker.client")
 
@@ -94,6 +95,14 @@ cdef class PendingBatch:
         if not self.ended:
             self.parts = sorted(parts, key=lambda part: part[0])
         return self.end(parts[0][1], parts[0][2], parts[0][3])
+
+    def abandon(self, error) -> None:
+        """A process that was forked has the batch, and not the producer that sends it: whoever asks here is told the
+        error. What was to be called is called in the other process."""
+        if not self.ended:
+            self.calls = self.event = None
+            self.error = error
+            self.ended = True
 
     cdef tuple outcome(self, int32_t index):
         """(offset, log append time, error) of a record."""

@@ -5,7 +5,7 @@ request may succeed later, perhaps elsewhere. setup.py loads this file on its ow
 to generate the enum that core uses: standard library only, no import from the package.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class ErrorCode(NamedTuple):
@@ -204,3 +204,11 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied by what it has: subclasses are made of other arguments."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[KafkaError], args: tuple[Any, ...]) -> KafkaError:
+    return kind.__new__(kind, *args)
