@@ -54,4 +54,5 @@ class Appender:
         """Add a record of bytes, str or None; headers are (str, bytes or None), a partition of None is to be found, a
         time of None is now. A Delivery, or NO_TOPIC, NO_CHOICE, NO_MEMORY, or the bytes of a record that is too large.
 
-        Raises TypeError for what is none of those, OverflowError for numbers that are no partition or time."""
+        Raises TypeError for what is none of those, ValueError for a negative partition or time, OverflowError for one
+        that is too large."""

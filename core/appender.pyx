@@ -71,6 +71,17 @@ cdef inline object _plain(object content, str what):
     raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}")
 
 
+cdef object _number(object given, str what):
+    """A number as an int of 0 or more: C would take a float for what is in front of its point."""
+    if type(given) is not int:
+        if isinstance(given, bool) or not hasattr(given, "__index__"):
+            raise TypeError(f"a record's {what} is a whole number, not {given!r}")
+        given = given.__index__()
+    if given < 0:
+        raise ValueError(f"a record's {what} is 0 or more, not {given}")
+    return given
+
+
 cdef list _pairs(object headers, entry_t* e):
     """Headers as pairs of bytes, measured. Keys that were no UTF-8 when they were read survive: surrogateescape."""
     cdef list pairs = []
@@ -149,17 +160,19 @@ cdef class Appender:
         """Add a record of bytes, str or None; headers are (str, bytes or None), a partition of None is to be found, a
         time of None is now. A Delivery, or NO_TOPIC, NO_CHOICE, NO_MEMORY, or the bytes of a record that is too large.
 
-        Raises TypeError for what is none of those, OverflowError for numbers that are no partition or time."""
-        cdef PyObject* known = PyDict_GetItem(self.topics, topic)
+        Raises TypeError for what is none of those, ValueError for a negative partition or time, OverflowError for one
+        that is too large."""
+        cdef int32_t place = NO_CHOICE
+        cdef PyObject* known
         cdef entry_t e
         cdef list pairs = None
-        if known == NULL:
-            return NO_TOPIC
         if value is not None and type(value) is not bytes:
             value = _plain(value, "value")
         if key is not None and type(key) is not bytes:
             key = _plain(key, "key")
-        e.timestamp = wall_ms() if timestamp_ms is None else <int64_t>timestamp_ms
+        if partition is not None:
+            place = <int32_t>_number(partition, "partition")
+        e.timestamp = wall_ms() if timestamp_ms is None else <int64_t>_number(timestamp_ms, "timestamp_ms")
         e.header_count = e.header_bytes = 0
         if headers:
             pairs = _pairs(headers, &e)
@@ -171,7 +184,10 @@ cdef class Appender:
         if key is not None:
             e.key = <const uint8_t*>PyBytes_AS_STRING(key)
         e.key_size = NULL_LENGTH if key is None else PyBytes_GET_SIZE(key)
-        return self._append(<_Topic>known, &e, pairs, NO_CHOICE if partition is None else <int32_t>partition)
+        known = PyDict_GetItem(self.topics, topic)  # borrowed: what runs above could have had it replaced
+        if known == NULL:
+            return NO_TOPIC
+        return self._append(<_Topic>known, &e, pairs, place)
 
     cdef object _append(self, _Topic topic, entry_t* e, list pairs, int32_t partition):
         """Where the record goes, and into which batch."""

@@ -5,43 +5,112 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pybroker.client.admin import Admin
-    from pybroker.client.aio import AsyncConsumer, AsyncProducer
-    from pybroker.client.consumer import Consumer
+    from pybroker.client.admin import (
+        BROKER_DEFAULT,
+        EARLIEST,
+        HIGH_WATERMARK,
+        LATEST,
+        Admin,
+        Alteration,
+        ClusterDescription,
+        Committed,
+        ConfigEntry,
+        ConfigOperation,
+        ConfigResource,
+        ConfigSource,
+        CreatedTopic,
+        GroupDescription,
+        GroupListing,
+        LogDir,
+        Member,
+        Replica,
+        ResourceType,
+    )
+    from pybroker.client.aio import AsyncProducer
+    from pybroker.client.aio_consumer import AsyncConsumer
+    from pybroker.client.arrays import ByteArray, RecordArrays
+    from pybroker.client.consumer import Consumer, OffsetAndMetadata, OffsetAndTimestamp, RebalanceListener
     from pybroker.client.logfiles import read_log
+    from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
     from pybroker.client.producer import Producer
     from pybroker.client.segments import read_index
+    from pybroker.client.settings import ConsumerSettings, ProducerSettings
+    from pybroker.config.settings import ConfigError
+    from pybroker.core import Delivery, LogError, Record, RecordMetadata
     from pybroker.errors import KafkaError
     from pybroker.model import TopicPartition
 
+_NAMES = {
+    "pybroker.client.admin": (
+        "Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation ConfigResource"
+        " ConfigSource CreatedTopic EARLIEST GroupDescription GroupListing HIGH_WATERMARK LATEST LogDir Member Replica"
+        " ResourceType"
+    ),
+    "pybroker.client.aio": "AsyncProducer",
+    "pybroker.client.aio_consumer": "AsyncConsumer",
+    "pybroker.client.arrays": "ByteArray RecordArrays",
+    "pybroker.client.consumer": "Consumer OffsetAndMetadata OffsetAndTimestamp RebalanceListener",
+    "pybroker.client.logfiles": "read_log",
+    "pybroker.client.metadata": "Node PartitionInfo TopicInfo",
+    "pybroker.client.producer": "Producer",
+    "pybroker.client.segments": "read_index",
+    "pybroker.client.settings": "ConsumerSettings ProducerSettings",
+    "pybroker.config.settings": "ConfigError",
+    "pybroker.core": "Delivery LogError Record RecordMetadata",
+    "pybroker.errors": "KafkaError",
+    "pybroker.model": "TopicPartition",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
 __all__ = [
+    "BROKER_DEFAULT",
+    "EARLIEST",
+    "HIGH_WATERMARK",
+    "LATEST",
     "Admin",
+    "Alteration",
     "AsyncConsumer",
     "AsyncProducer",
+    "ByteArray",
+    "ClusterDescription",
+    "Committed",
+    "ConfigEntry",
+    "ConfigError",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigSource",
     "Consumer",
+    "ConsumerSettings",
+    "CreatedTopic",
+    "Delivery",
+    "GroupDescription",
+    "GroupListing",
     "KafkaError",
+    "LogDir",
+    "LogError",
+    "Member",
+    "Node",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PartitionInfo",
     "Producer",
+    "ProducerSettings",
+    "RebalanceListener",
+    "Record",
+    "RecordArrays",
+    "RecordMetadata",
+    "Replica",
+    "ResourceType",
+    "TopicInfo",
     "TopicPartition",
     "__version__",
     "read_index",
     "read_log",
 ]
 
-_HOMES = {
-    "Admin": "pybroker.client.admin",
-    "AsyncConsumer": "pybroker.client.aio",
-    "AsyncProducer": "pybroker.client.aio",
-    "Consumer": "pybroker.client.consumer",
-    "KafkaError": "pybroker.errors",
-    "Producer": "pybroker.client.producer",
-    "TopicPartition": "pybroker.model",
-    "read_index": "pybroker.client.segments",
-    "read_log": "pybroker.client.logfiles",
-}
-
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
     def of(cls, pair: object) -> "TopicPartition":
         """A topic's name and a number as the one of them; TypeError if they are none."""
         match pair:
-            case (str(topic), SupportsIndex() as partition):
+            case (str(topic), SupportsIndex() as partition) if not isinstance(partition, bool):
                 return cls(topic, partition.__index__())
         raise TypeError(f"a partition is a topic and a number, like ('orders', 0), not {pair!r}")
 

@@ -6,13 +6,27 @@
 `core.Appender` is the way in, which many threads take at once; the sender takes batches out, on the loop's thread.
 """
 
+import atexit
+import logging
 import random
 import threading
+import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from pybroker import errors
+from pybroker.client import forks
 from pybroker.core import Appender, Delivery, OpenQueue, PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
+
+EXIT_S: Final = 10.0
+"""How long the end of the interpreter may wait for what is not acknowledged yet."""
+
+_NAMED_MAX: Final = 10  # partitions in one line of the log
+
+_log = logging.getLogger(__name__)
 
 
 class Queue(OpenQueue):
@@ -67,6 +81,8 @@ class Accumulator:
         self._chosen: dict[str, int] = {}
         self._changed = threading.Condition()
         self._closed = False
+        _open.add(self)
+        forks.tell(self)
 
     # -- callers -------------------------------------------------------------------------------------------------------
 
@@ -80,9 +96,6 @@ class Accumulator:
                 known += [Queue(topic, p) for p in range(len(known), partitions)]
                 self._chosen.setdefault(topic, -1)
                 self.appender.know(topic, list(known))
-
-    def knows(self, topic: str, partition: int) -> bool:
-        return partition < len(self._queues.get(topic, ()))
 
     def choose(self, topic: str, led: Sequence[int]) -> int:
         """Another partition for records without a key: not the last, and the less likely the longer its queue is."""
@@ -153,6 +166,28 @@ class Accumulator:
             self.appender.forget()
             self._changed.notify_all()
 
+    def name_unacknowledged(self) -> None:
+        """Log which records have no outcome, if there are any."""
+        counts: Counter[str] = Counter()
+        for queue in tuple(self.busy):
+            counts[f"{queue.topic}-{queue.partition}"] += sum(b.count for b in queue.batches() if not b.ended)
+        named = [f"{count} of {partition}" for partition, count in sorted(counts.items()) if count]
+        if named:
+            more = f", and {len(named) - _NAMED_MAX} partitions more" if len(named) > _NAMED_MAX else ""
+            words = "a producer ends with records that no broker has acknowledged, and that may be lost: %s%s"
+            _log.error(words, ", ".join(named[:_NAMED_MAX]), more)
+
+    def forked(self) -> None:
+        """Records are for the parent to send. `_changed` may be held by a thread that is not here."""
+        self._changed = threading.Condition()
+        self._closed = True
+        self.appender.forget()
+        error = forks.refusal("producer")
+        for queue in self.busy:
+            for batch in queue.batches():
+                batch.abandon(error)
+        self.busy.clear()
+
     # -- the sender ----------------------------------------------------------------------------------------------------
 
     @property
@@ -186,3 +221,15 @@ class Accumulator:
         self.busy.discard(queue)
         if len(queue):
             self.busy.add(queue)
+
+
+_open: Final["weakref.WeakSet[Accumulator]"] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_at_exit() -> None:
+    """Producers that nobody closed: the threads that send for them are here until the interpreter is gone."""
+    deadline_s = time.monotonic() + EXIT_S
+    for accumulator in list(_open):
+        if accumulator.busy and not accumulator.flush(max(0.0, deadline_s - time.monotonic())):
+            accumulator.name_unacknowledged()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pybroker import core
-from pybroker.client import sources
+from pybroker.client import arguments, sources
 from pybroker.core import Encoder, SealedBatch
 
 NO_PARTITION: Final = -1
@@ -43,6 +43,7 @@ def batches(
         places: Any = None
         if partitions_ is not None:
             places = sources.integers("partitions", partitions_, "int32", rows)
+            sources.not_negative("a partition", places)
         elif key_column is not None and not single:
             places = core.partitions_of(key_column, count, before=done)
         more = {
@@ -80,4 +81,8 @@ def _pieces(*columns: Any) -> Iterator[tuple[Any, ...]]:
 def _timestamps(given: Any, now_ms: int, rows: int) -> Any:
     if given is None:
         return now_ms
-    return given if isinstance(given, int) else sources.timestamps(given, rows)
+    if isinstance(given, int):
+        return arguments.whole(given, "a timestamp")
+    times = sources.timestamps(given, rows)
+    sources.not_negative("a timestamp", times)
+    return times

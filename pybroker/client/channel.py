@@ -17,11 +17,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pybroker import __version__, errors
 from pybroker.client.connection import (
+    ANSWERED,
     CLIENT_ID,
+    GREETED,
+    REACHED,
     SIZE,
     agreed_version,
     frame_size,
@@ -129,6 +133,8 @@ class Channel:
         self._muted = False  # by a throttle time (KIP-219)
         self._timer: Timer | None = None
         self._opening: Timer | None = None
+        self._lookup: object | None = None
+        """The look-up of the name that is under way."""
         self._out: deque[Any] = deque()  # memoryviews, and calls that are due when all before them is sent
         self._events = 0
         self._head = bytearray(HEAD_BYTES)
@@ -157,7 +163,7 @@ class Channel:
             self._send(message, done, how)
             return
         self._waiting.append((message, done, how))
-        if self._socket is None and self._opening is None:
+        if self._socket is None and self._opening is None and self._lookup is None:
             self._opening = self._loop.call_later(max(0.0, self._not_before_s - time.monotonic()), self._open)
 
     def close(self, error: KafkaError) -> None:
@@ -166,7 +172,7 @@ class Channel:
         for timer in (self._timer, self._opening):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._opening = None
+        self._timer = self._opening = self._lookup = None
         self._close_socket()
         self._out.clear()
         self._have, self._frame = 0, None
@@ -176,16 +182,28 @@ class Channel:
         for done in failed:
             done(None, error)
 
+    def forked(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        if self._socket is not None:
+            self._socket.close()
+
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         self._opening = None
-        try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self._fail(lost(error, "reach", self.host, self.port, self.timeout_s))
+        lookup = self._lookup = object()
+        self._timer = self._loop.call_by(self._timer, time.monotonic() + self.timeout_s, self._check_due)
+        self._loop.resolve(self.host, self.port, partial(self._resolved, lookup))
+
+    def _resolved(self, lookup: object, found: list[Any] | Exception) -> None:
+        """The name's addresses, if it is still this look-up that is waited for."""
+        if lookup is not self._lookup:
             return
-        except (ValueError, OverflowError):
+        self._lookup = None
+        if isinstance(found, OSError):
+            self._fail(lost(found, REACHED, self.host, self.port, self.timeout_s))
+            return
+        if isinstance(found, Exception):
             self._fail(no_address(self.host, self.port))
             return
         self._addresses = found[::-1]
@@ -208,7 +226,7 @@ class Channel:
                 return
             last = OSError(status, os.strerror(status))
             self._close_socket()
-        self._fail(lost(last, "reach", self.host, self.port, self.timeout_s))
+        self._fail(lost(last, REACHED, self.host, self.port, self.timeout_s))
 
     def _connected(self) -> None:
         assert self._socket is not None
@@ -413,20 +431,20 @@ class Channel:
             self._socket = None
 
     def _lost(self, error: OSError) -> None:
-        doing = "get an answer from" if self.ready else "reach"
+        doing = ANSWERED if self.ready else GREETED
         self._fail(lost(error, doing, self.host, self.port, self.timeout_s))
 
     def _check_due(self) -> None:
         """Fail if an answer is due; look again when the next is."""
         self._timer = None
-        if self._socket is None:
+        if self._socket is None and self._lookup is None:
             return
         if not self.asked:
             if not self.ready:
-                self._fail(lost(TimeoutError(), "reach", self.host, self.port, self.timeout_s))
+                self._fail(lost(TimeoutError(), REACHED, self.host, self.port, self.timeout_s))
             return
         first = min(self.asked, key=lambda asked: asked.due_s)
         if first.due_s <= time.monotonic():
-            self._fail(lost(TimeoutError(), "get an answer from", self.host, self.port, first.timeout_s))
+            self._fail(lost(TimeoutError(), ANSWERED, self.host, self.port, first.timeout_s))
         else:
             self._timer = self._loop.call_by(None, first.due_s, self._check_due)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.channel import How
 from pybroker.client.coordinator import Coordinator
 from pybroker.errors import KafkaError
@@ -26,6 +27,12 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+    def checked(self) -> "OffsetAndMetadata":
+        """The same, of numbers and text. Raises TypeError, and ValueError for a negative offset."""
+        offset = arguments.whole(self.offset, "an offset")
+        note = arguments.name(self.metadata, "the metadata of an offset")
+        return OffsetAndMetadata(offset, note, arguments.whole(self.leader_epoch, "a leader epoch", -1))
 
 
 class Identity(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pybroker import __version__, errors
+from pybroker.client import forks
 from pybroker.errors import KafkaError, system_words
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
@@ -24,6 +25,10 @@ FRAME_BYTES_MAX: Final = 256 << 20
 four characters read as a length, so that an HTTP server is told from a broker."""
 
 CLIENT_ID: Final = "pybroker"
+REACHED: Final = "reach"
+GREETED: Final = "get a first answer from"
+ANSWERED: Final = "get an answer from"
+"""What could not be done when a connection was lost."""
 SIZE: Final = struct.Struct(">i")
 """What a frame begins with: the number of bytes that follow."""
 
@@ -43,12 +48,14 @@ class Connection:
         """API key to (lowest, highest) version that the broker serves."""
         self._correlation_id = 0
         self._deadline = time.monotonic() + timeout_s
+        self._forked = False
         self._socket: socket.socket | None = None
+        forks.tell(self)
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            raise self._lost(error, "reach", timeout_s) from error
+            raise self._lost(error, REACHED, timeout_s) from error
         except (ValueError, OverflowError) as error:
             raise no_address(host, port) from error
         self._greet()
@@ -73,6 +80,11 @@ class Connection:
             with contextlib.suppress(OSError):
                 self._socket.close()
             self._socket = None
+
+    def forked(self) -> None:
+        """In a forked child: answers would go to whoever reads first."""
+        self._forked = True
+        self.close()
 
     def version_of(self, api: Api, version_max: int | None = None) -> int:
         """The highest version that both sides and the caller know. KafkaError(UNSUPPORTED_VERSION) if there is none."""
@@ -107,6 +119,8 @@ class Connection:
         return self._answer(api, version, timeout_s)
 
     def _send(self, api: Api, version: int, message: Any, timeout_s: float) -> None:
+        if self._forked:
+            raise forks.refusal("connection")
         if self._socket is None:
             raise KafkaError(errors.NETWORK_EXCEPTION, f"the connection to {self.address} is closed")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -118,7 +132,11 @@ class Connection:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(SIZE.pack(len(body)) + body)
         except OSError as error:
-            raise self._lost(error, "get an answer from", timeout_s) from error
+            raise self._lost(error, self._doing, timeout_s) from error
+
+    @property
+    def _doing(self) -> str:
+        return ANSWERED if self.versions else GREETED
 
     def _answer(self, api: Api, version: int, timeout_s: float) -> Any:
         """The message that comes next, before the deadline of the request."""
@@ -126,7 +144,7 @@ class Connection:
             frame = self._receive(frame_size(self._receive(SIZE.size), self.address))
             return read_answer(api, version, self._correlation_id, frame, self.address)
         except OSError as error:
-            raise self._lost(error, "get an answer from", timeout_s) from error
+            raise self._lost(error, self._doing, timeout_s) from error
         except KafkaError:
             self.close()
             raise
@@ -174,13 +192,18 @@ def agreed_version(
     return version
 
 
+PERHAPS_TLS: Final = "the port may be one for TLS, which is not supported yet"
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a TLS server begins the answer to what is no TLS: an alert, then the version's first byte."""
+
+
 def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> KafkaError:
     """Why a connection is gone, in words that name the other end."""
     address = HostPort(host, port)
     if isinstance(error, TimeoutError):
         return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
     if isinstance(error, ConnectionResetError | BrokenPipeError):
-        why = "it closed the connection"
+        why = "it closed the connection" + (f"; {PERHAPS_TLS}" if doing == GREETED else "")
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"
     else:
@@ -196,6 +219,8 @@ def no_address(host: str, port: int) -> KafkaError:
 def frame_size(data: bytes | bytearray | memoryview, address: str, position: int = 0) -> int:
     """The size that a frame begins with. KafkaError where no answer can have it."""
     size: int = SIZE.unpack_from(data, position)[0]
+    if data[position : position + len(_TLS_ALERT)] == _TLS_ALERT:
+        raise KafkaError(errors.NETWORK_EXCEPTION, f"{address} sent an alert of TLS: {PERHAPS_TLS}")
     if not SIZE.size <= size <= FRAME_BYTES_MAX:
         what = f"an answer of {size} bytes, where {SIZE.size} to {FRAME_BYTES_MAX} are possible"
         raise nonsense(address, what)

@@ -4,9 +4,10 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, Unpack
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.commits import Commits
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.client.coordinator import Coordinator
@@ -17,7 +18,7 @@ from pybroker.client.lookups import Lookups
 from pybroker.client.network import Network
 from pybroker.client.positions import RESETS, Bell, Place, Positions
 from pybroker.client.reader import Reader
-from pybroker.client.settings import CONSUMER, Settings
+from pybroker.client.settings import CONSUMER, ConsumerSettings, Settings
 from pybroker.config.settings import ConfigError
 from pybroker.core import COLUMNS, ColumnBatch, Columns, Record
 from pybroker.errors import KafkaError
@@ -34,6 +35,8 @@ __all__ = ["Consumer", "OffsetAndMetadata", "OffsetAndTimestamp", "RebalanceList
 Partition = tuple[str, int]
 Found = TypeVar("Found")
 
+_TIMEOUT: Final = "timeout_ms"
+_MOST: Final = "max_records"
 _WAIT_S: Final = 0.1  # how long a call waits before it looks whether there is something to do
 _REVOKE_S: Final = 5.0  # what a commit may take while others wait for the partitions
 
@@ -51,7 +54,7 @@ class Consumer:
     Settings are Kafka's, with underscores (see docs/client.md); ConfigError if one is unknown or not allowed.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ConsumerSettings]) -> None:
         self._settings = s = Settings("consumer", CONSUMER, settings)
         if s.group_id is None and s.group_instance_id is not None:
             raise ConfigError("group_instance_id needs group_id")
@@ -59,7 +62,7 @@ class Consumer:
         self._closed = False
         self._bell = Bell()
         self._positions = Positions(RESETS[s.auto_offset_reset])
-        self._network = Network("pybroker-consumer", s, create_topics=s.allow_auto_create_topics)
+        self._network = Network("consumer", s, create_topics=s.allow_auto_create_topics)
         self._fetcher = Fetcher(self._network, s, self._positions, self._bell)
         self._reader = Reader(self._fetcher, self._positions, check_crcs=s.check_crcs)
         self._lookups = Lookups(self._network, s)
@@ -90,11 +93,12 @@ class Consumer:
         self.close()
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Commit where that is automatic, leave the group, and end. Calling it again does nothing."""
-        if self._closed:
+        """Commit where that is automatic, leave the group, and end. Calling it again does nothing, nor does calling it
+        in a process that was forked."""
+        if self._closed or self._network.was_forked:
             return
-        self._closed = True
         deadline_s = self._deadline(timeout_ms)
+        self._closed = True
         try:
             if self._commits is not None:
                 self._commits.before_leaving(set(self._positions.places), deadline_s)
@@ -104,7 +108,9 @@ class Consumer:
             self._network.close()
 
     def _check_open(self) -> None:
-        """KafkaError once the thread has ended that would ask brokers; until then listeners may still commit."""
+        """KafkaError once the thread has ended that would ask brokers; until then listeners may still commit. And in a
+        process that was forked, which never had that thread."""
+        self._network.check_forked()
         if not self._network.loop.running:
             raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")
 
@@ -120,16 +126,23 @@ class Consumer:
         """Share these topics, or those that a regular expression is found in, with the group.
 
         Partitions come and go in poll(), of which the listener is told. Raises ValueError without a group_id, and for
-        topics and a pattern together."""
-        names = [topics] if isinstance(topics, str) else list(topics)
+        topics and a pattern together; TypeError for a listener that is no instance of RebalanceListener."""
+        self._check_open()
+        names = [topics] if isinstance(topics, str) else arguments.names(topics, "topics")
+        matching = None if pattern is None else re.compile(pattern)
+        if matching is not None and not isinstance(matching.pattern, str):
+            raise TypeError("a pattern matches names, which are str: it is no bytes")
+        if listener is not None and not isinstance(listener, RebalanceListener):
+            raise TypeError(f"a listener is an instance of RebalanceListener, not {listener!r}")
         if bool(names) == (pattern is not None):
             raise ValueError("a subscription is of topics, or by a pattern: one of both")
         if self._group is None:
             raise ValueError("subscribe needs a group_id: assign() reads without one")
-        self._group.subscribe(names, None if pattern is None else re.compile(pattern), listener)
+        self._group.subscribe(names, matching, listener)
 
     def unsubscribe(self) -> None:
         """Leave the group and read nothing."""
+        self._check_open()
         if self._group is not None:
             self._group.leave("the consumer unsubscribed", self._deadline(None))
         self._positions.assign([])
@@ -142,6 +155,7 @@ class Consumer:
         """Read these partitions, and no others: from where this consumer stood in them, or the group, or else by
         auto_offset_reset."""
         wanted = [TopicPartition.of(tp) for tp in partitions]
+        self._check_open()
         if self._group is not None:
             self._group.leave("the consumer was assigned partitions", self._deadline(None))
         self._positions.assign(wanted)
@@ -164,6 +178,7 @@ class Consumer:
 
     def pause(self, *partitions: Partition) -> None:
         """Return nothing of these until `resume`; what was prefetched of them is fetched again then."""
+        self._check_open()
         for tp in partitions:
             place = self._positions.get(tp)
             place.paused = True
@@ -172,20 +187,21 @@ class Consumer:
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with these where they were paused."""
+        self._check_open()
         for tp in partitions:
             self._positions.get(tp).paused = False
         self._fetcher.wake()
 
     def paused(self) -> set[TopicPartition]:
+        """The partitions of which nothing is returned until `resume`."""
         return {tp for tp, place in self._positions.places.items() if place.paused}
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read this partition from an offset on. ValueError if it is not assigned or the offset is negative."""
-        if offset < 0:
-            raise ValueError(f"an offset is not negative: {offset}")
-        self._positions.get(partition).move(offset)
+        self._check_open()
+        self._positions.get(partition).move(arguments.whole(offset, "an offset"))
         self._fetcher.wake()
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
@@ -197,14 +213,15 @@ class Consumer:
         self._seek_to(LATEST, partitions)
 
     def _seek_to(self, to: int, partitions: Collection[Partition]) -> None:
+        self._check_open()
         for tp in partitions or self._positions.places:
             self._positions.get(tp).reset(to)
         self._fetcher.wake()
 
     def position(self, partition: Partition, *, timeout_ms: int | None = None) -> int:
         """The offset of the record that poll() returns next. KafkaError(7) if it is not known in time."""
-        place = self._positions.get(partition)
         deadline_s = self._deadline(timeout_ms)
+        place = self._positions.get(partition)
         while place.position < 0:
             self._begin()
             self._fetcher.wake()
@@ -235,9 +252,7 @@ class Consumer:
         self, times_ms: Mapping[Partition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition that is not older than its time; None where there is none."""
-        asked = {TopicPartition.of(tp): at for tp, at in times_ms.items()}
-        if any(at < 0 for at in asked.values()):
-            raise ValueError("a time in milliseconds is not negative")
+        asked = {TopicPartition.of(tp): arguments.whole(at, "a time in ms") for tp, at in times_ms.items()}
         found = self._lookups.offsets(asked, self._deadline(timeout_ms))
         return {
             tp: None if one.offset < 0 else OffsetAndTimestamp(one.offset, one.timestamp_ms)
@@ -255,7 +270,7 @@ class Consumer:
 
     def partitions_for(self, topic: str, *, timeout_ms: int | None = None) -> list[int]:
         """The partitions of a topic. KafkaError(3) if there is no such topic."""
-        return self._lookups.partitions(topic, self._deadline(timeout_ms))
+        return self._lookups.partitions(arguments.name(topic, "a topic's name"), self._deadline(timeout_ms))
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +307,7 @@ class Consumer:
         if offsets is None:
             return self._need_group().consumed()
         return {
-            TopicPartition.of(tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+            TopicPartition.of(tp): (at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)).checked()
             for tp, at in offsets.items()
         }
 
@@ -302,7 +317,7 @@ class Consumer:
         """The next records, up to max_records (max_poll_records); waits for the first of them up to timeout_ms.
 
         Those of a partition are in their order. Raises KafkaError for what only the caller can mend, once."""
-        most = self._settings.max_poll_records if max_records is None else max_records
+        most = self._settings.max_poll_records if max_records is None else arguments.whole(max_records, _MOST, 1)
         return self._poll(timeout_ms, lambda: self._reader.records(most))
 
     def poll_arrow(
@@ -332,7 +347,7 @@ class Consumer:
         columns: Iterable[str] = COLUMNS,
         timestamp_unit: Literal["ms", "us"] = "ms",
     ) -> "RecordArrays":
-        """The same as NumPy arrays."""
+        """The same as NumPy arrays, an attribute a column; max_records and columns as of poll_arrow."""
         from pybroker.client import arrays
 
         batch = self._poll_columns(timeout_ms, max_records, columns, timestamp_unit, lambda tp: tp)
@@ -348,6 +363,8 @@ class Consumer:
     ) -> ColumnBatch:
         if isinstance(names, str):
             raise TypeError(f"columns is a list of names, like [{names!r}], and not one name")
+        if most is not None:
+            arguments.whole(most, _MOST, 1)
         key = (*names, timestamp_unit)
         columns = self._columns.get(key)  # one that was used before begins as large as it was
         if columns is None:
@@ -364,7 +381,7 @@ class Consumer:
     def _poll(self, timeout_ms: int, take: Callable[[], Found]) -> Found:
         """What `take` finds, as soon as it finds anything, or when the time is over."""
         self._check_open()
-        deadline_s = time.monotonic() + timeout_ms / 1000
+        deadline_s = time.monotonic() + arguments.whole(timeout_ms, _TIMEOUT) / 1000
         while True:
             now_s = time.monotonic()
             due_s = self._advance(now_s)
@@ -414,4 +431,4 @@ class Consumer:
 
     def _deadline(self, timeout_ms: int | None) -> float:
         self._check_open()
-        return time.monotonic() + (self._api_s if timeout_ms is None else timeout_ms / 1000)
+        return time.monotonic() + (self._api_s if timeout_ms is None else arguments.whole(timeout_ms, _TIMEOUT) / 1000)

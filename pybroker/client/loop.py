@@ -77,6 +77,14 @@ class Loop:
         if not self.here:
             self._thread.join(timeout_s)
 
+    def forked(self) -> None:
+        """This is a forked child, which has no such thread. What is closed here stays open in the parent; what was
+        unregistered would be unregistered there, too."""
+        self._running = False
+        self._selector.close()
+        self._wakes.close()
+        self._waker.close()
+
     # -- on its thread -------------------------------------------------------------------------------------------------
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
@@ -91,6 +99,28 @@ class Loop:
                 return timer
             timer.cancel()
         return self.call_later(max(0.0, when_s - time.monotonic()), call)
+
+    def resolve(self, host: str, port: int, done: Callable[["list[Any] | Exception"], object]) -> None:
+        """Look up a name, and call with its addresses as of getaddrinfo, or with why there are none.
+
+        A name server may take seconds to answer: names are looked up on a thread of their own. Numbers need no such."""
+        try:
+            self.call_soon(done, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+        except socket.gaierror:
+            try:
+                threading.Thread(target=self._look_up, args=(host, port, done), daemon=True).start()
+            except RuntimeError:  # the interpreter ends, or there may be no more threads
+                self._look_up(host, port, done)
+        except (ValueError, OverflowError) as error:
+            self.call_soon(done, error)
+
+    def _look_up(self, host: str, port: int, done: Callable[["list[Any] | Exception"], object]) -> None:
+        found: list[Any] | Exception
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError, OverflowError) as error:
+            found = error
+        self.call_soon(done, found)
 
     def watch(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
         """Call with the events that came, from now on; events 0 ends that."""

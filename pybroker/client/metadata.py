@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pybroker import errors
+from pybroker.client import forks
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -52,7 +53,8 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
         host, colon, port = part.rpartition(":")
         if not colon or (part.startswith("[") and part.endswith("]")):
             host, port = part, str(PORT_DEFAULT)
-        valid = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        host = host.strip()
+        valid = not host.isdigit() and port.isascii() and port.isdigit() and 0 < int(port) < 65536
         if not host or not valid or (":" in host and not host.startswith("[")):
             raise KafkaError(errors.INVALID_CONFIG, f"{part!r} is no broker address: host:port is expected")
         addresses.append((host.strip("[]"), int(port)))
@@ -71,6 +73,8 @@ class Cluster:
         self.controller_id = -1
         self.nodes: dict[int, Node] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._forked = False
+        forks.tell(self)
 
     def __enter__(self) -> "Cluster":
         return self
@@ -84,8 +88,13 @@ class Cluster:
             connection.close()
         self._connections.clear()
 
+    def forked(self) -> None:
+        self._forked = True
+
     def connect(self, host: str, port: int) -> Connection:
         """The open connection to an address; a new one if there is none."""
+        if self._forked:
+            raise forks.refusal("client")
         known = self._connections.get((host, port))
         if known is None or not known.is_open:
             known = self._connections[host, port] = Connection(host, port, timeout_s=self.timeout_s)

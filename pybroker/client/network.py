@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pybroker import errors
+from pybroker.client import forks
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
@@ -77,8 +78,12 @@ class View:
 class Network:
     """The loop of a client, its channels and its view. Methods are for the loop's thread but where they say so."""
 
-    def __init__(self, name: str, settings: Settings, *, create_topics: bool) -> None:
+    def __init__(self, kind: str, settings: Settings, *, create_topics: bool) -> None:
+        """`kind` is what the client is: producer or consumer."""
         self.settings = settings
+        self.was_forked = False
+        """This is a child of the process that made the client."""
+        self._kind = kind
         self.view = View()
         self.failure: KafkaError | None = None
         """Why no metadata could be had, since it was had last."""
@@ -95,9 +100,21 @@ class Network:
         self._refresh_timer: Timer | None = None
         self._listeners: list[Callable[[], object]] = []
         self._closed = False
-        self.loop = Loop(name)
+        self.loop = Loop(f"pybroker-{kind}")
+        forks.tell(self)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
+
+    def check_forked(self) -> None:
+        """KafkaError in a child of the process that made the client: its thread and its sockets are the parent's."""
+        if self.was_forked:
+            raise forks.refusal(self._kind)
+
+    def forked(self) -> None:
+        self.was_forked = True
+        self.loop.forked()
+        for channel in self._channels.values():
+            channel.forked()
 
     def call(self, node: int | None, message: Any, *, lane: str = "", how: How = PLAIN) -> Future[Any]:
         """Send a request from another thread; a future of its answer, or of KafkaError."""

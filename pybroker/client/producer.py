@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from pybroker import core, errors
+from pybroker.client import arguments
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.network import Network
 from pybroker.client.sender import Sender
-from pybroker.client.settings import PRODUCER, Settings
+from pybroker.client.settings import PRODUCER, ProducerSettings, Settings
 from pybroker.config.settings import ConfigError
 from pybroker.core import Delivery, RecordMetadata
 from pybroker.errors import KafkaError
@@ -28,15 +29,16 @@ class Producer:
     """Sends records to topics, from any number of threads.
 
     Settings are Kafka's, with underscores (see docs/client.md); ConfigError if one is unknown or not allowed.
-    Use it in a `with`, or `close()` it: what was not flushed is lost with the process.
+    Use it in a `with`, or `close()` it. At the end of the interpreter one that is open is flushed, for at most ten
+    seconds; the log names what is not acknowledged by then. A process that is forked needs a producer of its own.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
         self._settings = s = Settings("producer", PRODUCER, settings)
         acks = {"all": -1}.get(s.acks) or int(s.acks)
         idempotent = self._idempotence(acks)
         self._block_s = s.max_block_ms / 1000
-        self._network = Network("pybroker-producer", s, create_topics=True)
+        self._network = Network("producer", s, create_topics=True)
         self._sender = Sender(self._network, s, acks=acks, idempotent=idempotent)
         self._accumulator = self._sender.accumulator = Accumulator(
             batch_size=s.batch_size,
@@ -86,7 +88,9 @@ class Producer:
         Text is UTF-8; a value of None is a tombstone. Without a partition the key decides as in Java, and without a
         key the partition changes from batch to batch. Waits up to max_block_ms for metadata and memory. Raises
         KafkaError: 3 if there is no such topic or partition, 7 if the wait was in vain, 10 if the record is too large;
-        TypeError for what are no bytes."""
+        TypeError for what are no bytes, or no whole numbers; ValueError for negative ones."""
+        if on_delivery is not None:
+            _check_callback(on_delivery)
         made = self._append(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(made, int):
             made = self._see_to(made, topic, value, key, headers, partition, timestamp_ms)
@@ -124,8 +128,6 @@ class Producer:
             if made == core.NO_TOPIC:
                 info = self._wait_for(topic, deadline_s, -1 if partition is None else partition)
                 self._accumulator.know(topic, len(info.partitions))
-                if partition is not None and not self._accumulator.knows(topic, partition):
-                    raise ValueError(f"a partition is 0 or more, not {partition}")
             elif made == core.NO_CHOICE:
                 self._choose(topic)
             else:
@@ -155,8 +157,9 @@ class Producer:
         and TypeError or ValueError for columns that cannot be; the batches made before that are sent."""
         from pybroker.client import bulk  # with NumPy, which those who send single records need not load
 
+        _check_callback(on_delivery)
         deadline_s = time.monotonic() + self._block_s
-        one = partition if isinstance(partition, int) else None
+        one = arguments.whole(partition, "a partition") if isinstance(partition, int) else None
         info = self._wait_for(topic, deadline_s, -1 if one is None else one)
         if partition is None and len(info.partitions) == 1:
             one = 0  # rows with a key and rows without keep their order
@@ -195,6 +198,7 @@ class Producer:
 
     def _wait_for(self, topic: str, deadline_s: float, partition: int = -1) -> TopicInfo:
         """The topic once metadata has it, with the partition."""
+        self._network.check_forked()
         if not topic:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, "a topic has a name")
         network = self._network
@@ -236,12 +240,17 @@ class Producer:
         """Send what waits and return once everything sent before has its outcome. TimeoutError if that takes longer.
 
         It raises nothing for records that were refused: their deliveries do."""
-        if not self._accumulator.flush(timeout_s):
+        self._network.check_forked()
+        if not self._accumulator.flush(arguments.seconds(timeout_s)):
             raise TimeoutError(f"not everything was acknowledged within {timeout_s:g} s")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, for as long as that may take, and end; what is not acknowledged then fails. Again does nothing."""
-        if self._closed:
+        """Flush, for as long as that may take, and end. What is not acknowledged then fails, and the log names it.
+
+        Calling it again does nothing, nor does calling it in a process that was forked: the records are the parent's.
+        """
+        arguments.seconds(timeout_s)
+        if self._closed or self._network.was_forked:
             return
         self._closed = True
         self._accumulator.close()
@@ -250,4 +259,10 @@ class Producer:
                 self._accumulator.flush(timeout_s)
         finally:
             self._network.close()
+            self._accumulator.name_unacknowledged()
             self._sender.fail_all(KafkaError(errors.NETWORK_EXCEPTION, "the producer was closed before it was sent"))
+
+
+def _check_callback(call: object) -> None:
+    if call is not None and not callable(call):
+        raise TypeError(f"on_delivery is called with the delivery, which {type(call).__name__} cannot be")

@@ -120,6 +120,12 @@ def integers(what: str, values: Any, dtype: Any, rows: int) -> np.ndarray[Any, A
     return array
 
 
+def not_negative(what: str, array: np.ndarray[Any, Any]) -> None:
+    """ValueError for a number below 0."""
+    if len(array) and array.min() < 0:
+        raise ValueError(f"{what} is 0 or more, not {array.min()}")
+
+
 def timestamps(values: Any, rows: int) -> np.ndarray[Any, Any]:
     """Milliseconds a row, given as numbers or as datetime64 or Arrow timestamps."""
     array = np.asarray(values)

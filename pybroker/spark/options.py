@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.errors import INVALID_CONFIG, KafkaError
@@ -137,7 +137,7 @@ class SinkOptions:
     topic: str | None
     include_headers: bool
     repeat_headers: bool
-    client: Mapping[str, str]
+    client: Mapping[str, Any]
 
 
 class _Given:

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from pybroker import errors
-from pybroker.client.aio import AsyncConsumer, AsyncProducer
+from pybroker.client.aio import AsyncProducer
+from pybroker.client.aio_consumer import AsyncConsumer
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition

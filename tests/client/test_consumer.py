@@ -61,7 +61,7 @@ def test_seeking(target: Server, topic: str) -> None:
         assert read(consumer, 1, max_records=1)[0].offset == 0
         consumer.seek_to_end()
         assert consumer.position((topic, 0)) == 100
-        with pytest.raises(ValueError, match="not negative"):
+        with pytest.raises(ValueError, match="an offset is 0 or more, not -1"):
             consumer.seek((topic, 0), -1)
         with pytest.raises(ValueError, match="is not assigned"):
             consumer.seek((topic, 1), 0)

@@ -12,12 +12,13 @@ from pybroker.client.admin.configs import (
 )
 from pybroker.client.admin.group_offsets import Committed, GroupOffsetsAdmin
 from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupsAdmin, Member
-from pybroker.client.admin.topics import BROKER_DEFAULT, CreatedTopic, TopicsAdmin
+from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
 from pybroker.client.list_offsets import EARLIEST, LATEST
 
 __all__ = [
     "BROKER_DEFAULT",
     "EARLIEST",
+    "HIGH_WATERMARK",
     "LATEST",
     "Admin",
     "Alteration",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import RETRY_BACKOFF_S, Cluster
 from pybroker.errors import KafkaError
@@ -20,8 +21,8 @@ class AdminBase:
     """A cluster and how long to wait for it."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0) -> None:
-        addresses = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
-        self.cluster = Cluster(addresses, timeout_s=timeout_s)
+        arguments.seconds(timeout_s)
+        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s)
         self.timeout_s = timeout_s
 
     def __enter__(self) -> Self:

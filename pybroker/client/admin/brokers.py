@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, raise_for
 from pybroker.client.admin.topics import absent
 from pybroker.client.metadata import Node
@@ -50,8 +51,10 @@ class BrokersAdmin(AdminBase):
 
     def log_dirs(self, brokers: Iterable[int] | None = None, topics: Sequence[str] | None = None) -> list[LogDir]:
         """The log directories of these brokers (all, if None) with the replicas of these topics (all, if None)."""
-        found = self._partitions_of(topics) if topics is not None else None
-        if brokers is None:
+        found = self._partitions_of(arguments.names(topics, "topics")) if topics is not None else None
+        if brokers is not None:
+            brokers = [arguments.whole(broker, "a broker's id") for broker in brokers]
+        else:
             brokers = [node.id for node in self.describe_cluster().nodes]
         return [log_dir for broker in brokers for log_dir in self._log_dirs(broker, found)]
 

@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
@@ -73,11 +74,12 @@ class ConfigsAdmin(AdminBase):
 
     def configs(self, resource: ConfigResource, names: Sequence[str] | None = None) -> list[ConfigEntry]:
         """The configs of one resource, or those of them that are named, by name."""
-        return self._describe([resource], names)[resource]
+        asked = None if names is None else arguments.names(names, "names")
+        return self._describe([_resource(resource)], asked)[resource]
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The configs of each of these topics, by the topic's name."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in arguments.names(names, "names")]
         return {resource.name: found for resource, found in self._describe(resources).items()} if resources else {}
 
     def _describe(
@@ -116,6 +118,13 @@ class ConfigsAdmin(AdminBase):
     ) -> None:
         """Alter configs of one resource, all of them or none; those not named stay as they are."""
         wanted = list(alterations)
+        for alteration in wanted:
+            if not isinstance(alteration, Alteration):
+                raise TypeError(f"a change of a config is an Alteration, not {alteration!r}")
+            arguments.name(alteration.name, "a config's name")
+            if alteration.value is not None:
+                arguments.name(alteration.value, f"the value of {alteration.name}")
+        _resource(resource)
         kind = m.IncrementalAlterConfigsRequest.Resources
         configs = [kind.Configs(name=a.name, config_operation=a.operation, value=a.value) for a in wanted]
         request = m.IncrementalAlterConfigsRequest(
@@ -127,6 +136,14 @@ class ConfigsAdmin(AdminBase):
         if not validate_only:
             names = [alteration.name for alteration in wanted]
             self._until_shown(lambda: _shown(wanted, self.configs(resource, names), _own_source(resource)))
+
+
+def _resource(given: ConfigResource) -> ConfigResource:
+    """TypeError for what is no resource, or one without a name: a topic's name or a broker's id, as text."""
+    if not isinstance(given, ConfigResource):
+        raise TypeError(f"a resource is a ConfigResource, not {given!r}")
+    arguments.name(given.name, "a resource's name")
+    return given
 
 
 def _own_source(resource: ConfigResource) -> ConfigSource:

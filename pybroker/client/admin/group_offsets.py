@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.admin.base import raise_for
 from pybroker.client.admin.coordinators import CoordinatorsAdmin
 from pybroker.client.connection import Connection
@@ -13,6 +14,7 @@ from pybroker.protocol import messages as m
 
 _BATCH_FROM_VERSION: Final = 8
 _NAMES_UP_TO_VERSION: Final = 9  # the next one names topics by their ids
+_GROUP: Final = "a group's id"
 _NO_GENERATION: Final = -1  # of a commit that comes from no member
 
 
@@ -30,16 +32,20 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
     def group_offsets(self, ids: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
         """What each of these groups has committed; a group that does not exist has committed nothing."""
         found = {}
-        for group, outcome in self._ask_coordinators(ids, _fetch).items():
+        for group, outcome in self._ask_coordinators(arguments.names(ids, "ids"), _fetch).items():
             raise_for(outcome.code, f"offsets of group {group}", outcome.message)
             found[group] = dict(_positions(group, outcome.answer))
         return found
 
-    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, Committed] | Mapping[tuple[str, int], Committed]
+    ) -> None:
         """Set committed offsets of a group that has no members, or does not exist yet.
 
         KafkaError(UNKNOWN_MEMBER_ID) if it has members; after another error some partitions may have been set."""
-        if not offsets:
+        arguments.name(group, _GROUP)
+        wanted = {TopicPartition.of(tp): _committed(at) for tp, at in offsets.items()}
+        if not wanted:
             return
         kind = m.OffsetCommitRequest.Topics
         topics = [
@@ -48,14 +54,14 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
                 partitions=[
                     kind.Partitions(
                         partition_index=index,
-                        committed_offset=offsets[TopicPartition(topic, index)].offset,
-                        committed_leader_epoch=offsets[TopicPartition(topic, index)].leader_epoch,
-                        committed_metadata=offsets[TopicPartition(topic, index)].metadata,
+                        committed_offset=wanted[TopicPartition(topic, index)].offset,
+                        committed_leader_epoch=wanted[TopicPartition(topic, index)].leader_epoch,
+                        committed_metadata=wanted[TopicPartition(topic, index)].metadata,
                     )
                     for index in indexes
                 ],
             )
-            for topic, indexes in _by_topic(offsets)
+            for topic, indexes in _by_topic(wanted)
         ]
         request = m.OffsetCommitRequest(
             group_id=group, generation_id_or_member_epoch=_NO_GENERATION, member_id="", topics=topics
@@ -67,14 +73,18 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
 
         self._ask_coordinator(group, ask)
 
-    def delete_group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+    def delete_group_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | Collection[tuple[str, int]]
+    ) -> None:
         """Forget committed offsets. KafkaError(GROUP_SUBSCRIBED_TO_TOPIC) for those of a topic that a member reads."""
+        arguments.name(group, _GROUP)
+        gone = [TopicPartition.of(tp) for tp in partitions]
         kind = m.OffsetDeleteRequest.Topics
         request = m.OffsetDeleteRequest(
             group_id=group,
             topics=[
                 kind(name=topic, partitions=[kind.Partitions(partition_index=index) for index in indexes])
-                for topic, indexes in _by_topic(partitions)
+                for topic, indexes in _by_topic(gone)
             ],
         )
 
@@ -83,6 +93,16 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
             return (answer.error_code, None, None) if answer.error_code else _first_error(answer.topics)
 
         self._ask_coordinator(group, ask)
+
+
+def _committed(given: Committed) -> Committed:
+    """TypeError for what is no committed offset, ValueError for a negative one."""
+    if not isinstance(given, Committed):
+        raise TypeError(f"what a group has committed is a Committed, like Committed(7), not {given!r}")
+    arguments.whole(given.offset, "an offset")
+    arguments.whole(given.leader_epoch, "a leader epoch", -1)
+    arguments.name(given.metadata, "the metadata of an offset")
+    return given
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.admin.base import only, raise_for
 from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, Outcome
 from pybroker.client.connection import Connection
@@ -55,8 +56,9 @@ class GroupsAdmin(CoordinatorsAdmin):
 
     def groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """The groups in any of these states and of any of these types (none given: all), by id."""
+        states, types = arguments.names(states, "states"), arguments.names(types, "types")
         self.cluster.metadata([])
-        request = m.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        request = m.ListGroupsRequest(states_filter=states, types_filter=types)
         found: set[GroupListing] = set()
         for node in self.cluster.nodes:
             answer = self._ask_until_loaded(node, request)
@@ -75,7 +77,7 @@ class GroupsAdmin(CoordinatorsAdmin):
 
     def describe_groups(self, ids: Iterable[str]) -> list[GroupDescription]:
         """These groups. KafkaError(GROUP_ID_NOT_FOUND) if one of them is not there."""
-        outcomes = self._ask_coordinators(ids, _describe)
+        outcomes = self._ask_coordinators(arguments.names(ids, "ids"), _describe)
         strangers = [group for group, outcome in outcomes.items() if _is_unknown(outcome)]
         found = {g: _classic(g, outcome) for g, outcome in outcomes.items() if g not in strangers}
         for group, outcome in self._ask_coordinators(strangers, _describe_consumer).items():
@@ -86,6 +88,8 @@ class GroupsAdmin(CoordinatorsAdmin):
 
     def delete_group(self, group: str) -> None:
         """Delete a group that nobody is in, with its offsets. KafkaError(NON_EMPTY_GROUP) if somebody is."""
+
+        arguments.name(group, "a group's id")
 
         def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
             result = only(coordinator.request(m.DeleteGroupsRequest(groups_names=[group])).results, f"group {group}")

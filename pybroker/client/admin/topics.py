@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker import errors
-from pybroker.client import list_offsets
+from pybroker.client import arguments, list_offsets
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
@@ -16,6 +16,9 @@ BROKER_DEFAULT: Final = -1
 
 HIGH_WATERMARK: Final = -1
 """As an offset to delete records before: all that are there."""
+
+
+_NAME: Final = "a topic's name"
 
 
 def absent(topic: TopicInfo) -> str | None:
@@ -36,14 +39,15 @@ class TopicsAdmin(AdminBase):
 
     def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
         """These topics, or all of them. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one of those named is not there."""
-        found = self.cluster.metadata(names)
+        found = self.cluster.metadata(None if names is None else arguments.names(names, "names"))
         if names is not None:
             for topic in found:
                 raise_for(topic.error, f"topic {topic.name}", absent(topic))
         return found
 
     def exists(self, name: str) -> bool:
-        return any(not topic.error for topic in self.cluster.metadata([name]))
+        """Whether there is such a topic."""
+        return any(not topic.error for topic in self.cluster.metadata([arguments.name(name, _NAME)]))
 
     def create_topic(
         self,
@@ -55,11 +59,12 @@ class TopicsAdmin(AdminBase):
         validate_only: bool = False,
     ) -> CreatedTopic:
         """Create a topic and wait until its partitions have leaders; `validate_only` stops before that."""
+        given = arguments.texts(configs or {}, "configs")
         wanted = m.CreateTopicsRequest.Topics(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            configs=[m.CreateTopicsRequest.Topics.Configs(name=k, value=v) for k, v in (configs or {}).items()],
+            name=arguments.name(name, _NAME),
+            num_partitions=arguments.whole(partitions, "partitions", BROKER_DEFAULT),
+            replication_factor=arguments.whole(replication_factor, "replication_factor", BROKER_DEFAULT),
+            configs=[m.CreateTopicsRequest.Topics.Configs(name=k, value=v) for k, v in given.items()],
         )
         request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
         answer = only(self._change(request, "topics"), f"topic {name}")
@@ -69,6 +74,7 @@ class TopicsAdmin(AdminBase):
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and everything in it."""
+        arguments.name(name, _NAME)
         request = m.DeleteTopicsRequest(
             topics=[m.DeleteTopicsRequest.Topics(name=name)], topic_names=[name], timeout_ms=self._timeout_ms
         )
@@ -77,6 +83,8 @@ class TopicsAdmin(AdminBase):
 
     def create_partitions(self, name: str, count: int) -> None:
         """Grow a topic to `count` partitions in all."""
+        arguments.name(name, _NAME)
+        arguments.whole(count, "count", 1)
         wanted = m.CreatePartitionsRequest.Topics(name=name, count=count, assignments=None)
         self._change(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=self._timeout_ms), "results")
         self._until_shown(lambda: self._led(name) >= count)
@@ -91,6 +99,7 @@ class TopicsAdmin(AdminBase):
     def offsets(self, topics: Iterable[TopicInfo], timestamp: int) -> dict[TopicPartition, int | None]:
         """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None where no leader could
         tell it, or where no record is that late."""
+        arguments.whole(timestamp, "timestamp", None)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         found: dict[TopicPartition, int | None] = {}
         for topic in topics:
@@ -110,13 +119,16 @@ class TopicsAdmin(AdminBase):
     ) -> dict[TopicPartition, int]:
         """Cut off the records of each partition that lie before an offset (HIGH_WATERMARK: all of them); the offset
         that it begins with then. KafkaError(OFFSET_OUT_OF_RANGE) for one past the end: the others may be done."""
+        cuts = {
+            TopicPartition.of(tp): arguments.whole(offset, "an offset", HIGH_WATERMARK) for tp, offset in before.items()
+        }
         leaders = {
             TopicPartition(topic.name, p.partition): p.leader
-            for topic in self.topics(sorted({name for name, _ in before}))
+            for topic in self.topics(sorted({tp.topic for tp in cuts}))
             for p in topic.partitions
         }
         by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
-        for (topic, index), offset in before.items():
+        for (topic, index), offset in cuts.items():
             leader = leaders.get(TopicPartition(topic, index))
             if leader is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has no partition {index}")

@@ -1,0 +1,50 @@
+"""The end of a program that did not close its producer: what it sent arrives, or is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pybroker.client import accumulator
+from pybroker.client.producer import Producer
+from tests.client.kit import create, read_all
+from tests.harness import ROOT, Server
+
+
+def test_what_was_not_flushed_is_flushed(shared_broker: Server, topic: str) -> None:
+    """The interpreter ends without flush() or close(), with records that linger; they are stored."""
+    create(shared_broker, topic)
+    program = (
+        "import sys, pybroker\n"
+        "producer = pybroker.Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)\n"
+        "producer.send(sys.argv[2], 'kept')\n"
+    )
+    command = [sys.executable, "-c", program, shared_broker.bootstrap, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [record.value for record in read_all(shared_broker, topic, 1)] == [b"kept"]
+
+
+def test_what_cannot_be_flushed_is_named(
+    shared_broker: Server, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the interpreter, and by a close() that does not wait: how many records of which partitions."""
+    create(shared_broker, topic, partitions=2)
+    monkeypatch.setattr(accumulator, "EXIT_S", 0.0)
+    producer = Producer(bootstrap_servers=shared_broker.bootstrap, linger_ms=60_000)
+    monkeypatch.setattr(accumulator, "_open", {producer._accumulator})
+    producer.partitions_for(topic)
+    monkeypatch.setattr(producer._sender, "_send_to", lambda leader, candidates: None)
+    for partition in (0, 1, 1):
+        producer.send(topic, b"", partition=partition)
+    sentence = f"no broker has acknowledged, and that may be lost: 1 of {topic}-0, 2 of {topic}-1"
+    accumulator._flush_at_exit()
+    assert sentence in caplog.text
+    caplog.clear()
+    producer.close(0)
+    assert sentence in caplog.text
+    caplog.clear()
+    accumulator._flush_at_exit()
+    assert not caplog.text

@@ -1,0 +1,89 @@
+"""Ports and names that keep a client from its broker: it says what they may be, and nothing else waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.client.connection import Connection
+from pybroker.client.producer import Producer
+from pybroker.errors import KafkaError
+from tests.client.kit import WAIT_S, create, find_nobody
+from tests.harness import Server
+
+PERHAPS = "the port may be one for TLS, which is not supported yet"
+
+
+def shake_hands(connection: socket.socket) -> None:
+    """As a TLS server does, which wants another beginning."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.wrap_socket(connection, server_side=True)
+
+
+def alert(connection: socket.socket) -> None:
+    """As a TLS server does that says why: a fatal alert, "unexpected message"."""
+    connection.recv(1 << 16)
+    connection.sendall(bytes((0x15, 3, 3, 0, 2, 2, 10)))
+    connection.recv(1 << 16)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """As a TLS server does that says nothing."""
+    connection.recv(1 << 16)
+
+
+@pytest.fixture(params=[shake_hands, alert, hang_up], ids=lambda server: server.__name__)
+def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that speaks TLS and nothing else."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    request.param(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def test_a_port_that_speaks_tls(tls_port: int) -> None:
+    """A connection, and a producer that has waited for one, say that it may be that."""
+    with pytest.raises(KafkaError, match=PERHAPS) as caught:
+        Connection("127.0.0.1", tls_port, timeout_s=WAIT_S)
+    assert caught.value.code == errors.NETWORK_EXCEPTION and f"127.0.0.1:{tls_port}" in caught.value.message
+    with Producer(bootstrap_servers=f"127.0.0.1:{tls_port}", max_block_ms=100) as producer:
+        find_nobody(producer._network)
+        with pytest.raises(KafkaError, match=PERHAPS):
+            producer.send("t", b"")
+
+
+def test_a_name_server_that_is_slow(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one name is looked up the client goes on: it gives that address up in its time, and takes the next."""
+    create(shared_broker, topic)
+    answered, asked, found = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def look_up(host: str, *how: Any, **more: Any) -> list[Any]:
+        if host == "slow.invalid" and not more.get("flags"):
+            asked.set()
+            answered.wait(WAIT_S)
+        return found(host, *how, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    addresses = ["slow.invalid:9092", shared_broker.bootstrap]
+    with Producer(bootstrap_servers=addresses, request_timeout_ms=200) as producer:
+        assert producer.send(topic, b"").result(WAIT_S).offset == 0
+        assert asked.is_set() and not answered.is_set()
+        answered.set()
