@@ -52,7 +52,7 @@ test: ## build, lint, types and every test
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy pybroker pyspark_pybroker examples tools
+	@$(PY) -m mypy pybroker pyspark_pybroker examples tools tests/client/typed_use.py
 	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
 
 .PHONY: docs
