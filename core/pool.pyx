@@ -10,7 +10,7 @@ addresses that hold more than theirs are closed.
 An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host may have all that lie behind.
 """
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 

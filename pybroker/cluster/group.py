@@ -214,6 +214,16 @@ def rebalance_timeout_ms(group: Group) -> int:
     return max((m.rebalance_timeout_ms for m in group.members.values()), default=0)
 
 
+def protocols_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """What a member's protocols take."""
+    return sum(len(name) + len(data) for name, data in protocols)
+
+
+def members_bytes(group: Group) -> int:
+    """What the members take by what they and their leader said, which is as long as they like."""
+    return sum(protocols_bytes(m.protocols) + len(m.assignment) for m in group.members.values())
+
+
 def listing(group: Group) -> tuple[tuple[str, str | None, bytes], ...]:
     """The members as the leader is told of them."""
     return tuple((m.id, m.instance_id, m.metadata(group.protocol)) for m in group.members.values())

@@ -210,6 +210,14 @@ GROUPS = table(
         "group.max.session.timeout.ms", INT, "1800000", "The longest session timeout a member may ask for.", Range(0)
     ),
     Setting("group.max.size", INT, str(INT_MAX), "Members that one group may have.", Range(1)),
+    Setting(
+        "group.metadata.memory.bytes",
+        LONG,
+        str(128 << 20),
+        "Bytes that all members together may hold in memory by their metadata and assignments; who asks for more is "
+        "refused with GROUP_MAX_SIZE_REACHED. Kafka has no such setting.",
+        Range(1),
+    ),
     Setting("offset.metadata.max.bytes", INT, "4096", "The longest metadata that a client may commit with an offset."),
     Setting(
         "offsets.topic.num.partitions",

@@ -28,7 +28,9 @@ from pybroker.cluster.group import (
     Store,
     Synced,
     check_commit,
+    members_bytes,
     next_deadline_ms,
+    protocols_bytes,
 )
 from pybroker.cluster.offsets import Committed, expired
 from pybroker.config import BrokerConfig
@@ -78,6 +80,8 @@ class Coordinator:
             initial_delay_ms=config["group.initial.rebalance.delay.ms"],
             size_max=config["group.max.size"],
         )
+        self._members_bytes_max: int = config["group.metadata.memory.bytes"]
+        self._members_bytes = 0
         self._shards: dict[int, Shard] = {}
         self._partitions = 0
         self._upkeep: asyncio.Task[None] | None = None
@@ -110,6 +114,7 @@ class Coordinator:
         for entry in found.values():
             for member in entry.group.members.values():
                 member.deadline_ms = now_ms + member.session_timeout_ms
+            self._count(entry)
             self._arm(shard, entry)
         shard.entries = found
         shard.loading = False
@@ -133,7 +138,7 @@ class Coordinator:
                         if token is not None and not token.done():
                             token.set_result(kind(token, errors.NOT_COORDINATOR))
         self._shards.clear()
-        self._partitions = 0
+        self._partitions = self._members_bytes = 0
 
     def shard_of(self, group_id: str) -> Shard:
         """The partition that a group lives in. Raises 14, 15, 16, 24."""
@@ -164,6 +169,8 @@ class Coordinator:
             raise KafkaError(errors.INVALID_GROUP_ID, "a group that is joined has a name")
         shard = self.shard_of(group_id)
         entry = shard.entries.get(group_id)
+        old = entry.group.members.get(fields["member_id"]) if entry is not None else None
+        self._check_memory(group_id, protocols_bytes(fields["protocols"]), protocols_bytes(old.protocols) if old else 0)
         if entry is None:
             if fields["member_id"]:
                 raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {shown(group_id)} has no members")
@@ -185,6 +192,8 @@ class Coordinator:
             if problem.code == errors.COORDINATOR_LOAD_IN_PROGRESS:  # what was joined before is worth no more
                 raise KafkaError(errors.REBALANCE_IN_PROGRESS, problem.message) from None
             raise
+        old = sum(len(member.assignment) for member in entry.group.members.values()) if assignments else 0
+        self._check_memory(group_id, sum(map(len, assignments.values())), old)
         future: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         effects = rebalance.sync(
             entry.group, self._now_ms(), future, member_id, instance_id, generation, assignments,
@@ -192,6 +201,20 @@ class Coordinator:
         )  # fmt: skip
         self._do(shard, entry, effects)
         return await future
+
+    def _check_memory(self, group_id: str, new: int, old: int) -> None:
+        """May a member hold `new` bytes instead of `old`? Raises GROUP_MAX_SIZE_REACHED."""
+        others = self._members_bytes - old
+        if new > old and others + new > self._members_bytes_max:
+            reason = f"{new} bytes of a member of group {shown(group_id)}, beside {others} of others"
+            event(log, logging.WARNING, "group refused", reason=f"{reason}, are over group.metadata.memory.bytes")
+            raise KafkaError(errors.GROUP_MAX_SIZE_REACHED, reason)
+
+    def _count(self, entry: Entry) -> None:
+        """Count again what a group's members hold."""
+        held = members_bytes(entry.group)
+        self._members_bytes += held - entry.held_bytes
+        entry.held_bytes = held
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
         """A sign of life: NONE, or what the member must do."""
@@ -337,6 +360,7 @@ class Coordinator:
                 entry.rebalanced_ms = wall_ms()
                 event(log, logging.INFO, "rebalance", group=entry.group.id, generation=entry.group.generation,
                       members=len(entry.group.members), cause=effect.cause)  # fmt: skip
+        self._count(entry)
         self._arm(shard, entry)
         if not entry.group.generation:
             self._drop_if_over(shard, entry)  # its only join was refused

@@ -43,6 +43,7 @@ class Entry:
     rebalanced_ms: int = -1  # wall clock: when its last rebalance began; -1 none since the broker's start
     alarm: Any = None  # the timer's handle
     alarm_ms: int = 0
+    held_bytes: int = 0  # of its members, as the coordinator counted them last
 
 
 def wall_ms() -> int:

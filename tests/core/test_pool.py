@@ -208,7 +208,7 @@ def test_an_address_has_its_share(tight: Stage) -> None:
 
 
 def test_answers_that_nobody_reads_are_held(tight: Stage) -> None:
-    """They count, they are no reason to answer more while memory is short, and those who do not read them are closed."""
+    """They count; while memory is short no more are made for their client; who does not read them is closed."""
     lazy = [Client(tight) for _ in range(6)]
     for client in lazy:
         metadata(client)

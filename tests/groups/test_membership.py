@@ -6,11 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pybroker import errors
 from pybroker.protocol import messages as m
+from tests.groups.conftest import FEW
 from tests.groups.members import Member, commit, committed, describe, stable, until
 from tests.server.live import Live, Wire
 
@@ -235,3 +238,29 @@ async def test_a_deleted_group_is_gone(live: Live, wire: Wire, member: Make) -> 
     await until("the groups are loaded", loaded)
     assert (await wire.call("ListGroups", 4)).groups == []
     assert (await describe(wire, "g")).group_state == "Dead"
+
+
+async def test_what_members_say_is_bounded(tmp_path: Path) -> None:
+    """At group.metadata.memory.bytes a member joins, with one byte more it is refused; what goes makes room again."""
+    live = Live(tmp_path / "data", (*FEW, "group.metadata.memory.bytes=10000"))
+    await live.start()
+    wire = await live.connect()
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+
+    async def join(group: str, size: int, member_id: str = "") -> Any:
+        protocols = [m.JoinGroupRequest.Protocols(name="range", metadata=bytes(size - len("range")))]
+        return await wire.call("JoinGroup", 1, group_id=group, session_timeout_ms=10_000, rebalance_timeout_ms=10_000,
+                               member_id=member_id, protocol_type="consumer", protocols=protocols)  # fmt: skip
+
+    assert (await join("a", 10_001)).error_code == errors.GROUP_MAX_SIZE_REACHED
+    first = await join("a", 10_000)
+    assert first.error_code == 0
+    assert (await join("b", 6)).error_code == errors.GROUP_MAX_SIZE_REACHED
+    assert (await join("a", 10_000, first.member_id)).error_code == 0  # again, with what it holds already
+    assignment = [m.SyncGroupRequest.Assignments(member_id=first.member_id, assignment=b"x")]
+    synced = await wire.call("SyncGroup", 1, group_id="a", generation_id=2, member_id=first.member_id,
+                             assignments=assignment)  # fmt: skip
+    assert synced.error_code == errors.GROUP_MAX_SIZE_REACHED
+    assert (await wire.call("LeaveGroup", 1, group_id="a", member_id=first.member_id)).error_code == 0
+    assert (await join("b", 10_000)).error_code == 0
+    await live.stop()
