@@ -37,6 +37,12 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="One setting; may be repeated, wins over FILE."
 )
+@click.option(
+    "--give-up",
+    multiple=True,
+    metavar="NAME",
+    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N); may be repeated.",
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
 def command(
     data_dir: str | None,
@@ -45,6 +51,7 @@ def command(
     metrics_port: int | None,
     file: str | None,
     sets: Sequence[str],
+    give_up: Sequence[str],
     log_level: str,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which end it cleanly.
@@ -63,7 +70,7 @@ def command(
         click.echo(f"pybroker: warning: {warning}", err=True)
     from pybroker.server.broker import run
 
-    run(config, _say_ready)
+    run(config, _say_ready, give_up)
 
 
 def _configuration(

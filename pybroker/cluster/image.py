@@ -34,12 +34,14 @@ class PartitionState:
 
 @dataclass(slots=True)
 class Topic:
-    """One incarnation of a topic; `id` is 16 bytes, `config` its own settings as text."""
+    """One incarnation of a topic; `id` is 16 bytes, `config` its own settings as text, `directories` the
+    directory.id of the log dir of each partition that was made."""
 
     name: str
     id: bytes
     partitions: list[PartitionState]
     config: Mapping[str, str] = field(default_factory=dict)
+    directories: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def internal(self) -> bool:

@@ -9,8 +9,8 @@ from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
 from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
-from pybroker.controller.topics import creation
-from pybroker.coordination.store import NodeExists, Op, Session, Set
+from pybroker.controller.topics import Holders, creation, topic_op
+from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 
@@ -51,7 +51,7 @@ async def load(session: Session) -> Loaded:
             data, stat = await read
             partitions.append(nodes.load_state(data, replicas, stat.version))
         config = nodes.load_config((await config_read)[0])
-        topic = Topic(name, node.id, partitions, config)
+        topic = Topic(name, node.id, partitions, config, node.directories)
         (loaded.deleted if name in wishes else loaded.topics).append(topic)
     return loaded
 
@@ -74,6 +74,33 @@ async def lead_again(session: Session, fence: Fence, topics: Iterable[Topic], br
         await write(session, fence, ops)
         for _, state in some:
             state.partition_epoch += 1
+
+
+async def known_log_dirs(session: Session, broker_id: int) -> dict[str, str]:
+    """The log dirs that a broker ever had and that were not given up: {directory.id: last path}. Raises StoreError."""
+    try:
+        return nodes.load_log_dirs((await session.get(nodes.log_dirs(broker_id)))[0])
+    except NoNode:
+        return {}
+
+
+async def record_log_dirs(session: Session, fence: Fence, broker_id: int, paths: Mapping[str, str]) -> None:
+    """Replace what is known of a broker's log dirs. Raises KafkaError."""
+    path, data = nodes.log_dirs(broker_id), nodes.dump_log_dirs(paths)
+    there = await session.exists(path)
+    await write(session, fence, [Create(path, data) if there is None else Set(path, data)])
+
+
+async def record_directories(session: Session, fence: Fence, topics: Iterable[Topic], holders: Holders) -> None:
+    """Write down where the partitions lie, of the topics of which that changed. Raises KafkaError."""
+    ops: list[Op] = []
+    for topic in topics:
+        directories = holders.directories(topic)
+        if directories != topic.directories:
+            topic.directories = directories
+            ops.append(topic_op(topic))
+    for first in range(0, len(ops), OPS_PER_WRITE):
+        await write(session, fence, ops[first : first + OPS_PER_WRITE])
 
 
 class Remains(Protocol):

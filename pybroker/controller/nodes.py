@@ -6,22 +6,23 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pybroker.cluster.image import Node, PartitionState
+from pybroker.cluster.image import Node, PartitionState, Topic
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+LOG_DIRS = "/brokers/log_dirs"
 DELETIONS = "/admin/delete_topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 PERSISTENT = (
-    "/admin", DELETIONS, "/brokers", BROKER_IDS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config", "/config/brokers",
-    "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users", "/consumers",
-    "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
+    "/admin", DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
+    "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users",
+    "/consumers", "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
 )  # fmt: skip
 """What must exist before anything else is written, parents first."""
 
@@ -49,6 +50,11 @@ def topic_config(name: str) -> str:
 def broker_config(broker_id: int | None) -> str:
     """Of one broker, or of all with None."""
     return f"/config/brokers/{'<default>' if broker_id is None else broker_id}"
+
+
+def log_dirs(broker_id: int) -> str:
+    """The log dirs of a broker, with the paths that they had last."""
+    return f"{LOG_DIRS}/{broker_id}"
 
 
 def deletion(name: str) -> str:
@@ -86,16 +92,19 @@ def id_bytes(text: str) -> bytes:
 class TopicNode(NamedTuple):
     id: bytes
     replicas: list[tuple[int, ...]]
+    directories: dict[int, str]
 
 
-def dump_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
+def dump_topic(topic: Topic) -> bytes:
+    """Kafka's topic node, and where each partition lies, which Kafka has in KRaft alone (KIP-858)."""
     return _dump(
         {
             "version": 3,
-            "topic_id": id_text(topic_id),
-            "partitions": {str(index): list(held) for index, held in enumerate(replicas)},
+            "topic_id": id_text(topic.id),
+            "partitions": {str(index): list(state.replicas) for index, state in enumerate(topic.partitions)},
             "adding_replicas": {},
             "removing_replicas": {},
+            "directories": {str(index): directory for index, directory in topic.directories.items()},
         }
     )
 
@@ -103,7 +112,8 @@ def dump_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
 def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
     held = {int(index): tuple(replicas) for index, replicas in found["partitions"].items()}
-    return TopicNode(id_bytes(found["topic_id"]), [held[index] for index in range(len(held))])
+    directories = {int(index): directory for index, directory in found.get("directories", {}).items()}
+    return TopicNode(id_bytes(found["topic_id"]), [held[index] for index in range(len(held))], directories)
 
 
 def dump_state(state: PartitionState) -> bytes:
@@ -144,6 +154,15 @@ def dump_controller(broker_id: int, now_ms: int) -> bytes:
 
 def load_controller(data: bytes) -> int:
     return int(_load(data)["brokerid"])
+
+
+def dump_log_dirs(paths: Mapping[str, str]) -> bytes:
+    """{directory.id: path}"""
+    return _dump({"version": 1, "directories": dict(paths)})
+
+
+def load_log_dirs(data: bytes) -> dict[str, str]:
+    return dict(_load(data)["directories"])
 
 
 def dump_cluster_id(cluster_id: str) -> bytes:

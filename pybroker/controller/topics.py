@@ -13,6 +13,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pybroker import errors
@@ -49,6 +50,9 @@ class Holders(Protocol):
         """Where `new`, all of it or nothing. Raises KAFKA_STORAGE_ERROR."""
 
     async def delete(self, topic: Topic) -> None: ...
+
+    def directories(self, topic: Topic) -> Mapping[int, str]:
+        """The directory.id of the log dir of each partition, as far as it is known."""
 
 
 class TopicAdmin:
@@ -93,6 +97,11 @@ class TopicAdmin:
             with contextlib.suppress(KafkaError):  # the next change of the topic begins with it, or a start makes them
                 await self._write(topic.name, [])
             raise
+        topic.directories = self._holders.directories(topic)
+        try:
+            await self._write(topic.name, [topic_op(topic)])
+        except KafkaError as problem:  # the next start does it
+            event(log, logging.WARNING, "log dirs of partitions not recorded", topic=topic.name, reason=problem)
         self._image.put(topic)
 
     async def _write(self, name: str, ops: list[Op]) -> None:
@@ -195,10 +204,10 @@ class TopicAdmin:
             return
         self._begin(name)
         try:
-            grown = Topic(name, topic.id, [*topic.partitions, *added], topic.config)
+            grown = replace(topic, partitions=[*topic.partitions, *added])
             first = len(topic.partitions)
-            ops = [_topic_op(grown), *_state_ops(grown, first)]
-            undo = [_topic_op(topic), *_state_removal(grown, first)]
+            ops = [topic_op(grown), *_state_ops(grown, first)]
+            undo = [topic_op(topic), *_state_removal(grown, first)]
             await self._add(grown, first, ops, undo)
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
@@ -243,7 +252,7 @@ def creation(topic: Topic) -> list[Op]:
     """What makes a topic in the store."""
     return [
         Create(nodes.topic_config(topic.name), nodes.dump_config(topic.config)),
-        Create(nodes.topic(topic.name), nodes.dump_topic(topic.id, [p.replicas for p in topic.partitions])),
+        Create(nodes.topic(topic.name), nodes.dump_topic(topic)),
         Create(f"{nodes.topic(topic.name)}/partitions"),
         *_state_ops(topic, 0),
     ]
@@ -259,8 +268,8 @@ def _removal(topic: Topic) -> list[Op]:
     ]
 
 
-def _topic_op(topic: Topic) -> Op:
-    return Set(nodes.topic(topic.name), nodes.dump_topic(topic.id, [p.replicas for p in topic.partitions]))
+def topic_op(topic: Topic) -> Op:
+    return Set(nodes.topic(topic.name), nodes.dump_topic(topic))
 
 
 def _state_removal(topic: Topic, first: int) -> list[Op]:

@@ -1,9 +1,9 @@
 """A partition of __consumer_offsets, read from its start: the groups that its records leave.
 
-    plain offset        counts at once
-    transactional one   pending ── COMMIT of its producer ──> counts, unless a later one does already
-                               └── ABORT ──> never was
-                               └── neither is in the log ──> unstable: the group stands where it stood before
+plain offset        counts at once
+transactional one   pending ── COMMIT of its producer ──> counts, unless a later one does already
+                           └── ABORT ──> never was
+                           └── neither is in the log ──> unstable: the group stands where it stood before
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ offset checkpoint (recovery-point-, log-start-, replication-, cleaner-offset-che
     0                        version
     2                        how many lines follow
     topic partition offset   one a line
-meta.properties: `version=0`, `cluster.id=...`, `broker.id=N`; KRaft writes `version=1` and `node.id`; a Java
-    properties file, of which Kafka uses nothing but `key=value` and comments.
+meta.properties: `version=0`, `cluster.id=...`, `broker.id=N`, `directory.id=<22 characters>` (KIP-858); KRaft writes
+    `version=1` and `node.id`; a Java properties file, of which Kafka uses nothing but `key=value` and comments. Ours
+    alone is `coordination.directory.id`: of the log dir that holds the coordination store. Kafka passes it by.
 leader-epoch-checkpoint, of each partition: `0`, how many lines follow, and `epoch start_offset`, both ascending.
 partition.metadata: `version: 0`, `topic_id: <22 characters, url-safe base64>`.
 .kafka_cleanshutdown: `{"version":0,"brokerEpoch":N}`, before Kafka 3.7 an empty file.
@@ -49,6 +50,8 @@ class Meta(NamedTuple):
 
     cluster_id: str | None
     broker_id: int | None
+    directory_id: str | None = None  # its own
+    coordination_id: str | None = None  # of the log dir that holds the coordination store
 
 
 def _number(word: str, most: int) -> int | None:
@@ -86,8 +89,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 def read_meta(text: str) -> Meta:
     """Whose log dir it is. Raises Malformed if the version is unknown or the id is no number."""
-    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] not in "#!"]
-    values = {key.strip(): value.strip() for key, value in pairs}
+    values = _properties(text)
     version = values.get("version")
     if version not in ("0", "1"):
         raise Malformed(f"its version is {version if version is None else version[:SHOWN_MAX]!r}, not 0 or 1")
@@ -95,12 +97,25 @@ def read_meta(text: str) -> Meta:
     broker_id = None if told is None else _number(told, _INT32_MAX)
     if told is not None and broker_id is None:
         raise Malformed(f"its broker id is {told[:SHOWN_MAX]!r}, not a number of 32 bits")
-    return Meta(values.get("cluster.id"), broker_id)
+    return Meta(
+        values.get("cluster.id"), broker_id, values.get("directory.id"), values.get("coordination.directory.id")
+    )
 
 
-def write_meta(meta: Meta) -> str:
+def _properties(text: str) -> dict[str, str]:
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] not in "#!"]
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def write_meta(meta: Meta, before: str = "") -> str:
+    """A meta.properties file that says so; what else the file said `before` stays, its version too."""
+    values = _properties(before)
+    values |= {"version": values.get("version", "0"), "cluster.id": str(meta.cluster_id)}
+    values["node.id" if values["version"] == "1" else "broker.id"] = str(meta.broker_id)
+    ids = {"directory.id": meta.directory_id, "coordination.directory.id": meta.coordination_id}
+    values |= {key: value for key, value in ids.items() if value is not None}
     written = time.strftime("#%a %b %d %H:%M:%S UTC %Y", time.gmtime())
-    return f"#\n{written}\ncluster.id={meta.cluster_id}\nversion=0\nbroker.id={meta.broker_id}\n"
+    return "".join(f"{line}\n" for line in ["#", written, *(f"{key}={value}" for key, value in values.items())])
 
 
 def read_topic_id(text: str) -> bytes | None:

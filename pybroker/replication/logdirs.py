@@ -5,6 +5,7 @@ then starts from what is safe, with a warning. Recovery points are recorded only
 are durable, so that a crash in between finds the older point and scans a little more.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -27,6 +28,7 @@ T = TypeVar("T")
 Held = Callable[[], tuple[Sequence[core.Partition], Set[TopicPartition]]]
 """Tells the partitions of a log dir that are open now, and which keys are offline: what is recorded of those stays."""
 LOCK = ".lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 KRAFT_LOG = "__cluster_metadata"
 """Kafka's own metadata log: its directory looks like a partition and is none of ours."""
 _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
@@ -62,6 +64,8 @@ class LogDir:
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self.clean = False
         self.meta: Meta | None = None
+        self.id: str | None = None  # its directory.id, once that is on disk
+        self._meta_text = ""
         self.recorded: dict[str, Offsets] = {name: {} for name in checkpoints.OFFSET_FILES}
         self.placed = 0  # partitions that lie here
         self._written: dict[str, str] = {}
@@ -79,8 +83,9 @@ class LogDir:
         self._opened = os.stat(self.path)
         self._take_lock()
         try:
-            text = self._read(checkpoints.META)
-            self.meta = None if text is None else checkpoints.read_meta(text)
+            self._meta_text = self._read(checkpoints.META) or ""
+            self.meta = checkpoints.read_meta(self._meta_text) if self._meta_text else None
+            self.id = self.meta.directory_id if self.meta is not None else None
         except (Malformed, UnicodeDecodeError) as problem:
             raise StartError(f"{self.path}/{checkpoints.META} cannot be used: {problem}") from None
 
@@ -124,10 +129,24 @@ class LogDir:
             raise
 
     def claim(self, meta: Meta) -> None:
-        """Record whose it is from now on, if it was nobody's."""
-        if self.meta is None or self.meta.cluster_id is None or self.meta.broker_id is None:
-            self.meta = meta
-            self._write(checkpoints.META, checkpoints.write_meta(meta))
+        """Record whose it is from now on. One that was somebody's may go without an id for lack of space. OSError."""
+        if self.meta == meta:
+            return
+        try:
+            self._write(checkpoints.META, checkpoints.write_meta(meta, self._meta_text))
+        except OSError as problem:
+            if problem.errno not in FULL:
+                self.fail(_why_not(self.path, problem))
+            elif self.meta is None:
+                raise
+            event(log, logging.WARNING, "directory.id not recorded", directory=self.path, reason=problem)
+        else:
+            self.meta, self.id = meta, meta.directory_id
+
+    @property
+    def blank(self) -> bool:
+        """Nothing in it says that it was ever used. Raises OSError."""
+        return self.meta is None and not any(self.partitions())
 
     # -- when it fails -----------------------------------------------------------------------------------------------
 
@@ -291,6 +310,7 @@ def _why_not(path: str, problem: OSError) -> str:
 def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
     """Lock and read the log dirs; one whose disk fails is left out of use. Raises StartError if none is left."""
     opened: list[LogDir] = []
+    failures: dict[LogDir, str] = {}
     try:
         for path in dict.fromkeys(map(os.path.abspath, paths)):
             log_dir = LogDir(path)
@@ -299,11 +319,12 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
                 log_dir.open()
                 log_dir.recall()
             except OSError as problem:
-                log_dir.fail(_why_not(path, problem))
-        failed = [log_dir for log_dir in opened if log_dir.failure]
-        if len(failed) == len(opened):
-            reasons = "; ".join(f"{d.path}: {d.failure}" for d in failed)
+                failures[log_dir] = _why_not(path, problem)
+        if len(failures) == len(opened):
+            reasons = "; ".join(f"{log_dir.path}: {reason}" for log_dir, reason in failures.items())
             raise StartError(f"no log directory can be used ({reasons})")
+        for log_dir, reason in failures.items():
+            log_dir.fail(reason)
     except BaseException:
         for log_dir in opened:
             log_dir.close()
@@ -316,7 +337,7 @@ def owner(log_dirs: Iterable[LogDir]) -> Meta:
     found = Meta(None, None)
     for log_dir in log_dirs:
         meta = log_dir.meta or Meta(None, None)
-        for field, mine, other in zip(("cluster.id", "broker.id"), meta, found, strict=True):
+        for field, mine, other in zip(("cluster.id", "broker.id"), meta, found, strict=False):
             if mine is not None and other is not None and mine != other:
                 raise StartError(
                     f"the log directories belong to different brokers: {log_dir.path} has {field} {mine}, "

@@ -1,12 +1,15 @@
 """Where the log of each replica lies or will lie, and how it is opened from there.
 
+    on record, and there ──> it is opened             no record, and nowhere ──> it is made: its creation was cut short
+    on record, not there ──> offline, until it is back or given up by name; what is made in its place begins at 0
+
 Everything here waits for the disk, but for `place`.
 """
 
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from pybroker import core
@@ -20,6 +23,11 @@ from pybroker.replication.replica import Replica
 log = logging.getLogger(__name__)
 
 
+def give_up(name: object) -> str:
+    """How a person says that what is missing does not come back."""
+    return f"pybroker serve --give-up {name}"
+
+
 class Opening(NamedTuple):
     """A replica to open, and whether nothing of it can be on disk."""
 
@@ -31,36 +39,67 @@ class Opening(NamedTuple):
 class Opener:
     """Finds, places and opens the logs of one broker, over all of its log dirs."""
 
-    def __init__(self, broker: core.Broker, log_dirs: Sequence[LogDir]) -> None:
+    def __init__(self, broker: core.Broker, log_dirs: Sequence[LogDir], given_up: Container[str]) -> None:
+        """`given_up`: ids and paths of log dirs, and names of partitions, whose missing data nobody waits for."""
         self._core = broker
         self._dirs = log_dirs
+        self._given_up = given_up
         self._found: dict[TopicPartition, Found] = {}  # directories, at start
 
-    def survey(self) -> Mapping[TopicPartition, Found]:
-        """Look what lies in the log dirs. Raises StartError if a partition lies in two of them."""
+    def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, Found]:
+        """Look what lies in the log dirs, but for partitions of deleted topics whose names others have now: `ids` has
+        the ids of those. Raises StartError if a partition lies in two log dirs."""
         for log_dir in self.usable():
             for key, found in log_dir.partitions():
-                if key in self._found:
+                if found.topic_id is not None and found.topic_id != ids.get(key.topic, found.topic_id):
+                    path = os.path.join(log_dir.path, str(key))
+                    event(log, logging.WARNING, "directory of a deleted topic is left alone", directory=path)
+                elif key in self._found:
                     raise StartError(
                         f"{key} lies in two log directories, {self._found[key].log_dir.path} and {log_dir.path}: "
                         "move the one that is not wanted away"
                     )
-                self._found[key] = found
+                else:
+                    self._found[key] = found
         return self._found
 
     def usable(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs if not log_dir.failure]
 
-    def place(self, replica: Replica, new: bool) -> LogDir | None:
-        """Where it lies or will: the dir with the fewest. None, and offline, if a dir that may have it failed."""
+    def place(self, replica: Replica, recorded: str | None, new: bool) -> tuple[LogDir | None, bool]:
+        """(Where it lies or will, whether it is made there); no log dir, and offline, where it should lie and does not.
+
+        `recorded`: the directory.id on record. What is made goes where the fewest are."""
         found = self._found.get(replica.key)
         if found is not None and not new:
-            return found.log_dir
+            return found.log_dir, False
         usable = self.usable()
-        if not new and len(usable) < len(self._dirs):
-            replica.failure = "it may lie in a log directory that cannot be used"
-            return None
-        return min(usable, key=lambda log_dir: log_dir.placed)
+        if not usable:
+            replica.failure = "no log directory can be used"
+            return None, False
+        if new or str(replica.key) in self._given_up or (recorded is not None and recorded in self._given_up):
+            return min(usable, key=lambda log_dir: log_dir.placed), True
+        replica.failure = self._why_missing(replica, recorded)
+        if replica.failure:
+            return None, False
+        return min(usable, key=lambda log_dir: log_dir.placed), False
+
+    def _why_missing(self, replica: Replica, recorded: str | None) -> str:
+        """Why a partition that is nowhere is not made anew; empty if it never was made."""
+        if recorded is None:
+            unusable = len(self.usable()) < len(self._dirs)
+            return "it may lie in a log directory that cannot be used" if unusable else ""
+        log_dir = next((d for d in self._dirs if d.id == recorded), None)
+        if log_dir is None:
+            return f"it lies in the log directory with directory.id {recorded}, which is not in log.dirs"
+        if log_dir.failure:
+            return f"it lies in the log directory {log_dir.path}, which is offline: {log_dir.failure}"
+        replica.directory = log_dir
+        log_dir.placed += 1
+        reason = f"its directory is missing from {log_dir.path}"
+        how = give_up(replica.key)
+        event(log, logging.ERROR, "partition offline", partition=replica.key, reason=reason, given_up_by=how)
+        return reason
 
     def open_share(self, log_dir: LogDir, share: Sequence[Opening]) -> None:
         for opening in share:

@@ -9,7 +9,7 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 from pybroker import core, errors
@@ -33,7 +33,14 @@ log = logging.getLogger(__name__)
 class Replicas:
     """The replicas of one broker, over all of its log dirs."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, image: Image, log_dirs: Sequence[LogDir]) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        image: Image,
+        log_dirs: Sequence[LogDir],
+        given_up: Container[str] = (),
+    ) -> None:
         self._broker_id = broker_id
         self._config = config
         self._image = image
@@ -41,7 +48,7 @@ class Replicas:
         self._threads: int = config["num.recovery.threads.per.data.dir"]
         self._core = core.Broker()
         failpoints.arm(self._core)
-        self._opener = Opener(self._core, log_dirs)
+        self._opener = Opener(self._core, log_dirs, given_up)
         self._held: dict[TopicPartition, Replica] = {}
         self.ending = False
         self._plane: core.Plane | None = None
@@ -75,9 +82,19 @@ class Replicas:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    def survey(self) -> Mapping[TopicPartition, Found]:
-        """Look what lies in the log dirs. Raises StartError if a partition lies in two of them."""
-        return self._opener.survey()
+    def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, Found]:
+        """Look what lies in the log dirs; see Opener. Raises StartError if a partition lies in two of them."""
+        return self._opener.survey(ids)
+
+    def directories(self, topic: Topic) -> Mapping[int, str]:
+        """The directory.id of the log dir of each partition: of those that were opened, else what is on record."""
+        known = dict(topic.directories)
+        for index in range(len(topic.partitions)):
+            replica = self.get(topic.name, index)
+            log_dir = replica.directory if replica is not None and replica.log is not None else None
+            if log_dir is not None and log_dir.id is not None:
+                known[index] = log_dir.id
+        return known
 
     def directory_of(self, key: TopicPartition) -> str | None:
         """Where a partition lies, open or not; None if nowhere."""
@@ -102,10 +119,10 @@ class Replicas:
                     continue
                 replica = Replica(TopicPartition(topic.name, index), topic.id, settings, core_config, rules)
                 opened.append(replica)
-                log_dir = self._opener.place(replica, new)
+                log_dir, made = self._opener.place(replica, topic.directories.get(index), new)
                 if log_dir is not None:
                     log_dir.placed += 1
-                    shares.setdefault(log_dir, []).append(Opening(replica, state, new))
+                    shares.setdefault(log_dir, []).append(Opening(replica, state, made))
         loop = asyncio.get_running_loop()
         work = []
         for log_dir, share in shares.items():

@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,9 @@ from pybroker.coordination.store import NodeExists, Session, StoreError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.model import HostPort
-from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
+from pybroker.server import directories
 from pybroker.server.bridge import Bridge
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
 from pybroker.server.connection import Responder
@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 STRAYS_SHOWN = 20
-STORE_FILE = "coordination.sqlite"
-"""In the first log dir; Kafka's tools look at directories there and pass files by."""
 SESSION_TIMEOUT_MS = 18_000
 POOL_BYTES = 512 << 20
 """What requests may hold in memory where queued.max.request.bytes says nothing."""
@@ -67,12 +65,19 @@ class Broker:
     """One broker: `await start()`, serve, `await stop()`. `host` and `port` are where it listens."""
 
     def __init__(
-        self, config: BrokerConfig, *, native_plane: bool = True, through: Callable[[Table], Table] | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        native_plane: bool = True,
+        through: Callable[[Table], Table] | None = None,
+        give_up: Collection[str] = (),
     ) -> None:
         """Without the native plane, Produce and Fetch are Python handlers as everything else is.
 
-        `through`: what the table of handlers passes through before it serves; a test puts its faults there."""
+        `through`: what the table of handlers passes through before it serves; a test puts its faults there. `give_up`:
+        ids or paths of log dirs, and names of partitions, whose missing data does not come back."""
         self.config = config
+        self._give_up: Set[str] = directories.ids_of(give_up, {})
         self._native = native_plane
         self._through = through
         self.broker_id = -1
@@ -117,14 +122,14 @@ class Broker:
 
     async def _start(self) -> None:
         self._dirs = open_log_dirs(self.config.log_dirs)
-        session = self._session = await self._open_store()
+        mine = owner(self._dirs)
+        store = directories.with_store(self._dirs, self._give_up)
+        session = self._session = await self._open_store(store)
         await loading.prepare(session)
         known_cluster = await identity.cluster_id(session)
-        who = await identity.settle(session, self.config["broker.id"], known_cluster, *owner(self._dirs))
+        who = await identity.settle(session, self.config["broker.id"], known_cluster, mine.cluster_id, mine.broker_id)
         self.broker_id, self.cluster_id = who.broker_id, who.cluster_id
-        for log_dir in self._dirs:
-            if not log_dir.failure:
-                log_dir.claim(Meta(who.cluster_id, who.broker_id))
+        log_dirs = await self._settle_log_dirs(session, store)
         listener = self._listener = self._bind()
         if self.config.metrics is not None:
             self._exporter = await self._show_metrics(listener, self.config.metrics)
@@ -133,7 +138,8 @@ class Broker:
             raise StartError("another broker of this cluster is its controller already")
         self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
         await configs.load(session, self.config, self.broker_id)
-        replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs)
+        await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
+        replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs, self._give_up)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
         await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
@@ -141,13 +147,18 @@ class Broker:
         settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas)
         await self._serve(listener, replicas, admin, ids, settings)
 
-    async def _open_store(self) -> Session:
-        first = self._dirs[0]
-        if first.failure:
-            raise StartError(f"{first.path}, which holds the coordination store, cannot be used: {first.failure}")
-        self._store = EmbeddedStore(os.path.join(first.path, STORE_FILE))
+    async def _open_store(self, log_dir: LogDir) -> Session:
+        self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
         await self._store.open()
         return await self._store.session(SESSION_TIMEOUT_MS)
+
+    async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
+        """See which log dirs are there; {directory.id: path} of those that are known from now on."""
+        known = await loading.known_log_dirs(session, self.broker_id)
+        self._give_up = directories.ids_of(self._give_up, known)
+        topics = (await loading.load(session)).topics
+        self._dirs += directories.settle(self._dirs, known, topics, self._give_up)
+        return directories.claim(self._dirs, self.cluster_id, self.broker_id, store)
 
     def _bind(self) -> Listener:
         config, endpoint = self.config, self.config.listener
@@ -177,7 +188,7 @@ class Broker:
 
         The cluster id is written once that is done, so that a first start that was cut short is one again."""
         loaded = await loading.load(session)
-        found = replicas.survey()
+        found = replicas.survey({topic.name: topic.id for topic in loaded.topics})
         if first_start:
             await loading.adopt(session, fence, found, {topic.name for topic in loaded.topics}, self.broker_id)
             loaded = await loading.load(session)
@@ -187,6 +198,7 @@ class Broker:
             self._deleted_topics.append(topic.name)
         await loading.lead_again(session, fence, loaded.topics, self.broker_id)
         await replicas.open(loaded.topics, new=False)
+        await loading.record_directories(session, fence, loaded.topics, replicas)
         for topic in loaded.topics:
             self.image.put(topic)
         strays = [key for key in found if self.image.partition(*key) is None and replicas.directory_of(key)]
@@ -354,20 +366,21 @@ def _positive(number: int) -> int | None:
     return number if number > 0 else None
 
 
-def run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
+def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
 
-    `on_ready` is called once the broker serves. Raises StartError, OSError. The process may open as many files as the
-    system lets it: an active segment takes one, and common soft limits are less than a thousand partitions need."""
+    `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
+    open as many files as the system lets it: an active segment takes one, and common soft limits are less than a
+    thousand partitions need."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= most < DESCRIPTORS_MIN:
         raise StartError(f"{most} open files are allowed (ulimit -n), and a broker needs {DESCRIPTORS_MIN} or more")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    asyncio.run(_run(config, on_ready))
+    asyncio.run(_run(config, on_ready, give_up))
 
 
-async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object]) -> None:
-    broker = Broker(config)
+async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str]) -> None:
+    broker = Broker(config, give_up=give_up)
     asked_to_stop = asyncio.Event()
 
     def on_signal() -> None:

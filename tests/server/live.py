@@ -140,11 +140,12 @@ class Live:
         self.broker: Broker | None = None
         self._wires: list[Wire] = []
 
-    async def start(self, *sets: str) -> Broker:
+    async def start(self, *sets: str, give_up: Sequence[str] = ()) -> Broker:
         assert self.broker is None
         dirs = [] if any(s.startswith("log.dirs=") for s in [*self.sets, *sets]) else [f"log.dirs={self.data_dir}"]
         listeners = "listeners=PLAINTEXT://127.0.0.1:0"
-        broker = Broker(BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets]), native_plane=self.native_plane)
+        config = BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets])
+        broker = Broker(config, native_plane=self.native_plane, give_up=give_up)
         await broker.start()
         self.broker = broker
         return broker

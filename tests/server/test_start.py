@@ -19,7 +19,7 @@ from pybroker.controller import nodes
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.tree import Tree
 from pybroker.errors import KafkaError
-from pybroker.server.broker import STORE_FILE
+from pybroker.server.directories import STORE_FILE
 from tests.server.live import Live, Wire, batch, values
 
 RECOVERY, STARTS, MARKS = (
@@ -139,8 +139,10 @@ async def test_ids_are_recorded_as_kafka_does(live: Live) -> None:
     text = (live.data_dir / "meta.properties").read_text()
     pairs = dict(line.split("=") for line in text.splitlines() if "=" in line)
     assert live.broker is not None
+    mine = pairs.pop("directory.id")
+    assert pairs.pop("coordination.directory.id") == mine  # of the log dir that holds the store
     assert pairs == {"version": "0", "broker.id": "1001", "cluster.id": live.broker.cluster_id}
-    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", live.broker.cluster_id)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", made) for made in (live.broker.cluster_id, mine))
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

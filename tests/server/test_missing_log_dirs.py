@@ -1,0 +1,296 @@
+"""A log dir or a partition's directory that is not where it was: offline until it is back, or given up by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker.controller import nodes
+from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.store import Session
+from pybroker.errors import KAFKA_STORAGE_ERROR
+from pybroker.model import TopicPartition
+from pybroker.replication.logdirs import StartError
+from pybroker.server.directories import STORE_FILE
+from tests.server.live import Live, Wire, batch
+
+COUNT = 3
+"""Records of each topic before anything happens."""
+
+
+class Home:
+    """A broker on the log dirs one, with the store, and two; the topics t0 to t3, of which each holds two."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.live = Live(path / "one")
+
+    def dirs(self, *names: str) -> str:
+        return "log.dirs=" + ",".join(str(self.path / name) for name in names or ("one", "two"))
+
+    async def fill(self) -> None:
+        await self.live.start(self.dirs())
+        wire = await self.live.connect()
+        for n in range(4):
+            assert (await wire.create(f"t{n}")).error_code == 0
+            for value in range(COUNT):
+                assert (await wire.produce(f"t{n}", batch(b"%d" % value))).error_code == 0
+        await self.live.stop()
+
+    def topics(self, name: str = "two") -> set[str]:
+        return {path.name[:-2] for path in (self.path / name).glob("t?-0")}
+
+    async def ends(self) -> dict[str, int]:
+        """Append one record to each topic: its offset, or minus the error."""
+        wire = await self.live.connect()
+        answers = {f"t{n}": await wire.produce(f"t{n}", batch(b"more")) for n in range(4)}
+        return {name: -a.error_code if a.error_code else a.base_offset for name, a in answers.items()}
+
+    def expected(self, lost: set[str], end: int = COUNT) -> dict[str, int]:
+        return {f"t{n}": -KAFKA_STORAGE_ERROR if f"t{n}" in lost else end for n in range(4)}
+
+    def id(self, name: str) -> str:
+        lines = (self.path / name / "meta.properties").read_text().splitlines()
+        return next(line.split("=")[1] for line in lines if line.startswith("directory.id="))
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    made = Home(tmp_path)
+    await made.fill()
+    yield made
+    await made.live.stop()
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+
+
+async def described(wire: Wire) -> dict[str, int]:
+    answer: Any = await wire.call("DescribeLogDirs", 4, topics=None)
+    return {Path(result.log_dir).name: result.error_code for result in answer.results}
+
+
+@pytest.mark.parametrize("how", ["empty", "absent", "no directory", "not in log.dirs"])
+async def test_a_log_dir_that_is_not_there(home: Home, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """One line names it and the ways out; its partitions answer KAFKA_STORAGE_ERROR, nothing is made in their place,
+    what is new goes elsewhere; when it is back, all is as it was."""
+    two, away, lost = home.path / "two", home.path / "away", home.topics()
+    assert len(lost) == 2
+    name = home.id("two")
+    two.rename(away)
+    if how == "empty":
+        two.mkdir()
+    elif how == "no directory":
+        two.write_text("")
+    for life in range(2):  # it is missed in every life
+        caplog.clear()
+        await home.live.start(home.dirs("one") if how == "not in log.dirs" else home.dirs())
+        [line] = errors_in(caplog)
+        assert line.startswith(f"log dir offline directory={two} ")
+        assert how == "no directory" or (name in line and "2 partitions" in line and "--give-up" in line)
+        assert await home.ends() == home.expected(lost, COUNT + life)
+        wire = await home.live.connect()
+        assert (await wire.create(f"new{life}")).error_code == 0
+        assert (home.path / "one" / f"new{life}-0").is_dir()
+        assert await described(wire) == {"one": 0, "two": KAFKA_STORAGE_ERROR}
+        await home.live.stop()
+    assert how != "empty" or {path.name for path in two.iterdir()} == {".lock"}
+    if two.exists():
+        shutil.rmtree(two) if two.is_dir() else two.unlink()
+    away.rename(two)
+    caplog.clear()
+    await home.live.start(home.dirs())
+    assert await home.ends() == {n: COUNT if n in lost else COUNT + 2 for n in home.expected(set())}
+    assert not errors_in(caplog)
+
+
+async def test_a_log_dir_is_known_by_its_id(home: Home) -> None:
+    """Mounted elsewhere, or named in another order, it is the same; a copy of one that is there is refused."""
+    (home.path / "two").rename(home.path / "three")
+    await home.live.start(home.dirs("three", "one"))
+    assert await home.ends() == home.expected(set())
+    await home.live.restart(home.dirs("one", "three"))
+    assert await home.ends() == home.expected(set(), COUNT + 1)
+    await home.live.stop()
+    shutil.copytree(home.path / "three", home.path / "four")
+    with pytest.raises(StartError, match=r"both have the directory\.id"):
+        await home.live.start(home.dirs("one", "three", "four"))
+
+
+@pytest.mark.parametrize("by", ["id", "path"])
+async def test_a_log_dir_is_given_up_by_name(home: Home, caplog: pytest.LogCaptureFixture, by: str) -> None:
+    """Its partitions begin anew elsewhere, and it is missed no more; an empty one in its place is a new one."""
+    lost, two = home.topics(), home.path / "two"
+    name = home.id("two") if by == "id" else str(two)
+    two.rename(home.path / "away")
+    two.mkdir()
+    await home.live.start(home.dirs(), give_up=[name])
+    assert await home.ends() == {n: 0 if n in lost else COUNT for n in home.expected(set())}
+    await home.live.restart(home.dirs())
+    assert await home.ends() == {n: 1 if n in lost else COUNT + 1 for n in home.expected(set())}
+    assert not errors_in(caplog)
+
+
+async def test_the_log_dir_with_the_store_is_not_there(home: Home) -> None:
+    """Without it nobody knows the topics: no start, until it is back or given up; the other is adopted then."""
+    one, left = home.path / "one", home.topics()
+    name = home.id("one")
+    one.rename(home.path / "away")
+    one.mkdir()
+    with pytest.raises(StartError, match=f"coordination store is in .*{name}.*--give-up {name}"):
+        await home.live.start(home.dirs())
+    shutil.rmtree(one)
+    (home.path / "away").rename(one)
+    await home.live.start(home.dirs())
+    assert await home.ends() == home.expected(set())
+    await home.live.stop()
+    shutil.rmtree(one)
+    await home.live.start(home.dirs(), give_up=[name])
+    answers = await home.ends()
+    assert {n for n, end in answers.items() if end == COUNT + 1} == left
+    await home.live.restart(home.dirs())
+    assert {n for n, end in (await home.ends()).items() if end == COUNT + 2} == left
+
+
+async def test_two_stores_are_refused(home: Home) -> None:
+    shutil.copy(home.path / "one" / STORE_FILE, home.path / "two" / STORE_FILE)
+    with pytest.raises(StartError, match="both hold a coordination store"):
+        await home.live.start(home.dirs())
+
+
+@pytest.mark.parametrize("end", ["stop", "abort"])
+async def test_a_partitions_directory_is_not_there(home: Home, caplog: pytest.LogCaptureFixture, end: str) -> None:
+    """It alone is offline, with a line; back it is as before; given up it begins anew."""
+    if end == "abort":
+        broker = await home.live.start(home.dirs())
+        await broker.abort()
+        home.live.broker = None
+    directory, away = home.path / "two" / f"{min(home.topics())}-0", home.path / "away"
+    topic = directory.name[:-2]
+    directory.rename(away)
+    await home.live.start(home.dirs())
+    [line] = errors_in(caplog)
+    assert line.startswith(f"partition offline partition={topic}-0 ") and f"--give-up {topic}-0" in line
+    assert await home.ends() == home.expected({topic})
+    await home.live.stop()
+    assert not directory.exists()
+    away.rename(home.path / "one" / directory.name)  # Kafka, too, finds it in another log dir
+    await home.live.start(home.dirs())
+    assert await home.ends() == {**home.expected(set(), COUNT + 1), topic: COUNT}
+    await home.live.stop()
+    shutil.rmtree(home.path / "one" / directory.name)
+    await home.live.start(home.dirs(), give_up=[f"{topic}-0"])
+    assert await home.ends() == {**home.expected(set(), COUNT + 2), topic: 0}
+
+
+async def test_a_topic_deleted_while_its_log_dir_was_away(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """Its directory is left alone when it comes back, whatever has its name now."""
+    lost, two = min(home.topics()), home.path / "two"
+    two.rename(home.path / "away")
+    await home.live.start(home.dirs())
+    wire = await home.live.connect()
+    deleted = await wire.call("DeleteTopics", 5, topic_names=[lost], timeout_ms=5000)
+    assert deleted.responses[0].error_code == 0
+    assert (await wire.create(lost)).error_code == 0
+    assert (await wire.produce(lost, batch(b"new"))).base_offset == 0
+    await home.live.stop()
+    shutil.rmtree(two, ignore_errors=True)
+    (home.path / "away").rename(two)
+    await home.live.start(home.dirs())
+    assert await home.ends() == {**home.expected(set()), **dict.fromkeys(home.topics(), COUNT), lost: 1}
+    assert f"directory of a deleted topic is left alone directory={two}/{lost}-0" in caplog.text
+
+
+# -- what earlier versions and a crash left ---------------------------------------------------------------------------
+
+
+async def edit_store(home: Home, edit: Any) -> None:
+    store = EmbeddedStore(str(home.path / "one" / STORE_FILE))
+    await store.open()
+    session = await store.session(10_000)
+    await edit(session)
+    await session.close()
+    await store.close()
+
+
+async def test_log_dirs_of_a_version_without_ids(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither store nor meta.properties knows any: all is served, and recorded, so that it is missed from then on."""
+
+    async def forget(session: Session) -> None:
+        for n in range(4):
+            data = json.loads((await session.get(nodes.topic(f"t{n}")))[0])
+            del data["directories"]
+            await session.set(nodes.topic(f"t{n}"), json.dumps(data).encode())
+        await session.delete(nodes.log_dirs(1001))
+
+    await edit_store(home, forget)
+    for name in ("one", "two"):
+        path = home.path / name / "meta.properties"
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if "directory.id" not in line))
+    await home.live.start(home.dirs())
+    assert await home.ends() == home.expected(set())
+    assert not errors_in(caplog)
+    await home.live.stop()
+    lost = home.topics()
+    (home.path / "two").rename(home.path / "away")
+    await home.live.start(home.dirs())
+    assert await home.ends() == home.expected(lost, COUNT + 1)
+
+
+async def test_a_meta_properties_that_is_gone(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """A log dir with partitions in it that is where it was is the one that it was."""
+    before = home.id("two")
+    (home.path / "two" / "meta.properties").unlink()
+    await home.live.start(home.dirs())
+    assert await home.ends() == home.expected(set())
+    assert home.id("two") == before and not errors_in(caplog)
+
+
+async def test_kafkas_meta_properties_keeps_what_it_says(home: Home) -> None:
+    """KRaft's version and keys stay, its directory.id is the log dir's."""
+    path = home.path / "two" / "meta.properties"
+    cluster = next(line for line in path.read_text().splitlines() if line.startswith("cluster.id"))
+    path.write_text(f"version=1\n{cluster}\nnode.id=1001\ndirectory.id={home.id('two')}\nother=kept\n")
+    await home.live.start(home.dirs())
+    assert await home.ends() == home.expected(set())
+    text = path.read_text().splitlines()
+    assert {"version=1", "node.id=1001", "other=kept", cluster} <= set(text)
+    assert not any(line.startswith("broker.id") for line in text)
+
+
+async def test_a_creation_that_was_cut_short_is_finished(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """The store knows the topic, and not yet where it lies: its log was not made, or nobody wrote to it."""
+
+    async def forget(session: Session) -> None:
+        data = json.loads((await session.get(nodes.topic("t0")))[0])
+        data["directories"] = {}
+        await session.set(nodes.topic("t0"), json.dumps(data).encode())
+
+    await edit_store(home, forget)
+    [log_dir] = [name for name in ("one", "two") if "t0" in home.topics(name)]
+    shutil.rmtree(home.path / log_dir / "t0-0")
+    await home.live.start(home.dirs())
+    assert await home.ends() == {**home.expected(set()), "t0": 0}
+    assert not errors_in(caplog)
+
+
+async def test_a_partition_can_be_deleted_while_it_is_missing(home: Home) -> None:
+    """Nobody needs its files for that."""
+    lost = min(home.topics())
+    shutil.rmtree(home.path / "two" / f"{lost}-0")
+    await home.live.start(home.dirs())
+    wire = await home.live.connect()
+    assert home.live.broker is not None and home.live.broker.replicas is not None
+    assert home.live.broker.replicas.directory_of(TopicPartition(lost, 0)) is None
+    deleted = await wire.call("DeleteTopics", 5, topic_names=[lost], timeout_ms=5000)
+    assert deleted.responses[0].error_code == 0
+    assert (await wire.create(lost)).error_code == 0
+    assert os.path.isdir(home.path / "two" / f"{lost}-0")
