@@ -21,6 +21,7 @@ from pybroker.server.handlers import (
     api_versions,
     cluster,
     configs,
+    elections,
     fetch,
     group_offsets,
     groups,
@@ -30,6 +31,7 @@ from pybroker.server.handlers import (
     produce,
     producer_ids,
     producers,
+    reassignments,
     records,
     topics,
 )
@@ -96,6 +98,12 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
             alter_configs.IncrementalAlterConfigs(c.configs), alter_configs.incremental_failed
         ),
         "DescribeLogDirs": Handler(log_dirs.DescribeLogDirs(c.replicas), log_dirs.failed),
+        "AlterReplicaLogDirs": Handler(log_dirs.AlterReplicaLogDirs(c.replicas), log_dirs.alter_failed),
+        "ElectLeaders": Handler(elections.ElectLeaders(c.image), elections.failed),
+        "AlterPartitionReassignments": Handler(
+            reassignments.AlterPartitionReassignments(c.image), reassignments.alter_failed
+        ),
+        "ListPartitionReassignments": Handler(reassignments.list_reassignments, reassignments.list_failed),
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
         "DescribeAcls": Handler(acls.describe, acls.describe_failed),
         "CreateAcls": Handler(acls.create, acls.create_failed),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,15 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from pybroker.protocol.apis import KNOWN
+from tests.asking import ask
 from tests.clients.adapters.confluent import QUIET, Confluent
-from tests.harness import HOST, BrokerProcess, until
+from tests.harness import BrokerProcess, until
 from tests.java.peers import ApacheKafka
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("kafka391")]
 
 UNSTABLE_OFFSET_COMMIT = 88
-
-
-def ask(port: int, name: str, version: int, **fields: Any) -> Any:
-    key = next(key for key, api in KNOWN.items() if api.name == name)
-    frame = codec.encode_request(key, version, 1, "test", m.message(f"{name}Request")(**fields))
-    with socket.create_connection((HOST, port), 30) as there:
-        there.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", there.recv(4, socket.MSG_WAITALL))
-        return codec.decode_response(key, version, there.recv(size, socket.MSG_WAITALL))[1]
 
 
 def stands(port: int, group: str, topic: str) -> dict[bool, tuple[int, int]]:

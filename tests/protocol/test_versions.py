@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-
 import pytest
 
-from pybroker.protocol import codec
-from pybroker.protocol import messages as m
-from pybroker.protocol.apis import API_VERSIONS, APIS, KNOWN, SERVED
-from tests.harness import HOST, Server
+from pybroker.protocol.apis import APIS, KNOWN, SERVED
+from tests.asking import ask
+from tests.harness import Server
 from tests.java.peers import SHARED
 from tests.protocol.kafka_versions import LISTED
 
@@ -27,9 +23,6 @@ LEFT_OUT = {
     "what brokers and the controller say to each other, and this broker is alone": [
         *("LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition", "Envelope"),
         "UpdateFeatures",
-    ],
-    "one broker has one place for a partition, and one to lead it": [
-        *("ElectLeaders", "AlterReplicaLogDirs", "AlterPartitionReassignments", "ListPartitionReassignments"),
     ],
     "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     "only KRaft brokers list it; clients fall back to Metadata": ["DescribeTopicPartitions"],
@@ -75,11 +68,7 @@ def test_what_is_listed_is_served() -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in SHARED.items()])
 def test_the_table_is_what_kafka_says(name: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(name)
-    frame = codec.encode_request(API_VERSIONS, 0, 1, "test", m.ApiVersionsRequest())
-    with socket.create_connection((HOST, server.port)) as there:
-        there.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", there.recv(4, socket.MSG_WAITALL))
-        _, answer = codec.decode_response(API_VERSIONS, 0, there.recv(size, socket.MSG_WAITALL))
+    answer = ask(server.port, "ApiVersions", 0)
     said = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
     listed = {key: getattr(versions, name) for key, versions in LISTED.items()}
     assert said == {key: versions for key, versions in listed.items() if versions is not None}

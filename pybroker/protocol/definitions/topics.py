@@ -119,4 +119,11 @@ DescribeLogDirsResponse 35 v1-5 flex 2+
     }[],
     total_bytes:i64 v4+=-1, usable_bytes:i64 v4+=-1, is_cordoned:bool v5+
   }[]
+
+AlterReplicaLogDirsRequest 34 v1-2 flex 2+
+  dirs:{path:str, topics:{name:str, partitions:i32[]}[]}[]
+
+AlterReplicaLogDirsResponse 34 v1-2 flex 2+
+  throttle_time_ms:i32,
+  results:{topic_name:str, partitions:{partition_index:i32, error_code:i16}[]}[]
 """

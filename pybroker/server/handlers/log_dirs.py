@@ -1,4 +1,5 @@
-"""DescribeLogDirs: what lies in which log dir, how large it is, and how full the disk under it (KIP-113, KIP-827)."""
+"""DescribeLogDirs: what lies in which log dir, how large it is, and how full the disk under it (KIP-113, KIP-827).
+AlterReplicaLogDirs: that a partition is to lie where it lies, or why it cannot lie elsewhere."""
 
 import asyncio
 import os
@@ -68,3 +69,54 @@ def _describe(log_dir: LogDir, logs: dict[TopicPartition, core.Partition]) -> An
 
 def failed(request: Any, code: int, message: str) -> Any:
     return m.DescribeLogDirsResponse(error_code=code)
+
+
+class AlterReplicaLogDirs:
+    """A partition stays where it is: one that is asked to move gets UNSUPPORTED_VERSION."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.AlterReplicaLogDirsResponse.Results
+        dirs = {os.path.abspath(log_dir.path): log_dir for log_dir in self._replicas.log_dirs}
+        topics: dict[str, dict[int, int]] = {}
+        for asked in request.dirs:
+            for topic in asked.topics:
+                codes = topics.setdefault(topic.name, {})
+                for index in topic.partitions:
+                    codes[index] = self._move(TopicPartition(topic.name, index), dirs.get(asked.path))
+        return m.AlterReplicaLogDirsResponse(
+            results=[
+                kind(
+                    topic_name=name,
+                    partitions=[kind.Partitions(partition_index=p, error_code=code) for p, code in codes.items()],
+                )
+                for name, codes in topics.items()
+            ]
+        )
+
+    def _move(self, key: TopicPartition, to: LogDir | None) -> int:
+        """An error code. A log dir is meant by its absolute path alone, as Kafka has it."""
+        if to is None:
+            return errors.LOG_DIR_NOT_FOUND
+        replica = self._replicas.get(*key)
+        if to.failure or (replica is not None and replica.log is None):
+            return errors.KAFKA_STORAGE_ERROR
+        if replica is None:
+            return errors.UNKNOWN_TOPIC_OR_PARTITION
+        return errors.NONE if replica.directory is to else errors.UNSUPPORTED_VERSION
+
+
+def alter_failed(request: Any, code: int, message: str) -> Any:
+    kind = m.AlterReplicaLogDirsResponse.Results
+    return m.AlterReplicaLogDirsResponse(
+        results=[
+            kind(
+                topic_name=topic.name,
+                partitions=[kind.Partitions(partition_index=p, error_code=code) for p in topic.partitions],
+            )
+            for asked in request.dirs
+            for topic in asked.topics
+        ]
+    )

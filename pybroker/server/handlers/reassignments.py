@@ -1,0 +1,59 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): of one broker there is one assignment, the
+present one, and none that is under way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.caller import Call
+from pybroker.cluster.image import Image
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+
+
+class AlterPartitionReassignments:
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        kind = m.AlterPartitionReassignmentsResponse.Responses
+        answers = []
+        for topic in request.topics:
+            answer = kind(name=topic.name)
+            for asked in topic.partitions:
+                result = kind.Partitions(partition_index=asked.partition_index, error_message=None)
+                try:
+                    self._check(topic.name, asked.partition_index, asked.replicas)
+                except KafkaError as problem:
+                    result.error_code, result.error_message = problem.code, problem.message
+                answer.partitions.append(result)
+            answers.append(answer)
+        return m.AlterPartitionReassignmentsResponse(
+            responses=answers, allow_replication_factor_change=request.allow_replication_factor_change
+        )
+
+    def _check(self, topic: str, index: int, replicas: Sequence[int] | None) -> None:
+        """Raises KafkaError for all but the assignment that there is; `replicas` None cancels what is under way."""
+        if replicas is None:
+            raise KafkaError(errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress")
+        if not replicas:
+            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
+        for broker_id in replicas:
+            if broker_id not in self._image.brokers:
+                raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, f"there is no live broker {broker_id}")
+        if len(set(replicas)) < len(replicas):
+            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas has a broker twice")
+        if self._image.partition(topic, index) is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+
+
+def alter_failed(request: Any, code: int, message: str) -> Any:
+    return m.AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
+
+
+def list_reassignments(request: Any, call: Call) -> Any:
+    return m.ListPartitionReassignmentsResponse(error_message=None)
+
+
+def list_failed(request: Any, code: int, message: str) -> Any:
+    return m.ListPartitionReassignmentsResponse(error_code=code, error_message=message)
