@@ -266,6 +266,7 @@ cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nog
     """Append a batch as its leader stamped it; its offset must be the next."""
     cdef iovec v
     cdef placed_t placed
+    cdef producer_t before
     cdef int status
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
@@ -280,11 +281,14 @@ cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nog
             return status
     v.iov_base = <void*>b.at
     v.iov_len = b.size
-    status = log_write(l, &v, 1, &placed, 1, b.size)
+    remember(l, b.producer_id, &before)
+    status = account(l, b)       # first, for what is written cannot be refused any more
     if status == 0:
-        status = account(l, b)
+        status = log_write(l, &v, 1, &placed, 1, b.size)
     if status == 0:
         log_publish_end(l, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
+    else:
+        undo(l, b, &before)
     return status
 
 
@@ -296,7 +300,8 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
     while status == 0 and at < n:
         status = batch_check(data + at, n - at, 0, False, &b)
         if status == SHORT:
-            return 0
+            status = 0
+            break
         if status == 0:
             pthread_mutex_lock(&p.log.append_mutex)
             status = append_stamped(p.log, &b, now_ms)

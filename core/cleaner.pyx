@@ -221,11 +221,11 @@ cdef int add_batch(round_t* c, const batch_t* b, const sifted_t* made) noexcept 
         return status
     memcpy(c.written.at + c.written.length, made.at, <size_t>made.size)
     c.written.length += made.size
-    status = segment_note(
+    segment_note(
         s, s.files, s.size, made.size, batch_last_offset(b), made.timestamp,
         peek_i64(&c.log.settings.index_interval_bytes))
     s.size += made.size
-    return status
+    return 0
 
 
 cdef int copy_source(round_t* c, bint last) noexcept nogil:

@@ -311,11 +311,9 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
     if status < 0:
         return status
     for i in range(count):
-        status = segment_note(
+        segment_note(
             s, s.files, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
             peek_i64(&l.settings.index_interval_bytes))
-        if status < 0:
-            return status
         position += batches[i].bytes
     store_i64(&s.size, position)
     if segment_is_behind(s, position, l.context.write_behind_bytes):

@@ -82,9 +82,7 @@ cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
     walk_init(&w, s, s.files, s.size)
     status = walk_header(&w, 0, &b)
     while status == 0:
-        status = segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
-        if status < 0:
-            return status
+        segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
         position += b.size
         status = walk_header(&w, position, &b)
     return 0 if status == NOT_FOUND else status

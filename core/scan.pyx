@@ -79,10 +79,10 @@ cdef int scan_segment(scan_t* c, int64_t* end) noexcept nogil:
         status = scan_batch(c, position, &b)
         if status != 0:
             break
-        status = segment_note(
+        segment_note(
             c.segment, c.segment.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b),
             c.log.settings.index_interval_bytes)
-        if status == 0 and b.leader_epoch >= 0:
+        if b.leader_epoch >= 0:
             status = epochs_assign(&c.log.epochs, b.leader_epoch, b.base_offset)
         if status == 0:
             status = producers_see(&c.log.producers, &b)

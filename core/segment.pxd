@@ -52,7 +52,7 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil
 cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
 cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
-cdef int segment_note(
+cdef void segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil
 cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil

@@ -252,23 +252,21 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
     return status
 
 
-cdef int segment_note(
+cdef void segment_note(
     segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
     int64_t interval) noexcept nogil:
-    """Account for a batch at `position`: largest timestamp, and an entry in each index when it is due."""
-    cdef int status = 0
+    """Account for a batch at `position`: largest timestamp, and an entry in each index when it is due.
+
+    Where there is no memory for an entry it is due with the next batch: what is in the log stays in the log."""
     if s.first_timestamp == UNKNOWN:
         s.first_timestamp = max_timestamp
     if max_timestamp > s.largest_timestamp:
         poke_i64(&s.largest_offset, last_offset)
         store_i64(&s.largest_timestamp, max_timestamp)
-    if s.since_entry > interval:
-        status = index_add(&f.offsets, last_offset - s.base_offset, position)
-        if status == 0:
-            status = segment_note_last(s, f)
+    if s.since_entry > interval and index_add(&f.offsets, last_offset - s.base_offset, position) == 0:
+        segment_note_last(s, f)
         s.since_entry = 0
     s.since_entry += bytes
-    return status
 
 
 cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil:

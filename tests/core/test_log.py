@@ -1,5 +1,6 @@
 """Segments and indexes by Kafka's rules: when a log rolls, what it refuses, how offsets and times are found."""
 
+import errno
 import random
 
 import pytest
@@ -189,6 +190,20 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_could_not_write_has_seen_nothing(home: Home) -> None:
+    """The disk is full for a batch of a producer: neither the producer nor the log's end has moved, and it can come
+    again."""
+    p = home.open()
+    assert home.broker is not None
+    p.append_replica(stamp(batch(2, producer=(7, 0, 0)), 0, 3))
+    before = p.producers()
+    home.broker.arm("segment.write", "errno", errno.ENOSPC)
+    with pytest.raises(OSError, match="space"):
+        p.append_replica(stamp(batch(2, producer=(7, 0, 2)), 2, 3))
+    assert p.producers() == before and p.log_end_offset == 2
+    assert p.append_replica(stamp(batch(2, producer=(7, 0, 2)), 2, 3)) == 4
 
 
 def test_where_a_leader_epoch_ends(home: Home) -> None:

@@ -189,6 +189,16 @@ def test_a_segment_that_retention_made_in_vain_is_removed(disk: Disk) -> None:
     assert disk.log.log_end_offset == end and not left.exists()
 
 
+def test_who_watches_is_told_of_a_batch_that_came_with_a_piece_of_the_next(tmp_path: Path) -> None:
+    """A follower's answer ends within a batch: what came whole is news all the same."""
+    stage = Stage(tmp_path)
+    whole = batch(b"x")
+    stage.plane.watch(stage.log)
+    assert stage.log.append_replica(whole + batch(b"y", base_offset=1)[:20]) == 1
+    assert [kind for kind, *_ in stage.plane.take()] == ["grown"]
+    stage.close()
+
+
 def test_python_does_not_stand_still_while_a_session_reads(tmp_path: Path) -> None:
     """A partition is withdrawn while a fetch of a session that has it stands at the disk: other threads go on."""
     stage = Stage(tmp_path)
