@@ -5,8 +5,11 @@ made for each workload, and deleted behind it.
 """
 
 import contextlib
+import functools
+import random
 import secrets
 import socket
+import string
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -19,6 +22,7 @@ from pybroker.core import Load, build_batch
 from pybroker.errors import KafkaError
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
+from pybroker.protocol.compression import compress
 
 PRODUCE: Final = (0, 7)
 """API key and version."""
@@ -32,6 +36,8 @@ PRODUCE_BYTES_MAX: Final = 2 << 30
 POLL_S: Final = 0.1
 FETCH_WAIT_MS: Final = 0
 """The end of the log is answered at once: reading begins again at its start."""
+WORDS: Final = 1500
+"""Of the text that compressed batches hold."""
 TIMEOUT_S: Final = 30.0
 CONFIGS: Final = {"segment.bytes": str(1 << 30)}
 
@@ -48,6 +54,8 @@ class Workload(NamedTuple):
     record_bytes: int = 100
     rate: int = 0
     fetch_bytes: int = 0
+    codec: int = 0
+    """What batches are compressed with, by its number: text then, that gzip and zstd make half as large."""
 
 
 WORKLOADS: Final = {
@@ -94,10 +102,23 @@ class Outcome(NamedTuple):
         return self.bytes / self.seconds / 1e6
 
 
-def batch(records: int, record_bytes: int) -> bytes:
-    """An uncompressed batch of values without keys, as a producer without idempotence sends it."""
+def batch(records: int, record_bytes: int, codec: int = 0) -> bytes:
+    """A batch of values without keys, as a producer without idempotence sends it."""
     now_ms = int(time.time() * 1000)
-    return build_batch([(now_ms, None, b"x" * record_bytes, ())] * records)
+    if not codec:
+        return build_batch([(now_ms, None, b"x" * record_bytes, ())] * records)
+    values = text(records * record_bytes)
+    parts = [values[at : at + record_bytes] for at in range(0, len(values), record_bytes)]
+    lines = [(now_ms, None, part, ()) for part in parts]
+    return build_batch(lines, attributes=codec, compress=functools.partial(compress, codec))
+
+
+def text(size: int) -> bytes:
+    """Words, a few of them often and most of them rarely, as in what people and programs write; always the same."""
+    chance = random.Random(1)
+    words = ["".join(chance.choices(string.ascii_lowercase, k=chance.randint(2, 9))) for _ in range(WORDS)]
+    often = [(n + 1) ** -0.8 for n in range(WORDS)]
+    return " ".join(chance.choices(words, often, k=size // 2)).encode()[:size]
 
 
 class Bench:
@@ -241,7 +262,7 @@ def _differ(make: Callable[[int], bytes]) -> int:
 
 
 def _produce(topic: str, workload: Workload) -> tuple[bytes, dict[str, int]]:
-    records = batch(workload.records, workload.record_bytes)
+    records = batch(workload.records, workload.record_bytes, workload.codec)
 
     def request(index: int) -> bytes:
         data = m.ProduceRequest.TopicData.PartitionData(index=index, records=records)
