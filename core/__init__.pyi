@@ -91,9 +91,10 @@ def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
 
 def check_records(
     payload: Bytes, header: BatchHeader, *, need_keys: bool, timestamp_min: int, timestamp_max: int
-) -> int:
-    """Walk without building objects: -1 if all is well, else the index of the first record at fault as
-    (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """Walk without building objects: how many records are at fault, and the first 10,000 of them as
+    (index, reason, timestamp), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]. A malformed one is the
+    only one that is told; its index is header.count where bytes follow the last record."""
 
 # -- vfs: file calls with named failpoints ---------------------------------------------------------------------------
 
@@ -323,9 +324,11 @@ class Plane:
         """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
     def cut(self) -> None:
         """Close the connections that there are; their clients may come back."""
-    def publish(self, partition: Partition, *, opaque: bool) -> int:
-        """Let the reactors find a partition; the id that "grown" letters name it by. opaque: they may append to it."""
-    def configure(self, partition: Partition, *, opaque: bool) -> None: ...
+    def publish(self, partition: Partition, *, opaque: bool, envelope: bool = False) -> int:
+        """Let the reactors find a partition; the id that "grown" letters name it by.
+
+        opaque: they may append to it batches whose records can be read; envelope: not asked of compressed batches."""
+    def configure(self, partition: Partition, *, opaque: bool, envelope: bool = False) -> None: ...
     def watch(self, partition: Partition) -> None:
         """Ask for one "grown" letter at the next append; look once more after this call."""
     def withdraw(self, partition: Partition) -> None: ...

@@ -27,6 +27,7 @@ from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.sequence cimport (
     DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
 )
+from pybroker.core.validate cimport batch_validate
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
 
 cdef enum:
@@ -230,7 +231,7 @@ cdef int partition_check(
     """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
     cdef log_t* l = p.log
     cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
-    cdef int status = batch_check(data, n, size_max, source == FROM_CLIENT, &out.batch)
+    cdef int status = batch_validate(data, n, size_max, source == FROM_CLIENT, &out.batch)
     out.next = NULL
     out.leader_epoch = leader_epoch
     out.source = source

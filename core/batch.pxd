@@ -77,6 +77,7 @@ cdef struct batch_t:
     int16_t producer_epoch
     int16_t attributes
     int fault  # which check refused the batch, for batch_fault
+    int32_t fault_record  # at which of its records
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 # Answers are OK, SHORT (the bytes end before the batch does: a torn tail, or more to come) or a Kafka code.
@@ -90,6 +91,9 @@ cdef int batch_parse(const uint8_t* p, size_t n, batch_t* out) noexcept nogil
 # what Kafka asks of a produced header, in Kafka's order, and that the batch fills all n bytes; never SHORT then.
 # Also MESSAGE_TOO_LARGE; from a client INVALID_TIMESTAMP.
 cdef int batch_check(const uint8_t* p, size_t n, int64_t size_max, bint client, batch_t* out) noexcept nogil
+
+# INVALID_RECORD, of a batch whose record `index` cannot be read; with `index` == count: something follows the last one.
+cdef int batch_refuse_record(batch_t* b, int64_t index) noexcept nogil
 
 # The sentence, with its numbers, for what batch_parse or batch_check last answered into b. Needs the GIL.
 cdef str batch_fault(const batch_t* b)

@@ -43,6 +43,8 @@ cdef enum:
     FAULT_CODEC
     FAULT_PRODUCER
     FAULT_NO_PRODUCER
+    FAULT_RECORD
+    FAULT_RECORDS_END
 
 FAULTS = (
     "the batch is sound",
@@ -64,6 +66,8 @@ FAULTS = (
     "codec {codec} is unknown",
     "producer id {producer_id} with epoch {producer_epoch} and base sequence {base_sequence}",
     "a transactional batch without a producer id",
+    "record {record} of {count} cannot be read",
+    "bytes follow the last of {count} records",
 )
 
 # -- the checks, in Kafka's order -------------------------------------------------------------------------------------
@@ -146,6 +150,11 @@ cdef int _client(batch_t* b) noexcept nogil:
     return OK
 
 
+cdef int batch_refuse_record(batch_t* b, int64_t index) noexcept nogil:
+    b.fault_record = <int32_t>index
+    return _refuse(b, FAULT_RECORD if index < b.count else FAULT_RECORDS_END, INVALID_RECORD)
+
+
 cdef int _crc(batch_t* b) noexcept nogil:
     if crc32c(b.at + AT_ATTRIBUTES, <size_t>(b.size - AT_ATTRIBUTES), 0) != b.crc:
         return _refuse(b, FAULT_CRC, CORRUPT_MESSAGE)
@@ -204,6 +213,7 @@ cdef str batch_fault(const batch_t* b):
         producer_id=b.producer_id,
         producer_epoch=b.producer_epoch,
         base_sequence=b.base_sequence,
+        record=b.fault_record,
     )
 
 

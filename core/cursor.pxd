@@ -207,6 +207,32 @@ cdef inline int read_varlong(cursor_t* r, int64_t* out) noexcept nogil:
     return status
 
 
+cdef extern from *:
+    """
+    /* A zigzag varint of at most four bytes, all of which are there; NULL for a longer one. */
+    static inline const uint8_t *pyb_short_varint(const uint8_t *p, int32_t *out) {
+        uint32_t v = p[0];
+        if (v < 0x80) { p += 1; }
+        else {
+            v = (v & 0x7F) | (uint32_t)p[1] << 7;
+            if (p[1] < 0x80) { p += 2; }
+            else {
+                v = (v & 0x3FFF) | (uint32_t)p[2] << 14;
+                if (p[2] < 0x80) { p += 3; }
+                else {
+                    if (p[3] >= 0x80) return NULL;
+                    v = (v & 0x1FFFFF) | (uint32_t)p[3] << 21;
+                    p += 4;
+                }
+            }
+        }
+        *out = (int32_t)(v >> 1) ^ -(int32_t)(v & 1);
+        return p;
+    }
+    """
+    const uint8_t* short_varint "pyb_short_varint" (const uint8_t* p, int32_t* out) noexcept nogil
+
+
 # -- writer -----------------------------------------------------------------------------------------------------------
 
 cdef inline void writer_init(writer_t* w, uint8_t* p, size_t n) noexcept nogil:

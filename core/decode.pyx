@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 from pybroker.core.batch cimport LOG_APPEND_TIME
 from pybroker.core.block cimport block_free, block_room, block_t
-from pybroker.core.cursor cimport OK, cursor_left, cursor_t
+from pybroker.core.cursor cimport OK, cursor_left, cursor_t, short_varint
 from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.record cimport header_next, record_t, record_walk, span_t
 
@@ -21,27 +21,6 @@ cdef enum:
 cdef extern from *:
     """
     #include <string.h>
-    /* A zigzag varint of at most four bytes, all of which are there; NULL for a longer one. */
-    static inline const uint8_t *pyb_short_varint(const uint8_t *p, int32_t *out) {
-        uint32_t v = p[0];
-        if (v < 0x80) { p += 1; }
-        else {
-            v = (v & 0x7F) | (uint32_t)p[1] << 7;
-            if (p[1] < 0x80) { p += 2; }
-            else {
-                v = (v & 0x3FFF) | (uint32_t)p[2] << 14;
-                if (p[2] < 0x80) { p += 3; }
-                else {
-                    if (p[3] >= 0x80) return NULL;
-                    v = (v & 0x1FFFFF) | (uint32_t)p[3] << 21;
-                    p += 4;
-                }
-            }
-        }
-        *out = (int32_t)(v >> 1) ^ -(int32_t)(v & 1);
-        return p;
-    }
-
     /* Copy n bytes in steps of 32; the target has slack, the source where `room` says so. */
     static inline void pyb_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
         int64_t i = 0;
@@ -49,7 +28,6 @@ cdef extern from *:
         do { memcpy(to + i, from + i, 32); i += 32; } while (i < n);
     }
     """
-    const uint8_t* short_varint "pyb_short_varint" (const uint8_t* p, int32_t* out) noexcept nogil
     void copy "pyb_copy" (uint8_t* to, const uint8_t* source, int64_t n, int64_t room) noexcept nogil
 
 cdef struct out_t:

@@ -30,6 +30,7 @@ from pybroker.core.settings cimport read_settings
 from pybroker.core.slices cimport Slice
 from pybroker.core.status cimport raise_status
 from pybroker.core.times cimport segment_learn
+from pybroker.core.validate cimport batch_validate
 from pybroker.core.walk cimport NOT_FOUND
 
 import os
@@ -165,7 +166,7 @@ cdef class Partition:
             raise LogError(status, f"append to {self.name()}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
         if status == INVALID_TXN_STATE:
             raise LogError(status, f"append to {self.name()}: a transactional batch outside a transaction")
-        if status > 0 and batch_check(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
+        if status > 0 and batch_validate(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
             raise LogError(status, f"append to {self.name()}: {batch_fault(&b)}")
         return self.check(status, "append to")
 

@@ -20,7 +20,7 @@ from pybroker.core.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.fetch cimport fetch
 from pybroker.core.mailbox cimport GONE, REQUEST, mailbox_put
 from pybroker.core.pool cimport pool_full
-from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain
+from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, turn_share, turn_spent
 from pybroker.core.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
 from pybroker.core.shortage cimport wait_in_line
 from pybroker.core.timer cimport heap_add, heap_remove
@@ -155,6 +155,8 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
             break
         if n - at - 4 < length:
             break
+        if turn_spent(&r.turn):
+            break
         verdict = execute(r, c, data + at + 4, length)
         if verdict == REFUSED and c.refused == NULL:
             c.refused = "no memory for an answer"
@@ -284,9 +286,10 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     cdef const char* why = NULL
     cdef int64_t got
     cdef int reads = 0
+    turn_share(&r.turn)
     if c.own_used > 0:
         execute_own(r, c)
-    while may_read(c) and reads < READS_MAX:
+    while may_read(c) and reads < READS_MAX and not turn_spent(&r.turn):
         reads += 1
         got = take_input(r, c)
         if got == 0:

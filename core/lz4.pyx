@@ -111,3 +111,27 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, block_t* out) noexc
     if cursor_left(&r) or (content >= 0 and content != out.size - start):
         return CORRUPT_MESSAGE
     return OK
+
+
+cdef int64_t lz4_undo(const uint8_t* p, size_t n, uint8_t* to, int64_t room) noexcept nogil:
+    cdef cursor_t r
+    cdef const uint8_t* at = NULL
+    cdef uint8_t flags = 0
+    cdef int64_t block_max = 0, content = -1
+    cdef uint32_t size
+    cdef block_t out
+    out.data, out.size, out.capacity = to, 0, room
+    cursor_init(&r, p, n)
+    if _open(&r, &flags, &block_max, &content) != OK or not flags & INDEPENDENT or flags & CONTENT_CHECKSUM:
+        return -1
+    while True:
+        if read_span(&r, 4, &at) != OK:
+            return -1
+        size = lz4_le32(at)
+        if size == 0:
+            break
+        if _block(&r, flags, size, min(block_max, room - out.size), 0, &out) != OK:
+            return -1
+    if cursor_left(&r) or (content >= 0 and content != out.size):
+        return -1
+    return out.size

@@ -10,6 +10,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 from pybroker.core.append cimport FROM_CLIENT, partition_append_ready, partition_check, ready_t
 from pybroker.core.atomic cimport load_i32
+from pybroker.core.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.conn cimport conn_room, conn_t, conn_wrote
 from pybroker.core.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64, write_i8,
@@ -21,6 +22,7 @@ from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
 from pybroker.core.syncer cimport sync_new, sync_put, sync_t
+from pybroker.core.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.wire cimport (
     header_t, read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
@@ -34,11 +36,10 @@ cdef enum:
     VERSION_IDS = 13
     VERSION_MAX = 13
     ID_BYTES = 16
-    CODEC_MASK = 7
-    CODEC_ZSTD = 4
     ANSWER_BYTES = 2 + 8 + 8 + 8 # error_code, base_offset, log_append_time_ms, log_start_offset
     PARTITION_BYTES = 4 + ANSWER_BYTES + 16
     HEADER_BYTES_MAX = 64
+    PLAIN_REQUEST_MAX = 4 << 20  # that come out of the batches of one request; with more to undo it is Python's
 
 cdef struct request_t:
     header_t header
@@ -47,6 +48,19 @@ cdef struct request_t:
     int32_t topics
     const uint8_t* body          # where the topics begin
     int64_t answer_bytes         # at most
+
+
+cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept nogil:
+    """May a compressed batch be appended here? Where something is wrong with it, or it is large, it is Python's."""
+    cdef int64_t plain = 0
+    if version < VERSION_ZSTD and batch_codec(&o.ready.batch) == CODEC_ZSTD:
+        return False
+    if load_i32(&o.partition.opaque) != ENVELOPE:
+        if t.plain_bytes > t.plain_most + PLAIN_REQUEST_MAX:
+            return False
+        plain = batch_look_inside(&o.ready.batch)
+        t.plain_bytes += max(plain, <int64_t>0)
+    return plain >= 0
 
 
 cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const text_t* topic) noexcept nogil:
@@ -68,7 +82,7 @@ cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t v
         return NULL
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.ready) != 0:
         return NULL
-    if version < VERSION_ZSTD and o.ready.batch.attributes & CODEC_MASK == CODEC_ZSTD:
+    if batch_codec(&o.ready.batch) != CODEC_NONE and not check_inside(t, o, version):
         return NULL
     t.count += 1
     return o

@@ -116,13 +116,24 @@ cdef enum:
     RECORD_TIMESTAMP = 3
 
 cdef enum:
-    REASON_BITS = 2
+    FAULTS_MAX = 10000  # records that an answer names; more are only counted
 
-# Walks the n bytes of the uncompressed records of b: -1 if all is well, else index << REASON_BITS | reason of the first
-# record at fault. Malformed is also an offset delta that does not rise or leaves the batch, and bytes after the last.
-# Timestamps are held to [timestamp_min, timestamp_max]; -1, none, passes always, and all pass with LogAppendTime.
-cdef int64_t records_check(
-    const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
+cdef struct record_fault_t:
+    int32_t index
+    int32_t reason
+    int64_t timestamp
+
+cdef struct record_faults_t:
+    int64_t count
+    record_fault_t* first  # FAULTS_MAX of them at most; the caller frees it
+
+# Walks the n bytes of the uncompressed records of b and notes which are at fault. One that is malformed ends the walk, and
+# is then the only one noted. Malformed is also an offset delta that does not rise or leaves the batch, and bytes after the
+# last (at index b.count). Timestamps are held to [timestamp_min, timestamp_max]; -1, none, passes always, and all pass with
+# LogAppendTime. OK or -ENOMEM.
+cdef int records_check(
+    const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max,
+    record_faults_t* out
 ) noexcept nogil
 
 # The headers of a record as (key, value) pairs, for Python.

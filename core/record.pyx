@@ -3,7 +3,9 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
 
 from pybroker.core.batch cimport LOG_APPEND_TIME, BatchHeader, batch_t
 from pybroker.core.cursor cimport OK, cursor_init, cursor_left, cursor_t
@@ -11,50 +13,83 @@ from pybroker.core.kafka cimport INVALID_RECORD
 from pybroker.core.status cimport raise_status
 
 
-cdef int64_t records_check(
-    const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
+cdef int _note(record_faults_t* out, int64_t index, int reason, int64_t timestamp) noexcept nogil:
+    """One more record at fault."""
+    cdef record_fault_t* fault
+    if out.first == NULL:
+        out.first = <record_fault_t*>malloc(FAULTS_MAX * sizeof(record_fault_t))
+        if out.first == NULL:
+            return -ENOMEM
+    if out.count < FAULTS_MAX:
+        fault = &out.first[out.count]
+        fault.index, fault.reason, fault.timestamp = <int32_t>index, reason, timestamp
+    out.count += 1
+    return OK
+
+
+cdef int records_check(
+    const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max,
+    record_faults_t* out
 ) noexcept nogil:
     cdef cursor_t r
     cdef record_t record
-    cdef int64_t timestamp
+    cdef int64_t timestamp = -1
     cdef int64_t last_delta = -1
     cdef int64_t i
-    cdef int reason = 0
+    cdef int reason, status
     cdef bint own_times = not b.attributes & LOG_APPEND_TIME
+    out.count = 0
+    out.first = NULL
     cursor_init(&r, p, n)
     for i in range(b.count):
-        if record_walk(&r, &record) != OK:
-            reason = RECORD_MALFORMED
-        elif record.offset_delta <= last_delta or record.offset_delta > b.last_offset_delta:
-            reason = RECORD_MALFORMED
-        elif need_keys and record.key.at == NULL:
-            reason = RECORD_NO_KEY
-        elif own_times:
-            timestamp = record_timestamp(b, &record)
-            if timestamp != -1 and not timestamp_min <= timestamp <= timestamp_max:
-                reason = RECORD_TIMESTAMP
-        if reason:
-            return i << REASON_BITS | reason
+        reason = 0
+        if (
+            record_walk(&r, &record) != OK
+            or record.offset_delta <= last_delta
+            or record.offset_delta > b.last_offset_delta
+        ):
+            out.count = 0
+            return _note(out, i, RECORD_MALFORMED, -1)
         last_delta = record.offset_delta
+        if own_times:
+            timestamp = record_timestamp(b, &record)
+        if need_keys and record.key.at == NULL:
+            reason = RECORD_NO_KEY
+        elif own_times and timestamp != -1 and not timestamp_min <= timestamp <= timestamp_max:
+            reason = RECORD_TIMESTAMP
+        if reason:
+            status = _note(out, i, reason, timestamp)
+            if status != OK:
+                return status
     if cursor_left(&r):
-        return <int64_t>b.count << REASON_BITS | RECORD_MALFORMED
-    return -1
+        out.count = 0
+        return _note(out, b.count, RECORD_MALFORMED, -1)
+    return OK
 
 
 def check_records(
     payload, BatchHeader header not None, *, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
 ):
-    """Walk without building objects: -1 if all is well, else the index of the first record at fault as
-    (index << 2 | reason), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
+    """Walk without building objects: how many records are at fault, and the first 10,000 of them as
+    (index, reason, timestamp), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
     cdef Py_buffer view
-    cdef int64_t fault
+    cdef record_faults_t faults
+    cdef int status
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-    with nogil:
-        fault = records_check(
-            <const uint8_t*>view.buf, <size_t>view.len, &header.b, need_keys, timestamp_min, timestamp_max
-        )
-    PyBuffer_Release(&view)
-    return fault
+    try:
+        with nogil:
+            status = records_check(
+                <const uint8_t*>view.buf, <size_t>view.len, &header.b, need_keys, timestamp_min, timestamp_max, &faults
+            )
+        if status != OK:
+            raise MemoryError()
+        return faults.count, [
+            (faults.first[i].index, faults.first[i].reason, faults.first[i].timestamp)
+            for i in range(min(faults.count, <int64_t>FAULTS_MAX))
+        ]
+    finally:
+        free(faults.first)
+        PyBuffer_Release(&view)
 
 
 # -- records as Python objects ----------------------------------------------------------------------------------------

@@ -57,6 +57,15 @@ LOG = table(
         dynamic=True,
     ),
     Setting(
+        "record.validation",
+        STRING,
+        "full",
+        "Whether compressed batches are decompressed and their records checked before they are stored (full), as Kafka "
+        "does, or only headers and CRC (envelope): faster, but a garbled batch stops its readers. Not one of Kafka's.",
+        Choice(("full", "envelope")),
+        dynamic=True,
+    ),
+    Setting(
         "log.message.timestamp.type",
         STRING,
         "CreateTime",

@@ -72,7 +72,7 @@ class Replica:
         if self.log is not None and not self.gone:
             self.log.configure(core_config)
             if self.plane is not None:
-                self.plane.configure(self.log, opaque=self.opaque)
+                self.plane.configure(self.log, opaque=self.opaque, envelope=self.rules.envelope)
 
     def check_epoch(self, known: int) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
@@ -106,7 +106,7 @@ class Replica:
 
     @property
     def opaque(self) -> bool:
-        """Batches may be appended unseen, whatever they hold."""
+        """Batches may be appended by core alone: its topic has no rules for records but that they can be read."""
         if self.key.topic in INTERNAL_TOPICS:
             return False
         return not self.rules.looks_inside and self.rules.codec is None

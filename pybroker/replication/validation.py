@@ -1,10 +1,10 @@
-"""The rules of a topic for which the broker must look at records: keys, timestamps, and the codec they are stored in.
+"""What a topic demands of records: that they can be read, keys, timestamps in time; and the codec they are kept in.
 
-Most topics have none of them, and their batches stay opaque. What is checked here only adds to core's own checks of a
-batch, which every append passes.
+Kafka's LogValidator. Uncompressed records are walked by core at every append. Here is what takes longer, or what only
+some topics ask for: the inside of compressed batches (`record.validation`), keys, timestamps, a codec of its own.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
@@ -14,11 +14,13 @@ ATTRIBUTES = slice(21, 23)
 CODEC_MASK = 0x07
 NO_LIMIT = (1 << 63) - 1
 ANY_TIME = -(1 << 63)
-_REASONS = {
-    1: (errors.INVALID_RECORD, "it cannot be read"),
-    2: (errors.INVALID_RECORD, "it has no key, and the topic is compacted"),
-    3: (errors.INVALID_TIMESTAMP, "its timestamp is too far from the broker's clock"),
-}
+LZ4: Final = CODECS.index("lz4")
+LZ4_FLAGS_AT: Final = 61 + 4
+LZ4_INDEPENDENT: Final = 0x20
+MALFORMED, NO_KEY, TIMESTAMP = 1, 2, 3
+"""What core.check_records says of a record."""
+SHOWN = 3
+"""Bad records that a message tells; the answer's record_errors name them all."""
 
 
 class TopicSettings(Protocol):
@@ -28,18 +30,34 @@ class TopicSettings(Protocol):
     def timestamp_limits_ms(self) -> tuple[int, int]: ...
 
 
-class RefusedRecord(KafkaError):
-    """A record breaks a rule of its topic; `index` is its place in its batch."""
+class RecordFault(NamedTuple):
+    """What is wrong with one record; `batch_index` is its place in its batch."""
 
-    def __init__(self, code: int, index: int, reason: str) -> None:
-        super().__init__(code, f"record {index} of the batch is refused: {reason}")
-        self.index = index
-        self.reason = reason
+    batch_index: int
+    message: str
+
+
+class RefusedRecords(KafkaError):
+    """Records break rules of their topic, and none of their batch is taken; `faults` are those that an answer names."""
+
+    def __init__(self, code: int, count: int, faults: list[RecordFault]) -> None:
+        if code == errors.INVALID_TIMESTAMP:
+            message = "One or more records have been rejected due to invalid timestamp"
+        else:
+            first = ", ".join(f"RecordError(batchIndex={f.batch_index}, message={f.message!r})" for f in faults[:SHOWN])
+            message = (
+                f"One or more records have been rejected due to {count} record errors in total, and only showing the "
+                f"first three errors at most: [{first}]"
+            )
+        super().__init__(code, message)
+        self.faults = faults
 
 
 class Rules(NamedTuple):
-    """What a topic demands of records; `codec` is the one they are stored in, None for whatever they come in."""
+    """What a topic demands of records; `codec` is the one they are stored in, None for whatever they come in; with
+    `envelope` nobody asks whether those of a compressed batch can be read."""
 
+    envelope: bool
     need_keys: bool
     before_ms: int
     after_ms: int
@@ -54,7 +72,8 @@ class Rules(NamedTuple):
         named: str = config["compression.type"]
         codec = None if named == "producer" else CODECS.index("none" if named == "uncompressed" else named)
         level = config[f"compression.{named}.level"] if named in ("gzip", "lz4", "zstd") else None
-        return cls("compact" in config["cleanup.policy"], before, after, codec, level)
+        envelope = config["record.validation"] == "envelope"
+        return cls(envelope, "compact" in config["cleanup.policy"], before, after, codec, level)
 
     @property
     def looks_inside(self) -> bool:
@@ -63,27 +82,69 @@ class Rules(NamedTuple):
 
     def concern(self, batch: Buffer) -> bool:
         """Whether this batch must go through `apply` before it is appended."""
-        return self.looks_inside or (self.codec is not None and _codec_of(batch) != self.codec)
+        codec = _codec_of(batch)
+        if self.looks_inside or (self.codec is not None and codec != self.codec):
+            return True
+        return bool(codec) and not self.envelope
 
 
-def apply(rules: Rules, batch: Buffer, now_ms: int) -> Buffer:
-    """The batch as its topic wants it stored. Takes its time: not on the event loop.
+def apply(rules: Rules, batch: Buffer, now_ms: int, where: object) -> Buffer:
+    """The batch as its topic wants it stored; `where` is the partition, for messages. Not for the event loop's thread.
 
-    Raises RefusedRecord, KafkaError 2, 10 or 76 where it cannot be decompressed, core.LogError where it is no batch."""
+    Raises RefusedRecords, KafkaError 10, 76 or 87 where it cannot be decompressed or read, core.LogError where it is no
+    batch."""
     header = core.check_batch(batch)
-    if header.size != len(batch) or header.is_control:
+    if header.size != len(batch) or header.is_control or header.codec >= len(CODECS):
         return batch  # core refuses it
-    plain = open_batch(batch, header)
+    plain = _open(batch, header)
     earliest = ANY_TIME if rules.before_ms == NO_LIMIT else now_ms - rules.before_ms
     latest = NO_LIMIT if rules.after_ms == NO_LIMIT else now_ms + rules.after_ms
-    verdict = core.check_records(plain, header, need_keys=rules.need_keys, timestamp_min=earliest, timestamp_max=latest)
-    if verdict >= 0:
-        code, reason = _REASONS[verdict & 3]
-        raise RefusedRecord(code, verdict >> 2, reason)
+    count, faults = core.check_records(
+        plain, header, need_keys=rules.need_keys, timestamp_min=earliest, timestamp_max=latest
+    )
+    if count:
+        _refuse(header, count, faults, where, f"[{earliest}, {latest}]")
     if rules.codec is None or rules.codec == header.codec:
         return batch
     payload = compress(rules.codec, plain, rules.level) if rules.codec else bytes(plain)
     return core.rebuild_batch(batch, payload, header.attributes & ~CODEC_MASK | rules.codec)
+
+
+def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
+    """The records, decompressed. What is wrong with them is INVALID_RECORD: the CRC is right, and a client that is told
+    CORRUPT_MESSAGE would send them again."""
+    try:
+        plain = open_batch(batch, header)
+    except KafkaError as problem:
+        if problem.code != errors.CORRUPT_MESSAGE:
+            raise
+        raise KafkaError(errors.INVALID_RECORD, problem.message) from None
+    if header.codec == LZ4 and not batch[LZ4_FLAGS_AT] & LZ4_INDEPENDENT:
+        raise KafkaError(errors.INVALID_RECORD, "blocks of its lz4 frame refer to each other, which Java does not read")
+    return plain
+
+
+def _refuse(
+    header: core.BatchHeader, count: int, faults: list[tuple[int, int, int]], where: object, times: str
+) -> NoReturn:
+    index, reason, _ = faults[0]
+    if reason == MALFORMED:
+        what = f"record {index} of {header.count} cannot be read"
+        if index == header.count:
+            what = f"bytes follow the last of {header.count} records"
+        raise KafkaError(errors.INVALID_RECORD, f"{where}: {what}")
+    late = any(reason == TIMESTAMP for _, reason, _ in faults)
+    told = [
+        RecordFault(
+            index,
+            f"Compacted topic cannot accept message without key in topic partition {where}"
+            if reason == NO_KEY
+            else f"Timestamp {timestamp} of message with offset {index} is out of range. "
+            f"The timestamp should be within {times}",
+        )
+        for index, reason, timestamp in faults
+    ]
+    raise RefusedRecords(errors.INVALID_TIMESTAMP if late else errors.INVALID_RECORD, count, told)
 
 
 def _codec_of(batch: Buffer) -> int:

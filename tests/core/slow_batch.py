@@ -176,23 +176,26 @@ def walk(payload: bytes, batch: Batch) -> Iterator[Record]:
         raise Refused(INVALID)
 
 
-def fault(payload: bytes, batch: Batch, need_keys: bool, timestamp_min: int, timestamp_max: int) -> int:
+def faults(
+    payload: bytes, batch: Batch, need_keys: bool, timestamp_min: int, timestamp_max: int
+) -> tuple[int, list[tuple[int, int, int]]]:
     """What check_records answers."""
-    index, last, records = 0, -1, walk(payload, batch)
+    found, index, last, records = [], 0, -1, walk(payload, batch)
     while True:
         try:
             offset, timestamp, key, _, _ = next(records)
         except StopIteration:
-            return -1
+            return len(found), found
         except Refused:
-            return index << 2 | 1
+            return 1, [(index, 1, -1)]
         delta = offset - batch.base_offset
         if not last < delta <= batch.last_offset_delta:
-            return index << 2 | 1
+            return 1, [(index, 1, -1)]
+        own = not batch.attributes & 8
         if need_keys and key is None:
-            return index << 2 | 2
-        if not batch.attributes & 8 and timestamp != -1 and not timestamp_min <= timestamp <= timestamp_max:
-            return index << 2 | 3
+            found.append((index, 2, timestamp if own else -1))
+        elif own and timestamp != -1 and not timestamp_min <= timestamp <= timestamp_max:
+            found.append((index, 3, timestamp))
         index, last = index + 1, delta
 
 

@@ -40,7 +40,7 @@ def slow_walk(payload: bytes, batch: Batch) -> list[slow_batch.Record] | None:
 
 
 def assert_as_slow(payload: bytes, batch: Batch) -> None:
-    """Both sides read the same records out of payload, or both refuse it; and both find the same first fault."""
+    """Both sides read the same records out of payload, or both refuse it; and both find the same faults."""
     expected, header = slow_walk(payload, batch), header_of(batch)
     if expected is None:
         with pytest.raises(LogError) as error:
@@ -50,7 +50,7 @@ def assert_as_slow(payload: bytes, batch: Batch) -> None:
         assert list(walk_records(payload, header)) == expected
     for need_keys, low, high in ((False, -(2**63), 2**63 - 1), (True, 0, 2**44)):
         found = check_records(payload, header, need_keys=need_keys, timestamp_min=low, timestamp_max=high)
-        assert found == slow_batch.fault(payload, batch, need_keys, low, high)
+        assert found == slow_batch.faults(payload, batch, need_keys, low, high)
 
 
 # -- building and walking ---------------------------------------------------------------------------------------------
@@ -147,43 +147,65 @@ def test_a_batch_of_two_gibibytes_is_too_large() -> None:
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_record_at_fault_is_named() -> None:
+SOUND = (0, [])
+
+
+def malformed(index: int) -> tuple[int, list[tuple[int, int, int]]]:
+    return 1, [(index, 1, -1)]
+
+
+def test_every_record_at_fault_is_named() -> None:
     records = [(100 + i, b"k", b"v", []) for i in range(5)]
     data = build_batch(records)
     header, payload = check_batch(data), data[61:]
-    assert check_records(payload, header, need_keys=True, timestamp_min=100, timestamp_max=104) == -1
-    assert check_records(payload, header, need_keys=True, timestamp_min=102, timestamp_max=104) == 0 << 2 | 3
-    assert check_records(payload, header, need_keys=True, timestamp_min=100, timestamp_max=103) == 4 << 2 | 3
-    assert check_records(payload[:-1], header, need_keys=True, **FOREVER) == 4 << 2 | 1
-    assert check_records(payload + b"\0", header, need_keys=True, **FOREVER) == 5 << 2 | 1
+    assert check_records(payload, header, need_keys=True, timestamp_min=100, timestamp_max=104) == SOUND
+    late = check_records(payload, header, need_keys=True, timestamp_min=102, timestamp_max=104)
+    assert late == (2, [(0, 3, 100), (1, 3, 101)])
+    assert check_records(payload, header, need_keys=True, timestamp_min=100, timestamp_max=103) == (1, [(4, 3, 104)])
+    records[1] = (101, None, b"v", [])
     records[3] = (103, None, b"v", [])
     data = build_batch(records)
-    assert check_records(data[61:], check_batch(data), need_keys=True, **FOREVER) == 3 << 2 | 2
-    assert check_records(data[61:], check_batch(data), need_keys=False, **FOREVER) == -1
+    found = check_records(data[61:], check_batch(data), need_keys=True, timestamp_min=103, timestamp_max=104)
+    assert found == (4, [(0, 3, 100), (1, 2, 101), (2, 3, 102), (3, 2, 103)])
+    assert check_records(data[61:], check_batch(data), need_keys=False, **FOREVER) == SOUND
+
+
+def test_a_malformed_record_is_the_only_one_named() -> None:
+    data = build_batch([(100 + i, None, b"v", []) for i in range(5)])
+    header, payload = check_batch(data), data[61:]
+    assert check_records(payload[:-1], header, need_keys=True, **FOREVER) == malformed(4)
+    assert check_records(payload + b"\0", header, need_keys=True, **FOREVER) == malformed(5)
+
+
+def test_ten_thousand_are_named_and_all_are_counted() -> None:
+    data = build_batch([(0, None, b"", [])] * 10_001)
+    count, first = check_records(data[61:], check_batch(data), need_keys=True, **FOREVER)
+    assert count == 10_001
+    assert [index for index, _, _ in first] == list(range(10_000))
 
 
 def test_no_timestamp_passes_every_limit() -> None:
     data = build_batch([(-1, None, None, [])])
-    assert check_records(data[61:], check_batch(data), need_keys=False, timestamp_min=50, timestamp_max=60) == -1
+    assert check_records(data[61:], check_batch(data), need_keys=False, timestamp_min=50, timestamp_max=60) == SOUND
 
 
 @pytest.mark.parametrize(
     ("deltas", "last", "fault"),
     [
-        ([0, 1, 2], 2, -1),
-        ([0, 5, 9], 9, -1),  # compaction took some out
-        ([3, 5, 9], 11, -1),
-        ([0, 1, 1], 2, 2 << 2 | 1),
-        ([0, 2, 1], 2, 2 << 2 | 1),
-        ([1, 2, 3], 2, 2 << 2 | 1),
-        ([-1, 0, 1], 2, 0 << 2 | 1),
+        ([0, 1, 2], 2, None),
+        ([0, 5, 9], 9, None),  # compaction took some out
+        ([3, 5, 9], 11, None),
+        ([0, 1, 1], 2, 2),
+        ([0, 2, 1], 2, 2),
+        ([1, 2, 3], 2, 2),
+        ([-1, 0, 1], 2, 0),
     ],
 )
-def test_offset_deltas_rise_and_stay_in_the_batch(deltas: list[int], last: int, fault: int) -> None:
+def test_offset_deltas_rise_and_stay_in_the_batch(deltas: list[int], last: int, fault: int | None) -> None:
     bodies = [b"\0\0" + slow_batch.varint(delta) + b"\1\1\0" for delta in deltas]
     payload = b"".join(slow_batch.varint(len(body)) + body for body in bodies)
     header = header_of(Batch(count=len(deltas), last_offset_delta=last))
-    assert check_records(payload, header, need_keys=False, **FOREVER) == fault
+    assert check_records(payload, header, need_keys=False, **FOREVER) == (SOUND if fault is None else malformed(fault))
 
 
 # -- hostile records --------------------------------------------------------------------------------------------------
@@ -241,7 +263,7 @@ def test_lengths_and_counts_from_outside_are_not_believed(payload: bytes) -> Non
 def test_a_count_that_the_bytes_do_not_hold_costs_nothing() -> None:
     header = header_of(Batch(count=2**31 - 1, last_offset_delta=2**31 - 2))
     payload = build_batch([(0, None, None, [])] * 3)[61:]
-    assert check_records(payload, header, need_keys=False, **FOREVER) == 3 << 2 | 1
+    assert check_records(payload, header, need_keys=False, **FOREVER) == malformed(3)
     walk = walk_records(payload, header)
     assert len([next(walk) for _ in range(3)]) == 3
     for _ in range(2):

@@ -1,13 +1,15 @@
 """Produce: one batch for each partition named, appended in the order of the request.
 
-Batches are opaque and go to core as they came. Where a topic's rules need records to be seen, that batch is worked on
-by a thread first, and the request waits; the connection's later requests wait behind it, so that order is kept.
+Batches go to core as they came, which walks their records unless they are compressed. A batch that is compressed, or
+whose topic has rules for records, is worked on by a thread first, and the request waits; the connection's later
+requests wait behind it, so that order is kept.
 """
 
 import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
@@ -18,7 +20,7 @@ from pybroker.protocol import messages as m
 from pybroker.protocol.compression import Buffer
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
-from pybroker.replication.validation import RefusedRecord, apply
+from pybroker.replication.validation import RefusedRecords, apply
 
 ACKS = (-1, 0, 1)
 IDS_VERSION = 13
@@ -74,7 +76,8 @@ class Produce:
                 continue
             try:
                 if replica.rules.concern(records):
-                    records = await loop.run_in_executor(self._workers, apply, replica.rules, records, now_ms)
+                    work = partial(apply, replica.rules, records, now_ms, replica.key)
+                    records = await loop.run_in_executor(self._workers, work)
             except _REFUSALS as problem:
                 _refuse(answer, problem)
             else:
@@ -138,9 +141,11 @@ def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
     answer.base_offset = -1
     if answer.error_code not in UNEXPLAINED:
         answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
-    if isinstance(problem, RefusedRecord):
+    if isinstance(problem, RefusedRecords):
         kind = m.ProduceResponse.Responses.PartitionResponses.RecordErrors
-        answer.record_errors = [kind(batch_index=problem.index, batch_index_error_message=problem.reason)]
+        answer.record_errors = [
+            kind(batch_index=fault.batch_index, batch_index_error_message=fault.message) for fault in problem.faults
+        ]
 
 
 def _finish(request: Any, response: Any) -> Any:

@@ -1,0 +1,496 @@
+/* Gzip (RFC 1952) and its deflate (RFC 1951) undone, in one piece: all of the input is there, and so is the room.
+ *
+ * A symbol is looked up by the next bits of the input in a table of 2^primary entries; a longer code's entry leads to a
+ * second table behind the first. An entry, u32:
+ *
+ *     bits 0-7    how many bits the code takes, or of a second table what the first lookup took
+ *     bits 8-11   how many bits of the input are added to the value (of a second table: its size, as a power of two)
+ *     bits 12-15  what it is: a literal, the way to a second table, the end of the block, no code at all; 0: a length or
+ *                 a distance
+ *     bits 16-31  the literal, the smallest length or distance, or where the second table begins
+ *
+ * The input is taken by eight bytes into a register of 64 bits, of which at least 56 count after each refill: enough for
+ * a length and a distance with all of their bits (48). Near the end of the input zeros are put in and counted; whoever
+ * consumed one of them read a stream that is cut. The output is held against its end before each symbol; copies are of
+ * whole words and may write INFLATE_SLACK bytes past the end, which has room for them.
+ */
+#ifndef PYBROKER_INFLATE_IMPL_H
+#define PYBROKER_INFLATE_IMPL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define INFLATE_SLACK 32
+#define INFLATE_LITERAL_BITS 11
+#define INFLATE_DISTANCE_BITS 8
+#define INFLATE_LITERALS 2400  /* at most 2,342 entries with 288 symbols of up to 15 bits behind 11 */
+#define INFLATE_DISTANCES 512  /* at most 402 with 32 of up to 15 behind 8 */
+
+enum { INFLATE_DAMAGED = -1, INFLATE_FULL = -2 };
+enum { IS_LITERAL = 0x8000, IS_TABLE = 0x4000, IS_END = 0x2000, IS_NONE = 0x1000, IS_SPECIAL = 0x7000 };
+
+typedef struct {
+    const uint8_t *in, *stop;
+    uint64_t bits;
+    unsigned count; /* of the bits that may be looked at */
+    unsigned zeros; /* bytes that were put in behind the end of the input */
+    uint32_t literals[INFLATE_LITERALS];
+    uint32_t distances[INFLATE_DISTANCES];
+    uint32_t lengths[128];
+    uint8_t sizes[320];
+} inflate_t;
+
+static inline uint64_t inflate_le64(const uint8_t *p)
+{
+    uint64_t x;
+    memcpy(&x, p, 8);
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
+    return x;
+}
+
+static inline void inflate_refill(inflate_t *s)
+{
+    if (s->stop - s->in >= 8) {
+        s->bits |= inflate_le64(s->in) << s->count;
+        s->in += (63 - s->count) >> 3;
+        s->count |= 56;
+        return;
+    }
+    while (s->count <= 55) {
+        if (s->in < s->stop)
+            s->bits |= (uint64_t)*s->in++ << s->count;
+        else
+            s->zeros++;
+        s->count += 8;
+    }
+}
+
+static inline unsigned inflate_take(inflate_t *s, unsigned n)
+{
+    unsigned value = (unsigned)(s->bits & ((1ull << n) - 1));
+    s->bits >>= n;
+    s->count -= n;
+    return value;
+}
+
+/* Give back the whole bytes that were not consumed; -1 if some were consumed that are none. */
+static inline int inflate_align(inflate_t *s)
+{
+    unsigned whole = s->count >> 3;
+    if (whole < s->zeros)
+        return -1;
+    s->in -= whole - s->zeros;
+    s->bits = 0;
+    s->count = s->zeros = 0;
+    return 0;
+}
+
+static inline uint32_t inflate_literal_entry(unsigned symbol)
+{
+    static const uint8_t extra[29] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
+    static const uint16_t base[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
+                                      31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
+    if (symbol < 256)
+        return symbol << 16 | IS_LITERAL;
+    if (symbol == 256)
+        return IS_END;
+    return symbol < 286 ? (uint32_t)base[symbol - 257] << 16 | extra[symbol - 257] << 8 : IS_NONE;
+}
+
+static inline uint32_t inflate_distance_entry(unsigned symbol)
+{
+    if (symbol >= 30)
+        return IS_NONE;
+    if (symbol < 4)
+        return (symbol + 1) << 16;
+    unsigned extra = symbol / 2 - 1;
+    return (((2u + (symbol & 1)) << extra) + 1) << 16 | extra << 8;
+}
+
+/* Build the table of n symbols whose codes have these sizes; `kind`: 0 sizes of codes, 1 literals, 2 distances. 0 or -1.
+ * Only distances may be incomplete, and only if there is one code or none: others cannot come from a compressor. */
+static int inflate_build(uint32_t *table, unsigned primary, const uint8_t *sizes, unsigned n, int kind)
+{
+    unsigned counts[16] = {0}, starts[16], used = 0, most = 0, at = 0;
+    uint16_t sorted[288];
+    for (unsigned i = 0; i < n; i++)
+        counts[sizes[i]]++;
+    counts[0] = 0;
+    int left = 1;
+    for (unsigned size = 1; size < 16; size++) {
+        left = 2 * left - (int)counts[size];
+        if (left < 0)
+            return -1;
+        starts[size] = used;
+        used += counts[size];
+        if (counts[size])
+            most = size;
+    }
+    if (left > 0) {
+        if (kind != 2 || used > 1)
+            return -1;
+        for (unsigned i = 0; i < 1u << primary; i++)
+            table[i] = IS_NONE;
+    }
+    for (unsigned i = 0; i < n; i++)
+        if (sizes[i])
+            sorted[starts[sizes[i]]++] = (uint16_t)i;
+    unsigned code = 0, next = 1u << primary, prefix = ~0u, start = 0, second = 0;
+    for (unsigned size = 1; size <= most; size++) {
+        for (unsigned k = counts[size]; k; k--) {
+            unsigned symbol = sorted[at++];
+            uint32_t entry = kind == 0   ? symbol << 16
+                             : kind == 1 ? inflate_literal_entry(symbol)
+                                         : inflate_distance_entry(symbol);
+            if (size <= primary) {
+                for (unsigned i = code; i < 1u << primary; i += 1u << size)
+                    table[i] = entry | size;
+            } else {
+                if ((code & ((1u << primary) - 1)) != prefix) { /* a new second table, as large as it will be filled */
+                    prefix = code & ((1u << primary) - 1);
+                    start = next;
+                    second = size - primary;
+                    int room = (1 << second) - (int)k;
+                    while (room > 0 && second + primary < most) {
+                        second++;
+                        room = 2 * room - (int)counts[second + primary];
+                    }
+                    next += 1u << second;
+                    table[prefix] = start << 16 | IS_TABLE | second << 8 | primary;
+                }
+                for (unsigned i = code >> primary; i < 1u << second; i += 1u << (size - primary))
+                    table[start + i] = entry | (size - primary);
+            }
+            unsigned bit = 1u << (size - 1); /* the next code, its bits reversed */
+            while (code & bit)
+                bit >>= 1;
+            code = bit ? (code & (bit - 1)) | bit : 0;
+        }
+    }
+    return 0;
+}
+
+/* The tables of a block whose codes come with it. */
+static int inflate_dynamic(inflate_t *s)
+{
+    static const uint8_t order[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+    uint8_t sizes[19] = {0};
+    inflate_refill(s);
+    unsigned literals = 257 + inflate_take(s, 5), distances = 1 + inflate_take(s, 5), n = 4 + inflate_take(s, 4);
+    if (literals > 286 || distances > 30)
+        return -1;
+    for (unsigned i = 0; i < n; i++) {
+        if (s->count < 3)
+            inflate_refill(s);
+        sizes[order[i]] = (uint8_t)inflate_take(s, 3);
+    }
+    if (inflate_build(s->lengths, 7, sizes, 19, 0))
+        return -1;
+    for (unsigned i = 0; i < literals + distances;) {
+        if (s->count < 14)
+            inflate_refill(s);
+        uint32_t entry = s->lengths[s->bits & 127];
+        unsigned symbol = entry >> 16, value = 0, times;
+        inflate_take(s, entry & 255);
+        if (symbol < 16) {
+            s->sizes[i++] = (uint8_t)symbol;
+            continue;
+        }
+        if (symbol == 16) {
+            if (i == 0)
+                return -1;
+            value = s->sizes[i - 1];
+            times = 3 + inflate_take(s, 2);
+        } else {
+            times = symbol == 17 ? 3 + inflate_take(s, 3) : 11 + inflate_take(s, 7);
+        }
+        if (i + times > literals + distances)
+            return -1;
+        memset(s->sizes + i, (int)value, times);
+        i += times;
+    }
+    if (s->sizes[256] == 0)
+        return -1;
+    if (inflate_build(s->literals, INFLATE_LITERAL_BITS, s->sizes, literals, 1))
+        return -1;
+    return inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes + literals, distances, 2);
+}
+
+static int inflate_fixed(inflate_t *s)
+{
+    memset(s->sizes, 8, 144);
+    memset(s->sizes + 144, 9, 112);
+    memset(s->sizes + 256, 7, 24);
+    memset(s->sizes + 280, 8, 8);
+    if (inflate_build(s->literals, INFLATE_LITERAL_BITS, s->sizes, 288, 1))
+        return -1;
+    memset(s->sizes, 5, 32);
+    return inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes, 32, 2);
+}
+
+static inline uint8_t *inflate_copy(uint8_t *to, size_t distance, size_t n)
+{
+    const uint8_t *from = to - distance;
+    if (distance >= 16) {
+        for (size_t i = 0; i < n; i += 16)
+            memcpy(to + i, from + i, 16);
+    } else {
+        for (size_t left = n; left;) { /* what was copied can be copied again, so each step doubles */
+            size_t step = left < distance ? left : distance;
+            memcpy(to + n - left, from, step);
+            left -= step;
+            distance *= 2;
+        }
+    }
+    return to + n;
+}
+
+/* The symbols of a block; NULL if they are damaged, with *full set if there is no more room. */
+static uint8_t *inflate_symbols(inflate_t *restrict state, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
+{
+    inflate_t r; /* what the loop changes, where the compiler can keep it in registers */
+    r.in = state->in, r.stop = state->stop, r.bits = state->bits, r.count = state->count, r.zeros = state->zeros;
+    const uint32_t *literals = state->literals, *distances = state->distances;
+    for (;;) {
+        inflate_refill(&r);
+        if (r.zeros > 8)
+            return NULL;
+        uint32_t entry = literals[r.bits & ((1 << INFLATE_LITERAL_BITS) - 1)];
+        if (entry & IS_LITERAL) { /* three in a row fit what was refilled */
+            if (end - to < 3) {
+                if (to == end) {
+                    *full = 1;
+                    return NULL;
+                }
+                inflate_take(&r, entry & 255);
+                *to++ = (uint8_t)(entry >> 16);
+                continue;
+            }
+            inflate_take(&r, entry & 255);
+            *to++ = (uint8_t)(entry >> 16);
+            entry = literals[r.bits & ((1 << INFLATE_LITERAL_BITS) - 1)];
+            if (entry & IS_LITERAL) {
+                inflate_take(&r, entry & 255);
+                *to++ = (uint8_t)(entry >> 16);
+                entry = literals[r.bits & ((1 << INFLATE_LITERAL_BITS) - 1)];
+                if (entry & IS_LITERAL) {
+                    inflate_take(&r, entry & 255);
+                    *to++ = (uint8_t)(entry >> 16);
+                    continue;
+                }
+            }
+            if (r.count < 48) {
+                inflate_refill(&r);
+            }
+        }
+        if (entry & IS_SPECIAL) {
+            if (entry & IS_TABLE) {
+                inflate_take(&r, entry & 255);
+                entry = literals[(entry >> 16) + (r.bits & ((1u << (entry >> 8 & 15)) - 1))];
+            }
+            if (entry & IS_NONE)
+                return NULL;
+            if (entry & IS_END) {
+                inflate_take(&r, entry & 255);
+                break;
+            }
+            if (entry & IS_LITERAL) {
+                if (to == end) {
+                    *full = 1;
+                    return NULL;
+                }
+                inflate_take(&r, entry & 255);
+                *to++ = (uint8_t)(entry >> 16);
+                continue;
+            }
+        }
+        inflate_take(&r, entry & 255);
+        size_t length = (entry >> 16) + inflate_take(&r, entry >> 8 & 15);
+        entry = distances[r.bits & ((1 << INFLATE_DISTANCE_BITS) - 1)];
+        if (entry & IS_TABLE) {
+            inflate_take(&r, entry & 255);
+            entry = distances[(entry >> 16) + (r.bits & ((1u << (entry >> 8 & 15)) - 1))];
+        }
+        if (entry & IS_NONE)
+            return NULL;
+        inflate_take(&r, entry & 255);
+        size_t distance = (entry >> 16) + inflate_take(&r, entry >> 8 & 15);
+        if (distance > (size_t)(to - low))
+            return NULL;
+        if (length > (size_t)(end - to)) {
+            *full = 1;
+            return NULL;
+        }
+        to = inflate_copy(to, distance, length);
+    }
+    state->in = r.in, state->bits = r.bits, state->count = r.count, state->zeros = r.zeros;
+    return to;
+}
+
+/* One deflate stream into [to, end); matches reach back to `low`. Where it ends, or NULL as inflate_symbols. */
+static uint8_t *inflate_stream(inflate_t *s, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
+{
+    for (int last = 0; !last;) {
+        inflate_refill(s);
+        last = (int)inflate_take(s, 1);
+        unsigned kind = inflate_take(s, 2);
+        if (kind == 0) {
+            if (inflate_align(s) || s->stop - s->in < 4)
+                return NULL;
+            size_t n = (size_t)s->in[0] | (size_t)s->in[1] << 8;
+            if (n != (~((size_t)s->in[2] | (size_t)s->in[3] << 8) & 0xFFFF))
+                return NULL;
+            s->in += 4;
+            if (n > (size_t)(s->stop - s->in))
+                return NULL;
+            if (n > (size_t)(end - to)) {
+                *full = 1;
+                return NULL;
+            }
+            if (n)
+                memcpy(to, s->in, n);
+            s->in += n;
+            to += n;
+            continue;
+        }
+        if (kind == 3 || (kind == 1 ? inflate_fixed(s) : inflate_dynamic(s)))
+            return NULL;
+        to = inflate_symbols(s, low, to, end, full);
+        if (to == NULL)
+            return NULL;
+    }
+    return inflate_align(s) ? NULL : to;
+}
+
+/* -- CRC-32 (IEEE), which gzip has behind each member ------------------------------------------------------------- */
+
+static uint32_t gzip_table[8][256];
+static int gzip_folds; /* the processor multiplies without carry */
+
+/* Once, before any other call. */
+static void gzip_init(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++)
+            c = c >> 1 ^ (c & 1 ? 0xEDB88320u : 0);
+        gzip_table[0][i] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int i = 0; i < 256; i++)
+            gzip_table[k][i] = gzip_table[k - 1][i] >> 8 ^ gzip_table[0][gzip_table[k - 1][i] & 255];
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    gzip_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+static uint32_t gzip_crc_table(uint32_t c, const uint8_t *p, size_t n)
+{
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t x = inflate_le64(p) ^ c;
+        c = gzip_table[7][x & 255] ^ gzip_table[6][x >> 8 & 255] ^ gzip_table[5][x >> 16 & 255] ^
+            gzip_table[4][x >> 24 & 255] ^ gzip_table[3][x >> 32 & 255] ^ gzip_table[2][x >> 40 & 255] ^
+            gzip_table[1][x >> 48 & 255] ^ gzip_table[0][x >> 56];
+    }
+    while (n--)
+        c = c >> 8 ^ gzip_table[0][(c ^ *p++) & 255];
+    return c;
+}
+
+#if defined(__x86_64__)
+/* Four registers of 16 bytes, each folded forward over 64 bytes at a time; the constants are x^n modulo P, reflected, for
+ * the distances of 512 and 128 bits (Gopal and others, Fast CRC Computation Using PCLMULQDQ, 2009). What is left of 64
+ * bytes is itself a message with the same remainder. n is at least 64. */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t gzip_crc_fold(uint32_t c, const uint8_t *p, size_t n)
+{
+    const __m128i by512 = _mm_set_epi64x(0x00000001c6e41596, 0x0000000154442bd4);
+    const __m128i by128 = _mm_set_epi64x(0x00000000ccaa009e, 0x00000001751997d0);
+    __m128i a[4];
+    uint8_t rest[16];
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm_loadu_si128((const __m128i *)(p + 16 * i));
+    a[0] = _mm_xor_si128(a[0], _mm_cvtsi32_si128((int)c));
+    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
+        for (int i = 0; i < 4; i++)
+            a[i] = _mm_xor_si128(
+                _mm_xor_si128(_mm_clmulepi64_si128(a[i], by512, 0x00), _mm_clmulepi64_si128(a[i], by512, 0x11)),
+                _mm_loadu_si128((const __m128i *)(p + 16 * i)));
+    for (int i = 1; i < 4; i++)
+        a[0] = _mm_xor_si128(
+            _mm_xor_si128(_mm_clmulepi64_si128(a[0], by128, 0x00), _mm_clmulepi64_si128(a[0], by128, 0x11)), a[i]);
+    _mm_storeu_si128((__m128i *)rest, a[0]);
+    return gzip_crc_table(gzip_crc_table(0, rest, 16), p, n);
+}
+#endif
+
+static uint32_t gzip_crc(const uint8_t *p, size_t n)
+{
+#if defined(__x86_64__)
+    if (gzip_folds && n >= 64)
+        return ~gzip_crc_fold(~0u, p, n);
+#endif
+    return ~gzip_crc_table(~0u, p, n);
+}
+
+/* -- gzip ----------------------------------------------------------------------------------------------------------- */
+
+static inline uint32_t gzip_le32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Past the header of a member: magic 1F 8B, method 8, flags, time (4), two bytes nobody reads, and by its flags an extra
+ * field behind its length (u16), a name and a comment, each up to its 0. NULL if it is none that is read here. */
+static const uint8_t *gzip_header(const uint8_t *p, const uint8_t *stop)
+{
+    if (stop - p < 18 || p[0] != 0x1F || p[1] != 0x8B || p[2] != 8 || p[3] & ~0x1D)
+        return NULL; /* flag 2, a checksum of the header, is left to others */
+    unsigned flags = p[3];
+    p += 10;
+    if (flags & 4) {
+        size_t n = (size_t)p[0] | (size_t)p[1] << 8;
+        if ((size_t)(stop - p) < n + 2)
+            return NULL;
+        p += n + 2;
+    }
+    for (unsigned flag = 8; flag <= 16; flag *= 2) {
+        if (!(flags & flag))
+            continue;
+        p = memchr(p, 0, (size_t)(stop - p));
+        if (p++ == NULL)
+            return NULL;
+    }
+    return p;
+}
+
+/* All members into [to, to + room). Returns the bytes written, INFLATE_DAMAGED or INFLATE_FULL. */
+static int64_t gzip_undo(inflate_t *s, const uint8_t *p, size_t n, uint8_t *to, size_t room)
+{
+    const uint8_t *stop = p + n;
+    uint8_t *start = to, *end = to + room;
+    do {
+        uint8_t *low = to;
+        int full = 0;
+        p = gzip_header(p, stop);
+        if (p == NULL)
+            return INFLATE_DAMAGED;
+        s->in = p, s->stop = stop, s->bits = 0, s->count = s->zeros = 0;
+        to = inflate_stream(s, low, to, end, &full);
+        if (to == NULL)
+            return full ? INFLATE_FULL : INFLATE_DAMAGED;
+        p = s->in;
+        if (stop - p < 8 || gzip_le32(p) != gzip_crc(low, (size_t)(to - low)) || gzip_le32(p + 4) != (uint32_t)(to - low))
+            return INFLATE_DAMAGED;
+        p += 8;
+    } while (p < stop);
+    return to - start;
+}
+
+#endif

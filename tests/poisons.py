@@ -1,0 +1,206 @@
+"""Batches whose header and CRC are right and whose records no client could read: each is one way to stop a consumer.
+
+`SOUND` are the batches that they were made of, which every client reads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from tests.wire import batch, record, varint
+
+CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+VALUES = [b"one", b"two " * 40, b"three"]
+PLAIN = b"".join(record(value, b"k", i) for i, value in enumerate(VALUES))
+XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+
+
+def _gzip_named(data: bytes) -> bytes:
+    packed = gzip.compress(data)
+    return packed[:3] + b"\x08" + packed[4:10] + b"n\0" + packed[10:]
+
+
+def _raw_snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def _snappy(data: bytes) -> bytes:
+    blocks = [_raw_snappy(data[at : at + 64]) for at in range(0, len(data), 64)]
+    return XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def _lz4(data: bytes, **how: bool | int) -> bytes:
+    return lz4.frame.compress(data, **{"block_linked": False, "store_size": False, **how})
+
+
+def _zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "snappy": _snappy, "lz4": _lz4, "zstd": _zstd}
+
+
+def of_three(payload: bytes, attributes: int = 0) -> bytes:
+    """A batch that says it holds VALUES."""
+    return batch(VALUES, attributes=attributes, payload=payload)
+
+
+def flipped(data: bytes, at: int, bits: int = 0xFF) -> bytes:
+    at %= len(data)
+    return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
+
+
+def _body(*fields: bytes) -> bytes:
+    """A record of these fields, whatever they are, behind its right length."""
+    body = b"".join(fields)
+    return varint(len(body)) + body
+
+
+HEAD = b"\0" + varint(0) + varint(0)  # attributes, timestamp delta, offset delta 0
+NULL = varint(-1)
+
+SECTIONS: dict[str, bytes] = {
+    "no record": b"",
+    "garbage": bytes(range(150, 210)),
+    "zeros": bytes(200),
+    "a record fewer": PLAIN[: -len(record(VALUES[2], b"k", 2))],
+    "a record more": PLAIN + record(b"four", b"k", 3),
+    "bytes behind the last": PLAIN + b"xxx",
+    "a zero behind the last": PLAIN + b"\0",
+    "cut in the last": PLAIN[:-2],
+    "a length too long": b"\x7f" + PLAIN[1:],
+    "a length too short": varint(3) + PLAIN[1:],
+    "a length of 2^31 - 1": varint(2**31 - 1) + PLAIN[1:],
+    "a negative length": varint(-5) + PLAIN[1:],
+    "a length without end": b"\xff" * 12 + PLAIN,
+    "a delta that skips": record(b"a", b"k", 0) + record(b"b", b"k", 2) + record(b"c", b"k", 3),
+    "a delta that repeats": record(b"a", b"k", 0) + record(b"b", b"k", 0) + record(b"c", b"k", 2),
+    "deltas backwards": record(b"a", b"k", 2) + record(b"b", b"k", 1) + record(b"c", b"k", 0),
+    "a first delta of 7": record(b"a", b"k", 7) + record(b"b", b"k", 1) + record(b"c", b"k", 2),
+    "a negative delta": record(b"a", b"k", -1) + record(b"b", b"k", 1) + record(b"c", b"k", 2),
+}
+FIRST_OF_ONE: dict[str, bytes] = {
+    "a key too long": _body(HEAD, varint(99), b"k", varint(1), b"v", varint(0)),
+    "a key of 2^31 - 1": _body(HEAD, varint(2**31 - 1), b"k", varint(1), b"v", varint(0)),
+    "a key of -2": _body(HEAD, varint(-2), varint(1), b"v", varint(0)),
+    "a value too long": _body(HEAD, NULL, varint(99), b"v", varint(0)),
+    "a value of -7": _body(HEAD, NULL, varint(-7), varint(0)),
+    "no count of headers": _body(HEAD, NULL, varint(1), b"v"),
+    "-1 headers": _body(HEAD, NULL, varint(1), b"v", varint(-1)),
+    "2^31 - 1 headers": _body(HEAD, NULL, varint(1), b"v", varint(2**31 - 1)),
+    "a header fewer": _body(HEAD, NULL, varint(1), b"v", varint(2), varint(1), b"h", NULL),
+    "a header without key": _body(HEAD, NULL, varint(1), b"v", varint(1), NULL, NULL),
+    "a header's value too long": _body(HEAD, NULL, varint(1), b"v", varint(1), varint(1), b"h", varint(9)),
+    "bytes behind the headers": _body(HEAD, NULL, varint(1), b"v", varint(0), b"zz"),
+    "a timestamp of eleven bytes": _body(b"\0" + b"\xff" * 10 + b"\x01", varint(0), NULL, NULL, varint(0)),
+    "an offset of six bytes": _body(b"\0", varint(0), b"\xff" * 5 + b"\x01", NULL, NULL, varint(0)),
+}
+
+
+def _of_codec(name: str) -> Iterator[tuple[str, bytes]]:
+    """What is wrong with the compressed bytes themselves."""
+    packed = PACK[name](PLAIN)
+    yield "never compressed", PLAIN
+    yield "garbage", bytes(range(150, 210))
+    yield "nothing", b""
+    yield "zeros", bytes(200)
+    yield "half", packed[: len(packed) // 2]
+    yield "all but a byte", packed[:-1]
+    yield "bytes behind it", packed + b"\0\1\2\3"
+    yield "another codec's", PACK["gzip" if name != "gzip" else "zstd"](PLAIN)
+
+
+def _of_gzip() -> Iterator[tuple[str, bytes]]:
+    packed = gzip.compress(PLAIN)
+    yield "a wrong CRC", flipped(packed, -8)
+    yield "a wrong size", flipped(packed, -1)
+    yield "a method that is none", flipped(packed, 2)
+    yield "a reserved flag", flipped(packed, 3, 0x80)
+    yield "half of a second member", packed + packed[:15]
+    yield "no trailer", packed[:-8]
+    yield "raw deflate", zlib.compress(PLAIN, wbits=-15)
+    yield "zlib's wrapper", zlib.compress(PLAIN)
+    yield "a distance past the start", gzip.compress(PLAIN)[:10] + bytes.fromhex("4b040200") + packed[-8:]
+
+
+def _of_snappy() -> Iterator[tuple[str, bytes]]:
+    raw = _raw_snappy(PLAIN)
+    yield "raw, a size too large", varint_unsigned(len(PLAIN) + 1) + raw[2:]
+    yield "raw, a size of 4 GiB", b"\xff\xff\xff\xff\x0f" + raw[2:]
+    yield "raw, a copy from before the start", b"\x08\x01\xff" + b"\x0cabcd"
+    yield "raw, a copy from nowhere", b"\x08\x0cabcd\x01\x00"
+    yield "raw, a literal too long", b"\x08\xf0\xff"
+    yield "a block too long", XERIAL + struct.pack(">i", 9999) + raw
+    yield "a block of negative length", XERIAL + struct.pack(">i", -1) + raw
+    yield "a block and half a length", XERIAL + struct.pack(">i", len(raw)) + raw + b"\0\0"
+    yield "a header and nothing", XERIAL
+
+
+def _of_lz4() -> Iterator[tuple[str, bytes]]:
+    packed = _lz4(PLAIN)
+    yield "a wrong header checksum", flipped(packed, 6)
+    yield "no end mark", packed[:-4]
+    yield "a damaged block", packed[:11] + b"\xff\xff\xff" + packed[14:]
+    yield "a wrong checksum of the content", flipped(_lz4(PLAIN, content_checksum=True), -1)
+    yield "a wrong checksum of a block", flipped(_lz4(PLAIN, block_checksum=True), -5)
+    yield "a wrong content size", _lz4(PLAIN + b"x", store_size=True)[:15] + _lz4(PLAIN, store_size=True)[15:]
+    yield "a block that ends early", packed[:7] + struct.pack("<I", 3) + packed[11:14] + bytes(4)
+
+
+def _of_zstd() -> Iterator[tuple[str, bytes]]:
+    packed = _zstd(PLAIN)
+    yield "a wrong checksum", flipped(packed, -1)
+    yield "a reserved bit", flipped(packed, 4, 0x08)
+    yield "a dictionary that nobody has", packed[:4] + bytes([packed[4] | 1]) + b"\x07" + packed[5:]
+    yield "a block type that is none", packed[:6] + bytes([packed[6] | 0x06]) + packed[7:]
+    yield "a frame to be skipped, alone", struct.pack("<II", 0x184D2A50, 8) + bytes(8)
+
+
+OF_CODEC = {"gzip": _of_gzip, "snappy": _of_snappy, "lz4": _of_lz4, "zstd": _of_zstd}
+
+
+def varint_unsigned(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def _all() -> Iterator[tuple[str, bytes]]:
+    for name, section in SECTIONS.items():
+        yield f"plain: {name}", of_three(section)
+        for codec, number in CODECS.items():
+            yield f"{codec}: {name} within", of_three(PACK[codec](section), number)
+    for name, section in FIRST_OF_ONE.items():
+        yield f"plain: {name}", batch([b"v"], payload=section)
+        for codec, number in CODECS.items():
+            yield f"{codec}: {name} within", batch([b"v"], attributes=number, payload=PACK[codec](section))
+    for codec, number in CODECS.items():
+        for name, section in (*_of_codec(codec), *OF_CODEC[codec]()):
+            yield f"{codec}: {name}", of_three(section, number)
+
+
+LONG = record(random.Random(1).randbytes(70_000), b"k")
+"""More than a block."""
+POISONS: dict[str, bytes] = dict(_all()) | {
+    "lz4: linked blocks": batch([b""], attributes=3, payload=lz4.frame.compress(LONG, block_linked=True)),
+}
+SOUND: dict[str, bytes] = {
+    "plain": of_three(PLAIN),
+    "raw snappy": of_three(_raw_snappy(PLAIN), 2),
+    "two members of gzip": of_three(gzip.compress(PLAIN[:20]) + gzip.compress(PLAIN[20:]), 1),
+    "gzip with a name": of_three(_gzip_named(PLAIN), 1),
+    "stored gzip": of_three(gzip.compress(PLAIN, 0), 1),
+    "lz4 with every checksum": of_three(_lz4(PLAIN, content_checksum=True, block_checksum=True, store_size=True), 3),
+    "zstd without size": of_three(zstandard.ZstdCompressor(write_content_size=False).compress(PLAIN), 4),
+    **{name: of_three(pack(PLAIN), CODECS[name]) for name, pack in PACK.items()},
+}
