@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any
 
 from pybroker import core, errors
@@ -136,7 +137,7 @@ class Coordinator:
                 for member in entry.group.members.values():
                     for token, kind in ((member.joining, Joined), (member.syncing, Synced)):
                         if token is not None and not token.done():
-                            token.set_result(kind(token, errors.NOT_COORDINATOR))
+                            token.set_result(kind(None, errors.NOT_COORDINATOR))
         self._shards.clear()
         self._partitions = self._members_bytes = 0
 
@@ -350,7 +351,8 @@ class Coordinator:
             effect = todo.pop(0)
             if isinstance(effect, Joined | Synced):
                 if not effect.token.done():  # else the client went away meanwhile
-                    effect.token.set_result(effect)
+                    # Without the token: a future in its own result waits for the garbage collector, metadata and all.
+                    effect.token.set_result(replace(effect, token=None))
             elif isinstance(effect, Store):
                 entry.since_ms = wall_ms()
                 error = shard.write([records.group_record(entry.group, entry.since_ms)])

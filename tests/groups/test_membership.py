@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
+from pybroker.cluster.group import Joined, Synced
 from pybroker.protocol import messages as m
 from tests.groups.conftest import FEW
 from tests.groups.members import Member, commit, committed, describe, stable, until
@@ -264,3 +266,17 @@ async def test_what_members_say_is_bounded(tmp_path: Path) -> None:
     assert (await wire.call("LeaveGroup", 1, group_id="a", member_id=first.member_id)).error_code == 0
     assert (await join("b", 10_000)).error_code == 0
     await live.stop()
+
+
+async def test_what_a_member_said_goes_with_it(member: Make) -> None:
+    """Nothing of an answered JoinGroup or SyncGroup waits for the garbage collector: metadata may be large."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        one = await member()
+        assert await one.join() == 0 and (await one.sync({one.id: b"1"}))[0] == 0
+        gc.collect()
+        assert not [found for found in gc.garbage if isinstance(found, Joined | Synced)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
