@@ -9,7 +9,7 @@ pytest has it as the fixture `pybroker`; docs/testing.md tells the rest. Importi
 from pybroker.testing.faults import Fault, Faults
 from pybroker.testing.handle import AsyncBroker, BrokerHandle, Mode, async_broker, broker
 from pybroker.testing.life import BrokerFailed
-from pybroker.testing.records import Record
+from pybroker.testing.records import Record, StoredRecord
 from pybroker.testing.shared import SharedBroker
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Mode",
     "Record",
     "SharedBroker",
+    "StoredRecord",
     "async_broker",
     "broker",
 ]

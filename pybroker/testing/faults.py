@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from pybroker.testing.frames import hidden
 from pybroker.testing.life import ASK_S_MAX, BrokerFailed
 
 Ask = Callable[[dict[str, Any]], Any]
@@ -31,11 +32,13 @@ class Fault:
         self.remove()
 
     @property
+    @hidden
     def hits(self) -> int:
         """How many requests it caught. ValueError if the broker was restarted since, BrokerFailed if it is down."""
         hits: int = self._ask({"do": "hits", "rule": self._rule})
         return hits
 
+    @hidden
     def wait(self, hits: int = 1, timeout_s: float = ASK_S_MAX) -> None:
         """Return when it caught so many requests. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
@@ -44,6 +47,7 @@ class Fault:
                 raise TimeoutError(f"{self._name} caught {seen} of {hits} requests in {timeout_s:g} s")
             time.sleep(POLL_S)
 
+    @hidden
     def remove(self) -> None:
         """Take it back: it catches no more, and what it holds up goes on. Nothing if it is over, or the broker is."""
         with contextlib.suppress(BrokerFailed):
@@ -62,6 +66,7 @@ class FullDisk:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
+    @hidden
     def remove(self) -> None:
         """Make room again; nothing if the broker is down."""
         with contextlib.suppress(BrokerFailed):
@@ -80,43 +85,52 @@ class Faults:
         self._ask = ask
         self._numbers = itertools.count(1)  # never used again, so that a fault of an earlier life is no other's
 
+    @hidden
     def fail(self, api: str | None, error: str | int, *, times: int | None = 1, after: int = 0,
              client_id: str | None = None) -> Fault:  # fmt: skip
         """Answer with an error instead of executing: by its name ("NOT_LEADER_OR_FOLLOWER") or its code."""
         return self._add("fail", api, times, after, client_id, code=error_code(error))
 
+    @hidden
     def delay(self, api: str | None, seconds: float, *, times: int | None = 1, after: int = 0,
               client_id: str | None = None) -> Fault:  # fmt: skip
         """Execute at once and answer late."""
         return self._add("delay", api, times, after, client_id, seconds=seconds)
 
+    @hidden
     def drop(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None) -> Fault:
         """Execute and never answer; the connection stays, and requests behind it on it are answered."""
         return self._add("drop", api, times, after, client_id)
 
+    @hidden
     def disconnect(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None,
                    executed: bool = True) -> Fault:  # fmt: skip
         """Close the connection instead of answering, after the request was `executed` or instead."""
         return self._add("disconnect", api, times, after, client_id, executed=executed)
 
+    @hidden
     def stall(self, api: str | None = "Fetch", *, times: int | None = None, after: int = 0,
               client_id: str | None = None) -> Fault:  # fmt: skip
         """Hold requests, and what is behind them on their connections, until the fault is removed."""
         return self._add("stall", api, times, after, client_id)
 
+    @hidden
     def close_connections(self) -> None:
         """Close the connections of all clients now; they may come back at once."""
         self._ask({"do": "disconnect"})
 
+    @hidden
     def rebalance(self, group: str) -> None:
         """Make the members of a consumer group rejoin. KafkaError if the broker knows no such group."""
         self._ask({"do": "rebalance", "group": group})
 
+    @hidden
     def full_disk(self) -> FullDisk:
         """Let no log grow: appends fail with KAFKA_STORAGE_ERROR, what is stored can be read."""
         self._ask({"do": "fill_disk"})
         return FullDisk(self._ask)
 
+    @hidden
     def clear(self) -> None:
         """Take every fault back."""
         self._ask({"do": "clear"})

@@ -12,16 +12,17 @@ import contextlib
 import socket
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pybroker.testing import clients, records
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
+from pybroker.testing.frames import hidden
 from pybroker.testing.inprocess import InProcess
 from pybroker.testing.life import HOST, Life, Plan, as_text
 from pybroker.testing.process import Subprocess
-from pybroker.testing.records import Content, Record
+from pybroker.testing.records import Content, Record, StoredRecord
 
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
@@ -53,6 +54,7 @@ class BrokerHandle:
     goes with the broker. Raises BrokerFailed.
     """
 
+    @hidden
     def __init__(
         self,
         *,
@@ -96,19 +98,23 @@ class BrokerHandle:
         """host:port, the same for all of its lives."""
         return f"{self.host}:{self.port}"
 
+    @hidden
     def start(self) -> None:
         """Start it again after stop() or kill(). Raises BrokerFailed."""
         if not self.running:
             self._life.start()
 
+    @hidden
     def stop(self) -> None:
         """End it cleanly: clients are answered, logs flushed. Raises BrokerFailed."""
         self._life.stop()
 
+    @hidden
     def kill(self) -> None:
         """End it as `kill -9` does: connections are cut, nothing is flushed. What it acknowledged is there later."""
         self._life.kill()
 
+    @hidden
     def restart(self) -> None:
         """Stop it cleanly if it runs, and start it. Raises BrokerFailed."""
         self.stop()
@@ -134,6 +140,7 @@ class BrokerHandle:
 
     # -- topics and records ----------------------------------------------------------------------------------------
 
+    @hidden
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
         """Create a topic; its name. KafkaError if it is there already."""
         with self._connect() as connection:
@@ -141,24 +148,30 @@ class BrokerHandle:
             records.create_topic(connection, name, partitions, texts)
         return name
 
-    def produce(self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0) -> list[Record]:
+    @hidden
+    def produce(
+        self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
+    ) -> list[StoredRecord]:
         """Append records, and return them with their offsets once they are acknowledged.
 
-        A bare value gets `key` and `partition`. A topic that is not there is created. Raises KafkaError."""
+        A bare value gets `key` and `partition`. A topic that is not there is created. Raises KafkaError, and what
+        `pybroker.Producer.send` raises for what is no record."""
         made = [item if isinstance(item, Record) else Record(item, key, partition=partition) for item in what]
         with self._connect() as connection:
             return records.produce(connection, topic, made)
 
+    @hidden
     def records(
         self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
-    ) -> list[Record]:
+    ) -> list[StoredRecord]:
         """Every record that the topic holds, by partition and offset; waits until there are `count`.
 
-        Raises KafkaError where there is no such topic and no count to wait for; TimeoutError."""
+        Raises KafkaError where there is no such topic and no count to wait for; TimeoutError, which names what is
+        there."""
         from pybroker.errors import UNKNOWN_TOPIC_OR_PARTITION, KafkaError
 
         deadline = time.monotonic() + timeout_s
-        found: list[Record] = []
+        found: list[StoredRecord] = []
         with self._connect() as connection:
             while True:
                 try:
@@ -169,7 +182,9 @@ class BrokerHandle:
                 if len(found) >= count:
                     return found
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{topic} has {len(found)} of {count} records after {timeout_s:g} s")
+                    there = records.shown(found) if found else records.topics(connection)
+                    words = f"{topic} has {len(found)} of {count} records after {timeout_s:g} s: {there}"
+                    raise TimeoutError(words)
                 time.sleep(records.POLL_S)
 
     def _connect(self) -> "Connection":
@@ -206,45 +221,63 @@ class AsyncBroker:
         self.kafka_python_config = handle.kafka_python_config
         self.aiokafka_config = handle.aiokafka_config
 
+    @hidden
     async def start(self) -> None:
+        """Start it again after stop() or kill(). Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.start)
 
+    @hidden
     async def stop(self) -> None:
+        """End it cleanly: clients are answered, logs flushed. Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.stop)
 
+    @hidden
     async def kill(self) -> None:
+        """End it as `kill -9` does."""
         await asyncio.to_thread(self.handle.kill)
 
+    @hidden
     async def restart(self) -> None:
+        """Stop it cleanly if it runs, and start it. Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.restart)
 
+    @hidden
     async def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
+        """Create a topic; its name. KafkaError if it is there already."""
         return await asyncio.to_thread(self.handle.create_topic, name, partitions, config)
 
+    @hidden
     async def produce(
         self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
-    ) -> list[Record]:
+    ) -> list[StoredRecord]:
+        """Append records, and return them with their offsets once they are acknowledged."""
         return await asyncio.to_thread(self.handle.produce, topic, *what, key=key, partition=partition)
 
+    @hidden
     async def records(
         self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
-    ) -> list[Record]:
+    ) -> list[StoredRecord]:
+        """Every record that the topic holds, by partition and offset; waits until there are `count`."""
         return await asyncio.to_thread(
             self.handle.records, topic, partition=partition, count=count, timeout_s=timeout_s
         )
 
 
-@contextlib.contextmanager
-def broker(**how: Any) -> Iterator[BrokerHandle]:
+def broker(
+    *, mode: Mode = "inprocess", settings: Mapping[str, object] | None = None, data_dir: str | None = None
+) -> BrokerHandle:
     """A broker for the length of a `with`; the arguments are BrokerHandle's."""
-    with BrokerHandle(**how) as handle:
-        yield handle
+    __tracebackhide__ = True
+    return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir)
 
 
 @contextlib.asynccontextmanager
-async def async_broker(**how: Any) -> AsyncIterator[AsyncBroker]:
+async def async_broker(
+    *, mode: Mode = "inprocess", settings: Mapping[str, object] | None = None, data_dir: str | None = None
+) -> AsyncIterator[AsyncBroker]:
     """A broker for the length of an `async with`, started and ended beside the event loop."""
-    handle = await asyncio.to_thread(lambda: BrokerHandle(**how))
+    __tracebackhide__ = True
+    handle = await asyncio.to_thread(lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir))
     try:
         yield AsyncBroker(handle)
     finally:

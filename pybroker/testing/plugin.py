@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
     """A fresh broker of this test's own; the marker `pybroker` says how it is started."""
+    __tracebackhide__ = True
     marker = request.node.get_closest_marker("pybroker")
     how: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     how.setdefault("mode", request.config.getoption("--pybroker-mode"))

@@ -12,15 +12,15 @@ TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.005
 FETCH_BYTES: Final = 16 << 20
 
-Headers = tuple[tuple[str, bytes | None], ...]
-Content = bytes | str | None
+Headers = Sequence[tuple[str, bytes | str | None]]
+Content = bytes | bytearray | memoryview | str | None
+SHOWN_MAX: Final = 10
+"""Records that are named where there should be more."""
+SHOWN_CHARACTERS_MAX: Final = 60
 
 
 class Record(NamedTuple):
-    """A record to produce, or one that was read, which has all of the fields.
-
-    Text is written as UTF-8, and read as the bytes that it became. To produce, `timestamp_ms` None is now, and the
-    offset is given by the broker."""
+    """A record to produce. Text is written as UTF-8, `timestamp_ms` None is now, the broker gives the offset."""
 
     value: Content
     key: Content = None
@@ -29,6 +29,36 @@ class Record(NamedTuple):
     topic: str = ""
     partition: int = 0
     offset: int = -1
+
+
+class StoredRecord(Record):
+    """A record as the broker holds it: text is the bytes that it became, and it has a time and an offset."""
+
+    __slots__ = ()
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+def shown(found: Sequence[StoredRecord]) -> str:
+    """The last records of those that are there, as a sentence ends with them."""
+    named = [f"{r.partition}@{r.offset} key={_cut(r.key)} value={_cut(r.value)}" for r in found[-SHOWN_MAX:]]
+    more = f"... {len(found) - SHOWN_MAX} before, " if len(found) > SHOWN_MAX else ""
+    return more + ", ".join(named)
+
+
+def _cut(content: bytes | None) -> str:
+    text = repr(content)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
+
+
+def topics(connection: "Connection") -> str:
+    """Which topics there are, for a test that waits for another."""
+    from pybroker.protocol import messages as m
+
+    names = sorted(topic.name for topic in connection.request(m.MetadataRequest(topics=None)).topics)
+    return f"the broker has the topics {', '.join(names)}" if names else "the broker has no topic"
 
 
 def create_topic(connection: "Connection", name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -44,7 +74,7 @@ def create_topic(connection: "Connection", name: str, partitions: int, config: M
         _check(result.error_code, result.error_message)
 
 
-def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> list[Record]:
+def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> list[StoredRecord]:
     """Append records, acks=all, those of a partition as one batch; the records as they are stored, in their order.
 
     A topic that is not there is created by the broker, as for any client. Raises KafkaError."""
@@ -59,7 +89,7 @@ def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> 
     for at, record in enumerate(stored):
         by_partition.setdefault(record.partition, []).append(at)
     data = [
-        kind.PartitionData(index=partition, records=_batch([stored[at] for at in held], now_ms))
+        kind.PartitionData(index=partition, records=_batch([stored[at] for at in held]))
         for partition, held in by_partition.items()
     ]
     topic_id = _describe(connection, topic).topic_id
@@ -73,16 +103,13 @@ def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> 
     return stored
 
 
-def _batch(records: Sequence[Record], now_ms: int) -> bytes:
+def _batch(records: Sequence[StoredRecord]) -> bytes:
     from pybroker import core
 
-    def timestamp_ms(record: Record) -> int:
-        return now_ms if record.timestamp_ms is None else record.timestamp_ms
-
-    return core.build_batch([(timestamp_ms(r), _bytes(r.key), _bytes(r.value), r.headers) for r in records])
+    return core.build_batch([(r.timestamp_ms, r.key, r.value, r.headers) for r in records])
 
 
-def read(connection: "Connection", topic: str, partition: int | None) -> list[Record]:
+def read(connection: "Connection", topic: str, partition: int | None) -> list[StoredRecord]:
     """What a topic, or one partition of it, holds now: by partition, then offset. KafkaError if it is not there."""
     described = _describe(connection, topic, create=False)
     indexes = sorted(p.partition_index for p in described.partitions)
@@ -91,7 +118,7 @@ def read(connection: "Connection", topic: str, partition: int | None) -> list[Re
     return [record for index in indexes for record in _read_partition(connection, topic, described.topic_id, index)]
 
 
-def _read_partition(connection: "Connection", topic: str, topic_id: bytes, index: int) -> Iterator[Record]:
+def _read_partition(connection: "Connection", topic: str, topic_id: bytes, index: int) -> Iterator[StoredRecord]:
     from pybroker.protocol.records import CONTROL, iter_batches
 
     offset = _log_start(connection, topic, index)
@@ -100,7 +127,7 @@ def _read_partition(connection: "Connection", topic: str, topic_id: bytes, index
         for _, batch in iter_batches(answer.records or b"", check_crc=False):
             for r in () if batch.attributes & CONTROL else batch.records():
                 if r.offset >= offset:
-                    yield Record(r.value, r.key, tuple(r.headers), r.timestamp_ms, topic, index, r.offset)
+                    yield StoredRecord(r.value, r.key, tuple(r.headers), r.timestamp_ms, topic, index, r.offset)
             offset = batch.last_offset + 1
         if offset >= answer.high_watermark:
             return
@@ -152,14 +179,29 @@ def _describe(connection: "Connection", topic: str, *, create: bool = True) -> A
         time.sleep(POLL_S)
 
 
-def _stored(record: Record, topic: str, now_ms: int) -> Record:
-    timestamp_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
-    key, value = _bytes(record.key), _bytes(record.value)
-    return Record(value, key, tuple(record.headers), timestamp_ms, topic, record.partition)
+def _stored(record: Record, topic: str, now_ms: int) -> StoredRecord:
+    """A record as it will be stored. TypeError and ValueError where Producer.send raises them."""
+    from pybroker.client import arguments
+
+    time_ms = now_ms if record.timestamp_ms is None else arguments.whole(record.timestamp_ms, "a record's timestamp_ms")
+    headers = []
+    for pair in record.headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"a record's header is a pair of a key and a value, not {pair!r}")
+        headers.append((arguments.name(pair[0], "a header's key"), _bytes(pair[1], "header")))
+    partition = arguments.whole(record.partition, "a record's partition")
+    key, value = _bytes(record.key, "key"), _bytes(record.value, "value")
+    return StoredRecord(value, key, tuple(headers), time_ms, topic, partition)
 
 
-def _bytes(content: Content) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content
+def _bytes(content: Content, what: str) -> bytes | None:
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"a record's {what} is bytes, str or None, not {type(content).__name__}")
 
 
 def _check(code: int, message: str | None = None) -> None:

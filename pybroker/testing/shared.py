@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pybroker.testing import records
+from pybroker.testing.frames import hidden
 from pybroker.testing.handle import BrokerHandle
-from pybroker.testing.records import Content, Record
+from pybroker.testing.records import Content, Record, StoredRecord
 
 
 class SharedBroker:
@@ -27,17 +28,22 @@ class SharedBroker:
         """The consumer group's name in the broker."""
         return f"{self.prefix}{name}"
 
+    @hidden
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
         """Create a topic; its name in the broker. KafkaError if the test made it already."""
         return self._handle.create_topic(self.topic(name), partitions, config)
 
-    def produce(self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0) -> list[Record]:
+    @hidden
+    def produce(
+        self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
+    ) -> list[StoredRecord]:
         """As BrokerHandle.produce."""
         return self._handle.produce(self.topic(topic), *what, key=key, partition=partition)
 
+    @hidden
     def records(
         self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
-    ) -> list[Record]:
+    ) -> list[StoredRecord]:
         """As BrokerHandle.records."""
         return self._handle.records(self.topic(topic), partition=partition, count=count, timeout_s=timeout_s)
 

@@ -6,7 +6,10 @@ Each line with an `ignore` is an error that mypy finds; mypy --strict says so, t
 from __future__ import annotations
 
 import pybroker
+import pybroker.testing
 from pybroker import ConsumerSettings, Delivery, ProducerSettings, Record, RecordMetadata, TopicPartition
+from pybroker.testing import BrokerHandle
+from pybroker.testing import Record as RecordOfTests
 
 WHERE = "localhost:9092"
 
@@ -50,3 +53,14 @@ async def twins() -> None:
         await consumer.poll(timeout_s=1)  # type: ignore[call-arg]
         print((await consumer.position(("t", 0), timeout_ms=1)) + 1)
     pybroker.AsyncConsumer(bootstrap_servers=WHERE, linger_ms=0)  # type: ignore[call-arg]
+
+
+def tests(kit: BrokerHandle) -> None:
+    stored = kit.produce("t", "a", b"b", RecordOfTests("c", headers=[("h", "text")]))
+    print(stored[0].offset + stored[0].timestamp_ms)
+    value: bytes | None = kit.records("t")[0].value
+    print(value)
+    kit.produce("t", 7)  # type: ignore[arg-type]
+    with pybroker.testing.broker(settings={"num.io.threads": 2}) as other:
+        print(other.bootstrap_servers)
+    pybroker.testing.broker(setting={})  # type: ignore[call-arg]

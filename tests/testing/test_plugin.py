@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,3 +133,58 @@ def test_loading_the_plugin_loads_nothing_of_the_broker() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.split(".")[1] for name in eval(run.stdout)}
     assert loaded == {"testing"}
+
+
+FAILING = """
+import pytest
+import pybroker.testing
+
+def test_waits(pybroker):
+    pybroker.produce("orders", "14", key="ann")
+    pybroker.records("orders", count=2, timeout_s=0)
+
+def test_misspelt(pybroker):
+    pybroker.produce("orders", "14")
+    pybroker.records("order", count=1, timeout_s=0)
+
+def test_no_value(pybroker):
+    pybroker.produce("orders", 14)
+
+def test_no_topic(shared_pybroker):
+    shared_pybroker.records("orders")
+
+def test_no_api(pybroker):
+    pybroker.faults.fail("Produces", 3)
+
+def test_no_setting():
+    with pybroker.testing.broker(settings={"log.segment.byte": 1}):
+        pass
+
+@pytest.mark.pybroker(mode="subprocess")
+def test_down(pybroker):
+    pybroker.kill()
+    pybroker.create_topic("t")
+
+async def test_awaited():
+    async with pybroker.testing.async_broker() as broker:
+        await broker.records("orders")
+"""
+
+
+def test_a_failure_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+    """No frame of the kit, nor of the client that it uses, is between the test's line and the sentence."""
+    pytester.makepyfile(FAILING)
+    run = pytester.runpytest_subprocess(*STRICT)
+    run.assert_outcomes(failed=8)
+    assert not re.findall(r"^\S*pybroker/\S+\.py:\d+:", run.stdout.str(), re.MULTILINE)
+    run.stdout.re_match_lines_random(
+        [
+            r"E +TimeoutError: orders has 1 of 2 records after 0 s: 0@0 key=b'ann' value=b'14'",
+            r"E +TimeoutError: order has 0 of 1 records after 0 s: the broker has the topics orders",
+            r"E +TypeError: a record's value is bytes, str or None, not int",
+            r"E +pybroker.errors.KafkaError: UNKNOWN_TOPIC_OR_PARTITION: .*orders.*",
+            r"E +ValueError: 'Produces' is no API of this broker: .*",
+            r"E +pybroker.testing.life.BrokerFailed: .*log.segment.byte.*",
+            r"E +pybroker.errors.KafkaError: NETWORK_EXCEPTION: could not reach .*",
+        ]
+    )
