@@ -11,6 +11,7 @@ from pybroker.core.broker import Broker
 from pybroker.core.cleaner import Cleaned, clean
 from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
+from pybroker.core.damage import SegmentScan, bad_spots, mark_damaged
 from pybroker.core.handles import Appended, Partition, Read
 from pybroker.core.index import read_index, read_timeindex
 from pybroker.core.load import Load
@@ -64,13 +65,16 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "SealedBatch",
+    "SegmentScan",
     "Slice",
+    "bad_spots",
     "build_batch",
     "check_batch",
     "check_records",
     "clean",
     "crc32c",
     "iter_batches",
+    "mark_damaged",
     "partitions_of",
     "read_index",
     "read_records",

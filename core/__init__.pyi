@@ -415,6 +415,41 @@ class Load:
     def percentile_ns(self, percent: float) -> int:
         """The latency that so many percent of the requests stayed within, at most 1.6 % too large; 0 without any."""
 
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+def bad_spots(partition: Partition) -> list[tuple[int, int, int, int, int]]:
+    """(segment's base offset, position, end, first offset, next offset) of each range of a segment's file that is known
+    to hold no sound batch, ascending: reads of the offsets in it get CORRUPT_MESSAGE."""
+
+def mark_damaged(
+    partition: Partition, base_offset: int, position: int, end: int, first: int, next: int
+) -> bool:
+    """Have reads pass a bad spot by that an earlier life of the broker found; False if the segment is gone. OSError."""
+
+class SegmentScan:
+    """A check of a sealed segment's file: every batch's header, CRC and offset. What is not in the page cache does not
+    stay there.
+
+    partition: that it is a segment of, and that passes by what is found; None for a file alone. strict: its offsets
+    have no gaps, for it was never compacted. next_base: where the next segment begins, -1 if none does. OSError."""
+
+    path: str
+    base_offset: int
+    position: int
+    def __init__(
+        self, path: str, *, partition: Partition | None = None, strict: bool = False, next_base: int = -1
+    ) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def end_offset(self) -> int:
+        """The offset that follows what was checked."""
+    @property
+    def done(self) -> bool: ...
+    def step(self, most: int = ...) -> list[tuple[int, int, int, int]]:
+        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them, none
+        where compaction put another file in the segment's place meanwhile. Waits for the disk. OSError."""
+
 # -- dump -----------------------------------------------------------------------------------------------------------
 
 def read_index(path: str) -> list[tuple[int, int]]:

@@ -116,6 +116,22 @@ def read_metadata(str directory) -> bytes:
     return b""
 
 
+cdef str recovered(const recovery_t* r, int64_t end):
+    """What start-up did to a log that ends at offset `end`, in a line; empty if nothing."""
+    told = []
+    if r.cut_bytes:
+        name = f"{r.cut_base:020}.log"
+        kind = "a torn tail" if not r.aside else "a damaged tail"
+        told.append(f"cut {r.cut_bytes} bytes of {kind} at position {r.cut_position} of {name}: the log ends at offset {end}")
+        if r.aside > 0:
+            told.append(f"they are kept in {name}.{r.cut_position}.damaged")
+        elif r.aside < 0:
+            told.append("they could not be kept in a file")
+    if r.rebuilt:
+        told.append(f"rebuilt {r.rebuilt} indexes")
+    return ", ".join(told)
+
+
 cdef class Broker:
     """One broker's context: its partitions and its background flusher."""
 
@@ -347,7 +363,7 @@ cdef class Broker:
             bases = list_segments(p.directory)[0]
         n = len(bases)
         r.scanned_bytes = r.cut_bytes = 0
-        r.rebuilt = r.fault = 0
+        r.rebuilt = r.fault = r.aside = 0
         c_bases = <int64_t*>malloc(sizeof(int64_t) * (n + 1))
         if c_bases == NULL:
             raise MemoryError()
@@ -364,8 +380,7 @@ cdef class Broker:
         p.check(status, "open")
         if l.epochs.count:
             p.state.leader_epoch = l.epochs.items[l.epochs.count - 1].epoch
-        if r.cut_bytes or r.rebuilt:
-            p.recovery = f"cut {r.cut_bytes} bytes of a torn tail, rebuilt {r.rebuilt} indexes"
+        p.recovery = recovered(r, p.log_end_offset)
         log_wake_flusher(l)
 
     def delete(self, Partition p) -> None:

@@ -18,6 +18,7 @@ from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
+from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
 from pybroker.core.segment cimport (
     files_hold, files_t, segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note,
@@ -25,7 +26,7 @@ from pybroker.core.segment cimport (
 )
 from pybroker.core.sequence cimport sequence_free, sequence_save
 from pybroker.core.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
-from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_boundary, walk_to_offset
+from pybroker.core.walk cimport DAMAGED, NOT_FOUND, walk_init, walk_t, walk_to_boundary, walk_to_offset
 
 cdef enum:
     SEGMENT_SPAN_MAX = 2147483647    # relative offsets are 32 bits
@@ -333,9 +334,9 @@ cdef int bound_position(walk_t* w, int64_t bound) noexcept nogil:
     cdef batch_t b
     cdef int64_t position
     cdef int status = walk_to_offset(w, bound, &position, &b)
-    if status == 0:
+    if status == 0 or status == DAMAGED:
         w.limit = position
-    return 0 if status == NOT_FOUND else status
+    return 0 if status == NOT_FOUND or status == DAMAGED else status
 
 
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil:
@@ -362,7 +363,7 @@ cdef int read_segment(
             return status
     status = walk_to_offset(&w, offset, &position, &b)
     if status != 0:
-        return status
+        return status if status != DAMAGED else CORRUPT_MESSAGE
     status = walk_to_boundary(&w, position, most, &end)
     if status != 0:
         return status

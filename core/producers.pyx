@@ -16,7 +16,9 @@ from posix.fcntl cimport O_RDONLY
 
 from pybroker.core.atomic cimport load_i64
 from pybroker.core.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
+from pybroker.core.damage cimport damage_search
 from pybroker.core.index cimport entry_t, index_floor_value
+from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.log cimport SNAPSHOTS_KEPT, log_t, pending_t, segments_floor, segments_t
 from pybroker.core.segment cimport PATH_BYTES, files_t, segment_files, segment_t
 from pybroker.core.sequence cimport (
@@ -26,7 +28,7 @@ from pybroker.core.sequence cimport (
 from pybroker.core.vfs cimport (
     P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
 )
-from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
+from pybroker.core.walk cimport DAMAGED, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
 
 cdef extern from "<dirent.h>" nogil:
     ctypedef struct DIR:
@@ -103,29 +105,44 @@ cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) n
     return status
 
 
-cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept nogil:
-    """Account for the batches from the one that holds `start` up to offset `end`. Pinned, or alone."""
-    cdef segments_t* list = l.segments
-    cdef segment_t* s
+cdef int replay_segment(segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
+    """Account for a segment's batches from the one that holds `start`, which moves with them, up to offset `end`."""
     cdef files_t* f
     cdef walk_t w
     cdef batch_t b
-    cdef int64_t position = 0, i = max(<int64_t>0, segments_floor(list, start))
+    cdef int64_t position = 0
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, load_i64(&s.size))
+    status = walk_to_offset(&w, start[0], &position, &b)
+    if status == DAMAGED:
+        status = walk_header(&w, &position, &b)
+    while status == 0 and b.base_offset < end:
+        status = producers_see(into, &b)
+        if status < 0:
+            return status
+        start[0] = batch_last_offset(&b) + 1
+        position += b.size
+        status = walk_header(&w, &position, &b)
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept nogil:
+    """Account for the batches from the one that holds `start` up to offset `end`. Nobody else changes the log."""
+    cdef segments_t* list = l.segments
+    cdef segment_t* s
+    cdef int64_t next_base, i = max(<int64_t>0, segments_floor(list, start))
     cdef int status = 0
     while i < list.count and list.items[i].base_offset < end:
         s = list.items[i].segment
-        status = segment_files(s, &f)
-        if status < 0:
-            return status
-        walk_init(&w, s, f, load_i64(&s.size))
-        status = walk_to_offset(&w, start, &position, &b)
-        while status == 0 and b.base_offset < end:
-            status = producers_see(into, &b)
-            if status < 0:
-                return status
-            position += b.size
-            status = walk_header(&w, position, &b)
-        if status != 0 and status != NOT_FOUND:
+        status = replay_segment(s, &start, end, into)
+        if status == CORRUPT_MESSAGE:
+            next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
+            status = damage_search(l, s, next_base, False)
+            if status == 0:
+                status = replay_segment(s, &start, end, into)
+        if status != 0:
             return status
         i += 1
     return 0
@@ -159,7 +176,7 @@ cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
     """The base offset of a batch at or shortly before a position."""
     cdef batch_t b
     cdef entry_t entry
-    if index_floor_value(&w.files.offsets, position, &entry) >= 0 and walk_header(w, entry.value, &b) == 0:
+    if index_floor_value(&w.files.offsets, position, &entry) >= 0 and walk_header(w, &entry.value, &b) == 0:
         return b.base_offset
     return w.segment.base_offset
 

@@ -16,6 +16,9 @@ cdef struct recovery_t:      # how to open, and what came out
     bint clean               # the last stop was clean: nothing is scanned
     int64_t scanned_bytes
     int64_t cut_bytes
+    int64_t cut_base         # of the segment that was cut
+    int64_t cut_position     # where
+    int32_t aside            # what was cut is more than a torn batch: 1 it lies in a file beside, -1 that failed
     int32_t rebuilt          # indexes written anew
     int32_t fault
     int64_t fault_base       # of the segment after the gap

@@ -7,5 +7,5 @@ from pybroker.core.segment cimport segment_t
 cdef void forget_indexes(segment_t* s) noexcept nogil
 cdef int load_indexes(segment_t* s, int64_t interval, int32_t* rebuilt) noexcept nogil
 cdef int segment_retime(segment_t* s) noexcept nogil
-cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept nogil
+cdef int segment_reopen(log_t* l, const segment_t* known, segment_t** out) noexcept nogil
 cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil

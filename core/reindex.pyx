@@ -9,6 +9,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 from pybroker.core.atomic cimport poke_i64, store_i64
 from pybroker.core.batch cimport batch_last_offset, batch_t, batch_timestamp
+from pybroker.core.damage cimport damage_copy
 from pybroker.core.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
 )
@@ -33,7 +34,7 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     store_i64(&s.largest_timestamp, -1)
     s.since_entry = 0
     walk_init(&w, s, f, s.size)
-    status = walk_header(&w, 0, &b)
+    status = walk_header(&w, &position, &b)
     if status == NOT_FOUND:
         return 0
     if status != 0:
@@ -42,8 +43,8 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     if f.offsets.count > 0:
         index_get(&f.offsets, f.offsets.count - 1, &entry)
         position = entry.value
-        status = walk_header(&w, position, &b)
-        if status != 0 or b.base_offset > s.base_offset + entry.key:
+        status = walk_header(&w, &position, &b)
+        if status != 0 or position != entry.value or b.base_offset > s.base_offset + entry.key:
             return -EIO
     if f.times.count > 0:
         index_get(&f.times, f.times.count - 1, &entry)
@@ -55,7 +56,7 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
             store_i64(&s.largest_timestamp, b.max_timestamp)
         s.since_entry += b.size
         position += b.size
-        status = walk_header(&w, position, &b)
+        status = walk_header(&w, &position, &b)
     if status == NOT_FOUND:
         return 0 if s.largest_offset <= batch_last_offset(&b) else -EIO
     return status
@@ -80,11 +81,11 @@ cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
     cdef int status
     forget_indexes(s)
     walk_init(&w, s, s.files, s.size)
-    status = walk_header(&w, 0, &b)
+    status = walk_header(&w, &position, &b)
     while status == 0:
         segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
         position += b.size
-        status = walk_header(&w, position, &b)
+        status = walk_header(&w, &position, &b)
     return 0 if status == NOT_FOUND else status
 
 
@@ -106,14 +107,16 @@ cdef int load_indexes(segment_t* s, int64_t interval, int32_t* rebuilt) noexcept
     return build_indexes(s, interval)
 
 
-cdef int segment_reopen(log_t* l, int64_t base_offset, segment_t** out) noexcept nogil:
-    """A segment as an active one, with its indexes on the heap."""
+cdef int segment_reopen(log_t* l, const segment_t* known, segment_t** out) noexcept nogil:
+    """A sealed segment as an active one, with its indexes on the heap."""
     cdef int32_t rebuilt = 0
-    cdef segment_t* s = segment_new(l.context.fs, l.directory, base_offset)
+    cdef segment_t* s = segment_new(l.context.fs, l.directory, known.base_offset)
     cdef int status
     if s == NULL:
         return -ENOMEM
-    status = segment_open(s, "", True)
+    status = damage_copy(known, s)
+    if status == 0:
+        status = segment_open(s, "", True)
     if status == 0:
         status = load_indexes(s, l.settings.index_interval_bytes, &rebuilt)
     if status != 0:
@@ -130,7 +133,9 @@ cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil:
     cdef int status
     if copy == NULL:
         return -ENOMEM
-    status = segment_open(copy, "", True)
+    status = damage_copy(s, copy)
+    if status == 0:
+        status = segment_open(copy, "", True)
     if status == 0:
         status = build_indexes(copy, interval)
     if status == 0:

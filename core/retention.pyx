@@ -13,6 +13,7 @@ from posix.unistd cimport usleep
 from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
 from pybroker.core.context cimport context_discard
+from pybroker.core.damage cimport damage_cut
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.failure cimport log_trust
 from pybroker.core.flusher cimport sync_names
@@ -30,7 +31,7 @@ from pybroker.core.segment cimport (
 )
 from pybroker.core.sequence cimport sequence_first_open
 from pybroker.core.times cimport segment_learn
-from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_offset
+from pybroker.core.walk cimport DAMAGED, NOT_FOUND, walk_init, walk_t, walk_to_offset
 
 cdef enum:
     LENT_LOOK_US = 50    # between two looks whether slices are still in use: one call to the system each
@@ -254,7 +255,7 @@ cdef int drop_tail(log_t* l, int64_t keep) noexcept nogil:
     cdef segments_t* old = NULL
     cdef segment_t* again = NULL
     cdef int64_t i = l.segments.count - 1
-    cdef int status = segment_reopen(l, l.segments.items[keep].base_offset, &again)
+    cdef int status = segment_reopen(l, l.segments.items[keep].segment, &again)
     while status == 0 and i > keep:
         status = segment_unlink(l.segments.items[i].segment, "")
         i -= 1
@@ -285,9 +286,11 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
         return 0
     if status == 0:
         end[0] = min(offset, b.base_offset)
+    if status == 0 or status == DAMAGED:
         status = segment_cut(s, position)
     if status != 0:
         return status
+    damage_cut(l, s, position)
     index_cut(&s.files.offsets, position, offset - s.base_offset)
     index_cut(&s.files.times, offset - s.base_offset, (<int64_t>1) << 62)
     return segment_retime(s)

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.index cimport index_t
 from pybroker.core.quiesce cimport quiesce_t
+from pybroker.core.spots cimport spots_t
 from pybroker.core.vfs cimport iovec, vfs_t
 
 cdef enum:
@@ -38,6 +39,7 @@ cdef struct segment_t:
     int64_t flushed              # bytes known to be on disk
     int32_t sealed
     int32_t index_bad            # a look-up met nonsense: write the indexes anew
+    spots_t* spots               # NULL: no damage is known
 
 cdef enum:
     UNKNOWN = -2

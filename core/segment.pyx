@@ -59,6 +59,7 @@ cdef void segment_free(void* segment) noexcept nogil:
     cdef segment_t* s = <segment_t*>segment
     if s.files != NULL:
         files_drop(s.files)
+    free(s.spots)
     free(s)
 
 

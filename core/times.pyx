@@ -11,7 +11,7 @@ from pybroker.core.batch cimport batch_t, batch_timestamp
 from pybroker.core.index cimport entry_t, index_free, index_get, index_t
 from pybroker.core.log cimport log_note_index, log_t, log_view, segment_limit, segments_t, view_t
 from pybroker.core.segment cimport UNKNOWN, files_drop, files_t, segment_files, segment_t, segment_times, segment_visit
-from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset, walk_to_time
+from pybroker.core.walk cimport DAMAGED, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset, walk_to_time
 
 
 cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offset) noexcept nogil:
@@ -37,13 +37,13 @@ cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offse
     largest[0] = -1
     at_offset[0] = s.base_offset
     position = 0
-    status = walk_header(w, position, &b)
+    status = walk_header(w, &position, &b)
     while status == 0:
         if batch_timestamp(&b) > largest[0]:
             largest[0] = b.max_timestamp
             at_offset[0] = b.base_offset + b.last_offset_delta
         position += b.size
-        status = walk_header(w, position, &b)
+        status = walk_header(w, &position, &b)
     return 0 if status == NOT_FOUND else status
 
 
@@ -113,16 +113,18 @@ cdef int find_largest(segment_t* s, const view_t* v, batch_t* out) noexcept nogi
     if status < 0:
         return status
     walk_init(&w, s, f, segment_limit(s, v))
-    if v.log_start <= at < v.log_end:
-        return walk_to_offset(&w, at, &position, out)
-    # What the segment knows is of a batch that was deleted, or that is not shown yet: look at each of the others.
+    if v.log_start <= at < v.log_end and walk_to_offset(&w, at, &position, out) == 0:
+        return 0
+    # What the segment knows is of a batch that was deleted, is lost, or is not shown yet: look at each of the others.
     status = walk_to_offset(&w, v.log_start, &position, &b)
+    if status == DAMAGED:
+        status = walk_header(&w, &position, &b)
     while status == 0:
         if batch_timestamp(&b) > (out.max_timestamp if found else -1):
             out[0] = b
             found = True
         position += b.size
-        status = walk_header(&w, position, &b)
+        status = walk_header(&w, &position, &b)
     return 0 if found and status == NOT_FOUND else status
 
 

@@ -78,6 +78,8 @@ cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) 
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
+cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil
+cdef void vfs_no_readahead(int fd) noexcept nogil
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil

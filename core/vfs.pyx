@@ -30,6 +30,8 @@ cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, off_t position, off_t n)
     int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
     int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
+    int posix_fadvise(int fd, off_t position, off_t n, int advice)
+    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
 
 cdef extern from "<signal.h>" nogil:
     int kill(int pid, int signal)
@@ -282,6 +284,16 @@ cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
     """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
     return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+
+
+cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil:
+    """What was read of a range, and not changed, need not stay in the page cache. A hint."""
+    posix_fadvise(fd, position, n, POSIX_FADV_DONTNEED)
+
+
+cdef void vfs_no_readahead(int fd) noexcept nogil:
+    """Only what is asked for comes into the page cache by reads of this descriptor. A hint."""
+    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)
 
 
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:

@@ -2,33 +2,39 @@
 
 Headers are read by pread into a small buffer: a lost page is an error code here, not a signal. What the index says is
 checked against the header that stands there; an index that lied is marked, and the walk starts at the segment's start.
-At the limit (the published end of the file) every walk answers NOT_FOUND.
+At the limit (the published end of the file) every walk answers NOT_FOUND. Bad spots that are known are passed by; who asks
+for an offset in one gets DAMAGED.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
-from pybroker.core.atomic cimport load_i32, store_i32
-from pybroker.core.batch cimport HEADER_BYTES, batch_parse, batch_t
+from pybroker.core.atomic cimport load_i32, load_ptr, store_i32
+from pybroker.core.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
 from pybroker.core.index cimport entry_t, index_floor, index_floor_value, index_t
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.segment cimport files_t, segment_t
+from pybroker.core.spots cimport spot_at, spot_from, spot_t, spots_t
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
 
 
 cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil:
     w.segment = s
     w.files = f
+    w.spots = <const spots_t*>load_ptr(<void**>&s.spots)
     w.limit = limit
     w.buffered = 0
     w.length = 0
 
 
-cdef int walk_header(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
-    """The header of the batch at `position`; NOT_FOUND at the limit, CORRUPT_MESSAGE if no whole batch stands there."""
+cdef int header_at(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
+    """The header of the batch at `position`; NOT_FOUND at the limit, CORRUPT_MESSAGE if no whole batch stands there,
+    DAMAGED in a bad spot."""
     cdef int64_t at = position - w.buffered
     cdef int status
     if position >= w.limit:
         return NOT_FOUND
+    if w.spots != NULL and spot_at(w.spots, position) != NULL:
+        return DAMAGED
     if position < 0 or w.limit - position < HEADER_BYTES:
         return CORRUPT_MESSAGE
     if at < 0 or at + <int64_t>HEADER_BYTES > <int64_t>w.length:
@@ -43,8 +49,19 @@ cdef int walk_header(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
         if w.length < HEADER_BYTES:
             return CORRUPT_MESSAGE
     status = batch_parse(w.buffer + at, BODY_ELSEWHERE, out)
-    if status == 0 and (out.size > w.limit - position or out.base_offset < w.segment.base_offset):
-        return CORRUPT_MESSAGE
+    if status == 0 and out.size <= w.limit - position and out.base_offset >= w.segment.base_offset:
+        if batch_last_offset(out) - w.segment.base_offset <= INT32_MAX:
+            return 0
+    return status if status < 0 else CORRUPT_MESSAGE
+
+
+cdef int walk_header(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
+    """The header of the next batch from `position` on, which moves behind bad spots. NOT_FOUND at the limit,
+    CORRUPT_MESSAGE if no whole batch stands there."""
+    cdef int status = header_at(w, position[0], out)
+    while status == DAMAGED:
+        position[0] = spot_at(w.spots, position[0]).end
+        status = header_at(w, position[0], out)
     return status
 
 
@@ -53,20 +70,29 @@ cdef int64_t start_of(walk_t* w, int64_t found, entry_t* entry, int64_t offset) 
     cdef batch_t b
     if found == -1:
         return 0
-    if found >= 0 and walk_header(w, entry.value, &b) == 0 and b.base_offset <= offset:
+    if found >= 0 and header_at(w, entry.value, &b) == 0 and b.base_offset <= offset:
         return entry.value
     store_i32(<int32_t*>&w.segment.index_bad, 1)
     return 0
 
 
 cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil:
-    """The first batch whose last offset is >= `offset`: the one that holds it, or the next after a gap."""
+    """The first batch whose last offset is >= `offset`: the one that holds it, or the next after a gap. DAMAGED, and where
+    it begins, if a bad spot holds it."""
     cdef entry_t entry
+    cdef const spot_t* spot
     cdef int64_t relative = offset - w.segment.base_offset
     cdef int64_t at = start_of(w, index_floor(&w.files.offsets, relative, &entry), &entry, offset)
     cdef int status
     while True:
-        status = walk_header(w, at, out)
+        status = header_at(w, at, out)
+        if status == DAMAGED:
+            spot = spot_at(w.spots, at)
+            if offset < spot.next:
+                position[0] = spot.position
+                return DAMAGED
+            at = spot.end
+            continue
         if status != 0:
             return status
         if out.base_offset + out.last_offset_delta >= offset:
@@ -76,19 +102,24 @@ cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* o
 
 
 cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil:
-    """The largest batch boundary within `most` bytes of `start`; `start` itself if not even one batch fits."""
+    """The largest batch boundary within `most` bytes of `start`, before any bad spot; `start` if not even one batch fits."""
     cdef entry_t entry
     cdef batch_t b
     cdef int64_t at = start, limit = start + most
     cdef int status
+    if w.spots != NULL:
+        limit = spot_from(w.spots, start, limit)
     if limit >= w.limit:
         end[0] = w.limit
         return 0
     if index_floor_value(&w.files.offsets, limit, &entry) >= 0 and entry.value > start:
-        if walk_header(w, entry.value, &b) == 0:
+        if header_at(w, entry.value, &b) == 0:
             at = entry.value
     while True:
-        status = walk_header(w, at, &b)
+        status = header_at(w, at, &b)
+        if status == DAMAGED:
+            end[0] = at
+            return 0
         if status != 0:
             return status
         if at + b.size > limit:
@@ -122,9 +153,11 @@ cdef int walk_to_time(
     cdef int status = walk_to_entry(w, times, timestamp - 1, start, &at, out)
     if status == NOT_FOUND:
         status = walk_to_offset(w, start, &at, out)
+    if status == DAMAGED:
+        status = walk_header(w, &at, out)
     while status == 0 and (out.max_timestamp < timestamp or out.count == 0):
         at += out.size
-        status = walk_header(w, at, out)
+        status = walk_header(w, &at, out)
     position[0] = at
     return status
 
@@ -137,12 +170,12 @@ cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
     cdef int status
     if index_floor_value(&w.files.offsets, w.limit - 1, &entry) >= 0:
         at = start_of(w, 0, &entry, (<int64_t>1) << 62)
-    status = walk_header(w, at, &b)
+    status = walk_header(w, &at, &b)
     while status == 0:
         position[0] = at
         out[0] = b
         at += b.size
-        status = walk_header(w, at, &b)
+        status = walk_header(w, &at, &b)
         if status == NOT_FOUND:
             return 0
     return status

@@ -1,0 +1,227 @@
+"""Damage in the middle of a log costs the batches that it hit: those before and behind it are read as ever."""
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import Partition, SegmentScan, bad_spots, mark_damaged
+from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, batch, batch_of, code_of, end_of, read
+from tests.core.slow_log import stamp
+
+SIZE = 100
+COUNT = 12
+
+
+def write(home: Home, count: int = COUNT) -> Partition:
+    """One record and 100 bytes a batch, each with a byte of its own."""
+    partition = home.open()
+    for i in range(count):
+        partition.append(batch_of(SIZE, fill=bytes([65 + i])), now_ms=NOW)
+    return partition
+
+
+def change(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def read_around(partition: Partition) -> tuple[list[int], set[int]]:
+    """The offsets that are read, each with its own byte, and those that are refused; a reader seeks past those."""
+    good, lost, offset = [], set(), partition.log_start_offset
+    while offset < partition.log_end_offset:
+        if code_of(read, partition, offset):
+            assert code_of(read, partition, offset) == CORRUPT_MESSAGE
+            lost.add(offset)
+            offset += 1
+            continue
+        data = read(partition, offset, 250)
+        for at in range(0, len(data), SIZE):
+            (base,) = struct.unpack_from(">q", data, at)
+            assert data[at + SIZE - 2] == 65 + base
+            good.append(base)
+        offset = end_of(data)
+    return good, lost
+
+
+KINDS: dict[str, Callable[[Path, int], None]] = {
+    "a record": lambda path, at: change(path, at + 80, b"\xff"),
+    "the CRC": lambda path, at: change(path, at + 18, b"\xff"),
+    "the offset": lambda path, at: change(path, at + 6, b"\x01"),
+    "the length, too small": lambda path, at: change(path, at + 8, struct.pack(">i", 60)),
+    "the length, too large": lambda path, at: change(path, at + 8, struct.pack(">i", 250)),
+    "the length, beyond the file": lambda path, at: change(path, at + 8, struct.pack(">i", 1 << 28)),
+    "the magic": lambda path, at: change(path, at + 16, b"\x00"),
+    "all of it, zeros": lambda path, at: change(path, at, bytes(SIZE)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crash_and_a_bad_batch_cost_that_batch(tmp_path: Path, kind: str) -> None:
+    home = Home(tmp_path, {"index.interval.bytes": 250})
+    write(home)
+    home.crash()
+    KINDS[kind](home.log_file(), 4 * SIZE)
+    partition = home.open()
+    assert bad_spots(partition) == [(0, 4 * SIZE, 5 * SIZE, 4, 5)]
+    assert read_around(partition) == ([i for i in range(COUNT) if i != 4], {4})
+    assert partition.append(batch_of(SIZE, fill=bytes([65 + COUNT])), now_ms=NOW).base_offset == COUNT
+    assert partition.offset_for_timestamp(NOW, bound=COUNT) == (0, NOW, -1)
+    assert partition.recovery == ""
+    home.crash()
+
+
+def test_zeros_over_several_batches_are_one_bad_spot(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    write(home)
+    home.crash()
+    change(home.log_file(), 250, bytes(400))
+    partition = home.open()
+    assert bad_spots(partition) == [(0, 200, 700, 2, 7)]
+    assert read_around(partition) == ([0, 1, 7, 8, 9, 10, 11], {2, 3, 4, 5, 6})
+    home.crash()
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["damaged", "cut short"])
+def test_a_bad_end_of_a_segment_does_not_cost_the_next_ones(tmp_path: Path, cut: bool) -> None:
+    home = Home(tmp_path, {"segment.bytes": 2 * SIZE})
+    write(home, 8)
+    home.crash()
+    if cut:
+        os.truncate(home.log_file(2), 150)
+    else:
+        change(home.log_file(2), 180, b"\xff")
+    partition = home.open()
+    assert bad_spots(partition) == [(2, 100, 150 if cut else 200, 3, 4)]
+    assert read_around(partition) == ([0, 1, 2, 4, 5, 6, 7], {3})
+    known = bad_spots(partition)
+    home.stop()
+    partition = home.open()
+    for spot in known:
+        assert mark_damaged(partition, *spot)
+    assert read_around(partition)[0] == [0, 1, 2, 4, 5, 6, 7]
+    home.crash()
+
+
+def test_a_bad_last_batch_is_cut_and_kept_in_a_file_beside(tmp_path: Path) -> None:
+    """It may have been acknowledged: nothing tells. A batch that was being written is cut, as ever."""
+    home = Home(tmp_path)
+    write(home)
+    home.crash()
+    change(home.log_file(), 11 * SIZE + 80, b"\xff")
+    damaged = home.log_file().read_bytes()[11 * SIZE :]
+    partition = home.open()
+    assert (partition.log_end_offset, bad_spots(partition)) == (11, [])
+    name = f"{0:020}.log"
+    assert partition.recovery == (
+        f"cut 100 bytes of a damaged tail at position 1100 of {name}: the log ends at offset 11, "
+        f"they are kept in {name}.1100.damaged"
+    )
+    assert (home.directory / f"{name}.1100.damaged").read_bytes() == damaged
+    home.crash()
+    os.truncate(home.log_file(), 10 * SIZE + 70)
+    partition = home.open()
+    assert partition.recovery == f"cut 70 bytes of a torn tail at position 1000 of {name}: the log ends at offset 10"
+    assert [p.name for p in home.files(".damaged")] == [f"{name}.1100.damaged"]
+    home.crash()
+
+
+def test_batches_in_the_value_of_a_torn_batch_are_no_batches(tmp_path: Path) -> None:
+    """Somebody stores pieces of logs as values: what is in a value is never taken for the log's own."""
+    home = Home(tmp_path)
+    partition = write(home)
+    inside = b"".join(stamp(batch_of(SIZE), COUNT + 5 + i, -1) for i in range(5))
+    partition.append(batch(fill=inside, size=1), now_ms=NOW)
+    home.crash()
+    os.truncate(home.log_file(), home.log_file().stat().st_size - 50)
+    partition = home.open()
+    assert (partition.log_end_offset, bad_spots(partition)) == (COUNT, [])
+    home.crash()
+
+
+def test_producers_are_known_across_a_bad_batch(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    partition = home.open()
+    for i in range(8):
+        partition.append(batch(producer=(7, 0, i)), now_ms=NOW)
+    size = partition.size // 8
+    home.crash()
+    change(home.log_file(), 3 * size + 70, b"\xff")
+    partition = home.open()
+    assert partition.append(batch(producer=(7, 0, 7)), now_ms=NOW).duplicate
+    assert partition.append(batch(producer=(7, 0, 8)), now_ms=NOW).base_offset == 8
+    home.crash()
+
+
+@pytest.mark.parametrize("kind", ["the magic", "all of it, zeros", "the length, beyond the file"])
+@pytest.mark.parametrize("batch_number", [0, 5, 9])
+def test_bad_headers_in_sealed_segments_do_not_keep_a_log_from_opening(
+    tmp_path: Path, kind: str, batch_number: int
+) -> None:
+    """After a clean stop and below the recovery point segments are believed; what shows itself is passed by."""
+    home = Home(tmp_path, {"segment.bytes": 10 * SIZE, "index.interval.bytes": 250})
+    write(home)
+    home.stop()
+    KINDS[kind](home.log_file(), batch_number * SIZE)
+    partition = home.open()
+    SegmentScan(str(home.log_file()), partition=partition, next_base=10).step()
+    assert read_around(partition) == ([i for i in range(COUNT) if i != batch_number], {batch_number})
+    home.crash()
+
+
+def test_a_scan_finds_what_the_headers_do_not_show(tmp_path: Path) -> None:
+    """Step by step, each bad spot once; what one life found the next can be told."""
+    home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
+    partition = write(home)
+    for at in (2, 3, 7):
+        change(home.log_file(), at * SIZE + 80, b"\xff")
+    scan = SegmentScan(str(home.log_file()), partition=partition, strict=True, next_base=10)
+    found = []
+    while not scan.done:
+        found.append(scan.step(300))
+    assert found == [[(200, 400, 2, 4)], [], [(700, 800, 7, 8)]]
+    assert (scan.size, scan.end_offset) == (1000, 10)
+    assert read_around(partition) == ([0, 1, 4, 5, 6, 8, 9, 10, 11], {2, 3, 7})
+    known = bad_spots(partition)
+    assert known == [(0, 200, 400, 2, 4), (0, 700, 800, 7, 8)]
+    home.stop()
+    partition = home.open()
+    assert read_around(partition)[1] == set()
+    for spot in known:
+        assert mark_damaged(partition, *spot)
+    assert not mark_damaged(partition, 5, 200, 400, 2, 4)
+    assert read_around(partition)[1] == {2, 3, 7}
+    home.crash()
+
+
+def test_a_segment_that_was_replaced_is_not_marked(tmp_path: Path) -> None:
+    """Compaction put another file in its place while the old one was scanned."""
+    home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
+    partition = write(home)
+    sound = tmp_path / "sound"
+    shutil.copy(home.log_file(), sound)
+    change(home.log_file(), 280, b"\xff")
+    scan = SegmentScan(str(home.log_file()), partition=partition)
+    sound.rename(home.log_file())
+    assert scan.step() == []
+    assert bad_spots(partition) == []
+    home.crash()
+
+
+def test_a_truncation_forgets_what_was_bad_behind_it(tmp_path: Path) -> None:
+    """Other batches are written there."""
+    home = Home(tmp_path)
+    write(home)
+    home.crash()
+    change(home.log_file(), 480, b"\xff")
+    partition = home.open()
+    assert bad_spots(partition) == [(0, 400, 500, 4, 5)]
+    partition.truncate(4)
+    assert bad_spots(partition) == []
+    assert partition.append(batch_of(SIZE, fill=bytes([69])), now_ms=NOW).base_offset == 4
+    assert read_around(partition) == ([0, 1, 2, 3, 4], set())
+    home.crash()
