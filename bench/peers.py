@@ -36,15 +36,17 @@ class Peer:
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
 
-    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
+    def prepared(self, workload: Workload, stack: ExitStack, **configs: str) -> Prepared:
+        """The workload, on a topic with these configs (`_` for `.`)."""
         bench = stack.enter_context(Bench("{}:{}".format(*self.address), read_bytes=READ_BYTES))
-        return stack.enter_context(bench.prepared(workload))
+        settings = {name.replace("_", "."): value for name, value in configs.items()}
+        return stack.enter_context(bench.prepared(workload, settings))
 
 
 class Limit(Peer):
     """It knows no topics: each partition is there."""
 
-    def prepared(self, workload: Workload, stack: ExitStack) -> Prepared:
+    def prepared(self, workload: Workload, stack: ExitStack, **_: str) -> Prepared:
         every = {self.address: list(range(workload.partitions))}
         if workload.fetch_bytes:
             with ExitStack() as filling:

@@ -12,6 +12,7 @@ import socket
 import string
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
@@ -136,10 +137,11 @@ class Bench:
         self.admin.close()
 
     @contextlib.contextmanager
-    def prepared(self, workload: Workload) -> Iterator["Prepared"]:
+    def prepared(self, workload: Workload, configs: Mapping[str, str] = MappingProxyType({})) -> Iterator["Prepared"]:
         """A topic for the workload, filled where it reads, and connections to its leaders."""
         name = f"pybroker-bench-{workload.name.lower()}-{secrets.token_hex(4)}"
-        self.admin.create_topic(name, partitions=workload.partitions, replication_factor=1, configs=CONFIGS)
+        settings = CONFIGS | dict(configs)
+        self.admin.create_topic(name, partitions=workload.partitions, replication_factor=1, configs=settings)
         try:
             with contextlib.ExitStack() as stack:
                 topic = self._led(name, workload.partitions)

@@ -11,6 +11,7 @@ from pybroker.core.atomic cimport peek_i64, poke_i64
 from pybroker.core cimport append as a
 from pybroker.core cimport batch as b
 from pybroker.core cimport cursor as c
+from pybroker.core cimport validate as v
 from pybroker.core.handles cimport Partition
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
@@ -181,3 +182,19 @@ def append_together(Partition partition, list batches, int64_t now_ms):
     went = [(ready[i].status, ready[i].out.base_offset, bool(ready[i].out.duplicate)) for i in range(len(batches))]
     free(ready)
     return went
+
+
+def look_inside(bytes batch):
+    """What the checks of a client's batch answer, and how many bytes came out of it if it is compressed: -1 where a
+    reactor leaves it to Python. The batch ends where its allocation ends."""
+    cdef size_t n = <size_t>len(batch)
+    cdef uint8_t* copy = <uint8_t*>malloc(n)
+    cdef b.batch_t header
+    cdef int status
+    cdef int64_t made = -1
+    memcpy(copy, <const char*>batch, n)
+    status = v.batch_validate(copy, n, 0, True, &header)
+    if status == OK and b.batch_codec(&header):
+        made = v.batch_look_inside(&header)
+    free(copy)
+    return status, made

@@ -20,6 +20,7 @@ from pybroker import core
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import SERVED
+from tests.poisons import POISONS, SOUND
 from tests.server.live import BASE_MS, KEYS, Live, Wire
 
 TOPICS = ("plain", "small", "compact", "stamped", "nowhere")
@@ -30,6 +31,7 @@ FETCH_VERSIONS = range(4, 19)
 SHOWN = ["advertised.listeners=PLAINTEXT://twin:9092"]
 """What answers say of both brokers."""
 CLOSED, OPEN = b"closed", b"open"
+UNREADABLE, COMPRESSED = list(POISONS.values()), list(SOUND.values())
 
 
 class Step(NamedTuple):
@@ -90,6 +92,10 @@ class Script:
         odd = rng.random()
         if odd < 0.05:
             return rng.choice((None, b""))
+        if odd > 0.9:
+            return rng.choice(UNREADABLE)
+        if odd > 0.8:
+            return rng.choice(COMPRESSED)
         return mangled(rng, data) if odd < 0.2 else data
 
     def _produce(self) -> Step:

@@ -1,0 +1,173 @@
+"""What core takes for readable can be read: by the slow truth and by kafka-python, in every form of every codec."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.core import check_batch
+from pybroker.errors import KafkaError
+from pybroker.protocol.compression import open_batch
+from tests.core import probes, slow_batch
+from tests.core.slow_batch import Batch
+from tests.poisons import POISONS, SOUND
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch
+
+pytestmark = pytest.mark.xdist_group("probe")
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+LIMITS = {GZIP: 96 << 10, SNAPPY: 256 << 10, LZ4: 256 << 10, ZSTD: 192 << 10}
+"""What a batch may become on the thread of its connection."""
+
+blobs = (
+    st.none()
+    | st.binary(max_size=40)
+    | st.builds(lambda b, n: b * n, st.binary(min_size=1, max_size=9), st.integers(1, 300))
+)
+headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
+entries = st.tuples(st.integers(0, 2**35), blobs, blobs, headers)
+sections = st.lists(entries, min_size=1, max_size=20)
+chances = st.randoms(use_true_random=False)
+
+
+def in_gzip(rng: random.Random, data: bytes) -> bytes:
+    packer = zlib.compressobj(rng.randrange(10), zlib.DEFLATED, 31, rng.randrange(1, 10), rng.randrange(5))
+    half = rng.randrange(len(data) + 1)
+    first = packer.compress(data[:half]) + packer.flush(rng.choice([zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH]))
+    return first + packer.compress(data[half:]) + packer.flush()
+
+
+def in_snappy(rng: random.Random, data: bytes) -> bytes:
+    size = rng.choice([1 << 15, 100, len(data) + 1])
+    blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + size])) for at in range(0, len(data), size)]
+    if len(blocks) == 1 and rng.random() < 0.5:
+        return blocks[0]
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
+
+
+def in_lz4(rng: random.Random, data: bytes) -> bytes:
+    return lz4.frame.compress(
+        data, block_linked=False, block_size=rng.choice([4, 5, 6, 7]), compression_level=rng.choice([-5, 0, 3, 9]),
+        store_size=rng.random() < 0.5, block_checksum=rng.random() < 0.5,
+    )  # fmt: skip
+
+
+def in_zstd(rng: random.Random, data: bytes) -> bytes:
+    how = {"write_checksum": rng.random() < 0.5, "write_content_size": rng.random() < 0.5}
+    return zstandard.ZstdCompressor(rng.choice([-5, 1, 3, 9]), **how).compress(data)
+
+
+PACK: dict[int, Callable[[random.Random, bytes], bytes]] = {
+    GZIP: in_gzip,
+    SNAPPY: in_snappy,
+    LZ4: in_lz4,
+    ZSTD: in_zstd,
+}
+
+
+def sealed(count: int, payload: bytes, codec: int = 0) -> bytes:
+    """A batch that a client may send, as far as its header tells."""
+    return slow_batch.seal(Batch(attributes=codec, count=count, last_offset_delta=count - 1), payload)
+
+
+def taken(batch: bytes) -> bool:
+    """Whether a reactor would append it."""
+    status, made = probes.load().look_inside(batch)
+    return status == 0 and (made >= 0 or not batch[22] & 7)
+
+
+def readable(batch: bytes) -> bool:
+    """The slow truth: the libraries decompress it, and each record is where it should be."""
+    header = check_batch(batch)
+    try:
+        plain = bytes(open_batch(batch, header))
+        records = list(slow_batch.walk(plain, slow_batch.parse(batch, check_crc=False)))
+    except (KafkaError, slow_batch.Refused):
+        return False
+    return [offset for offset, *_ in records] == list(range(header.count))
+
+
+def assert_sound(batch: bytes) -> None:
+    """What is taken can be read, here and by kafka-python."""
+    if taken(batch):
+        assert readable(batch)
+        assert len(list(DefaultRecordBatch(batch))) == check_batch(batch).count
+
+
+@given(sections, chances, st.sampled_from([0, *PACK]))
+def test_what_clients_send_is_taken_in_every_form(records: list, rng: random.Random, codec: int) -> None:
+    plain = slow_batch.records(records, 0)
+    payload = PACK[codec](rng, plain) if codec else plain
+    assert taken(sealed(len(records), payload, codec)) == (len(plain) <= LIMITS.get(codec, 1 << 30))
+
+
+@given(sections, chances)
+def test_changed_records_are_taken_only_if_they_can_be_read(records: list, rng: random.Random) -> None:
+    """Uncompressed: the two agree on each."""
+    plain = bytearray(slow_batch.records(records, 0))
+    for _ in range(rng.randrange(1, 4)):
+        plain[rng.randrange(len(plain))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+    if rng.random() < 0.2:
+        del plain[rng.randrange(len(plain)) :]
+    batch = sealed(len(records), bytes(plain))
+    if probes.load().look_inside(batch)[0] == 87 and len(plain) < 7 * len(records):
+        return  # a count that its bytes cannot hold is refused before they are looked at
+    assert taken(batch) == readable(batch)
+    assert_sound(batch)
+
+
+@pytest.mark.parametrize("codec", PACK)
+@given(sections, chances)
+def test_changed_bytes_are_taken_only_if_they_can_be_read(codec: int, records: list, rng: random.Random) -> None:
+    """Compressed: of the records within, or of what the codec wrote."""
+    plain = bytearray(slow_batch.records(records, 0))
+    if rng.random() < 0.3:
+        plain[rng.randrange(len(plain))] ^= 1 << rng.randrange(8)
+    payload = bytearray(PACK[codec](rng, bytes(plain)))
+    for _ in range(rng.randrange(4)):
+        payload[rng.randrange(len(payload))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+    if rng.random() < 0.2:
+        del payload[rng.randrange(len(payload)) :]
+    if rng.random() < 0.1:
+        payload += rng.randbytes(rng.randrange(1, 9))
+    assert_sound(sealed(len(records), bytes(payload), codec))
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_the_largest_that_is_undone_in_place_and_one_byte_more(codec: int) -> None:
+    """At the limit a batch is taken, beyond it a thread looks: however small it is on the wire, no more is written."""
+    room = LIMITS[codec] - len(slow_batch.records([(0, None, bytes(LIMITS[codec] - 20), [])], 0))
+    for more, expected in ((0, True), (1, False)):
+        plain = slow_batch.records([(0, None, bytes(LIMITS[codec] - 20 + room + more), [])], 0)
+        assert len(plain) == LIMITS[codec] + more
+        assert taken(sealed(1, PACK[codec](random.Random(1), plain), codec)) == expected
+
+
+def test_every_poison_is_left_to_python_and_no_sound_one_but_the_rare() -> None:
+    """Rare are checksums of an LZ4 frame's content: Kafka's own clients write none."""
+    assert [name for name, poison in POISONS.items() if taken(poison)] == []
+    assert [name for name, sound in SOUND.items() if not taken(sound)] == ["lz4 with every checksum"]
+
+
+def test_a_member_of_gzip_does_not_reach_back_into_the_one_before() -> None:
+    """A match that begins in another member is damage, as it is to zlib."""
+    raw = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=b"abcdefgh" * 4)
+    stream = raw.compress(b"abcdefgh" * 4) + raw.flush()
+    trailer = struct.pack("<II", zlib.crc32(b"abcdefgh" * 4), 32)
+    member = gzip.compress(b"")[:10] + stream + trailer
+    first = slow_batch.records([(0, None, b"abcdefgh" * 4, [])], 0)
+    assert not taken(sealed(1, gzip.compress(first) + member, GZIP))
