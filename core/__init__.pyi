@@ -114,6 +114,8 @@ class Slice:
         """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block. Raises OSError;
         LogError(56) if the log was truncated meanwhile: the connection must then be closed."""
     def tobytes(self) -> bytes: ...
+    def warm(self) -> None:
+        """Bring the bytes into the page cache, so that send() need not wait for the disk."""
     def close(self) -> None: ...
 
 class Read:

@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
 from posix.types cimport off_t
 
 from pybroker.core.atomic cimport add_i64, load_i64
@@ -16,6 +17,9 @@ from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
 import os
 
 from pybroker.core.status import LogError
+
+cdef enum:
+    WARM_BYTES = 256 << 10
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t sendfile(int to, int file, off_t* position, size_t n)
@@ -88,6 +92,21 @@ cdef class Slice:
         if <int64_t>got < self.found.length:
             raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
         return out
+
+    def warm(self) -> None:
+        """Bring the bytes into the page cache; what cannot be read is told to whoever sends it."""
+        cdef char* scratch = <char*>malloc(WARM_BYTES)
+        cdef int64_t at = 0
+        cdef size_t got = 1
+        self.check()
+        with nogil:
+            while scratch != NULL and got and at < self.found.length:
+                if vfs_pread(
+                        self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, scratch,
+                        <size_t>min(<int64_t>WARM_BYTES, self.found.length - at), self.found.position + at, &got) < 0:
+                    break
+                at += got
+            free(scratch)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -64,7 +64,7 @@ class TopicAdmin:
         self._image = image
         self._config = config
         self._holders = holders
-        self.on_deleted: list[Callable[[str], object]] = []  # who keeps something of topics, and is told their names
+        self.on_deleted: list[Callable[[str], Awaitable[object]]] = []  # who keeps something of topics, and is told
         self._changing: set[str] = set()
         self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
         self._background: set[asyncio.Task[Topic]] = set()
@@ -186,7 +186,7 @@ class TopicAdmin:
         self._image.remove(topic.name)
         await self._holders.delete(topic)
         for tell in self.on_deleted:
-            tell(topic.name)
+            await tell(topic.name)
         await self._write(topic.name, [*_removal(topic), Delete(nodes.deletion(topic.name))])
 
     # -- growing ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The group coordinator: finds a group, lets `cluster.rebalance` decide, and does what it decided.
 
-Everything runs on the event loop, so that one group is never in two hands; only the reading of a partition at start-up
-is done on threads. A request that waits (join, sync) waits on a future that stands as token in the group's state.
+Everything runs on the event loop, so that one group is never in two hands; only the log of a partition is read and
+written on threads. What is stored waits for its write, one after the other in each partition; joins, syncs and
+heartbeats go on. A request that waits (join, sync) waits on a future that stands as token in the group's state.
 Sessions count on the monotonic clock, what is stored carries the wall clock.
 """
 
@@ -85,6 +86,7 @@ class Coordinator:
         self._members_bytes = 0
         self._shards: dict[int, Shard] = {}
         self._partitions = 0
+        self._storing: set[asyncio.Task[None]] = set()  # writes of groups that are under way
         self._upkeep: asyncio.Task[None] | None = None
         self.rebalances: Counter[Cause] = Counter()  # begun since the start
 
@@ -123,7 +125,7 @@ class Coordinator:
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         for topic in shard.deleted_topics:
-            self._forget_topic(shard, topic)
+            await self._forget_topic(shard, topic)
 
     def resign(self) -> None:
         """The broker stops, or the topic is gone: tell everybody who waits to look for another coordinator."""
@@ -251,15 +253,20 @@ class Coordinator:
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
-    def commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int,
+    async def commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int,
                offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:  # fmt: skip
         """Store where a group stands; an error code for each partition. Raises KafkaError for the whole."""
         shard = self.shard_of(group_id)
+        async with shard.writing:
+            return await self._commit(shard, group_id, member_id, instance_id, generation, offsets)
+
+    async def _commit(self, shard: Shard, group_id: str, member_id: str, instance_id: str | None, generation: int,
+                      offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:  # fmt: skip
         entry = shard.entries.get(group_id)
         if entry is None:
             if generation >= 0:
                 raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {shown(group_id)} has no generation {generation}")
-            entry = Entry(Group(group_id), since_ms=wall_ms())
+            entry = Entry(Group(group_id), since_ms=wall_ms())  # known once something is to be written
         error = check_commit(entry.group, member_id, instance_id, generation)
         if error:
             raise KafkaError(error, f"group {shown(group_id)} takes no offsets of member {shown(member_id)}")
@@ -271,41 +278,51 @@ class Coordinator:
         good = {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
         if not good:
             return answers
-        error = shard.write([records.offset_record(group_id, key, committed) for key, committed in good.items()])
+        shard.entries[group_id] = entry  # before the write: who joins meanwhile joins this one
+        error = await shard.write([records.offset_record(group_id, key, committed) for key, committed in good.items()])
         if error:
+            self._drop_if_nothing(shard, entry)
             return answers | dict.fromkeys(good, error)
         entry.offsets.update(good)
-        shard.entries[group_id] = entry
         return answers
 
-    def forget(self, group_id: str, keys: Collection[TopicPartition]) -> int:
+    async def forget(self, group_id: str, keys: Collection[TopicPartition]) -> int:
         """Forget committed offsets; NONE or an error code. Raises as shard_of."""
         shard = self.shard_of(group_id)
-        entry = shard.entries.get(group_id)
-        return errors.NONE if entry is None else self._forget(shard, entry, keys)
+        async with shard.writing:
+            entry = shard.entries.get(group_id)
+            return errors.NONE if entry is None else await self._forget(shard, entry, keys)
 
-    def _forget(self, shard: Shard, entry: Entry, keys: Collection[TopicPartition]) -> int:
+    async def _forget(self, shard: Shard, entry: Entry, keys: Collection[TopicPartition]) -> int:
+        """Under the shard's `writing`."""
         known = [key for key in keys if key in entry.offsets or key in entry.unstable]
         error = errors.NONE
         if known:
-            error = shard.write([records.offset_record(entry.group.id, key, None) for key in known])
+            error = await shard.write([records.offset_record(entry.group.id, key, None) for key in known])
         if not error:
             for key in known:
                 entry.offsets.pop(key, None)
             entry.unstable.difference_update(known)
         return error
 
-    def delete(self, group_id: str) -> int:
+    async def delete(self, group_id: str) -> int:
         """Remove a group that has no members, with its offsets."""
         shard = self.shard_of(group_id)
+        async with shard.writing:
+            return await self._delete(shard, group_id)
+
+    async def _delete(self, shard: Shard, group_id: str) -> int:
         entry = shard.entries.get(group_id)
         if entry is None or entry.group.state is State.DEAD:
             return errors.GROUP_ID_NOT_FOUND
         if entry.group.state is not State.EMPTY:
             return errors.NON_EMPTY_GROUP
         pairs = [records.offset_record(group_id, key, None) for key in entry.offsets]
-        error = shard.write([*pairs, (records.group_key(group_id), None)])
-        if not error:
+        entry.group.state = State.DEAD  # nobody joins it while its end is written
+        error = await shard.write([*pairs, (records.group_key(group_id), None)])
+        if error:
+            entry.group.state = State.EMPTY
+        else:
             self._remove(shard, entry)
         return error
 
@@ -323,25 +340,28 @@ class Coordinator:
             for entry in [] if shard.loading else list(shard.entries.values()):
                 topics = records.subscribed_topics(entry.group)
                 keys = expired(entry.group, entry.offsets, topics, entry.since_ms, now_ms, self._retention_ms)
-                if keys and self._forget(shard, entry, keys) == errors.NONE:
-                    gone += len(keys)
-                self._drop_if_over(shard, entry)
+                async with shard.writing:
+                    if keys and await self._forget(shard, entry, keys) == errors.NONE:
+                        gone += len(keys)
+                    await self._drop_if_over(shard, entry)
             await asyncio.sleep(0)  # whoever waits for an answer goes first
         return gone
 
-    def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: nobody stands anywhere in it, whatever is still to be read of its offsets."""
-        for shard in self._shards.values():
+        for shard in list(self._shards.values()):
             if shard.loading:
                 shard.deleted_topics.add(topic)
             else:
-                self._forget_topic(shard, topic)
+                await self._forget_topic(shard, topic)
 
-    def _forget_topic(self, shard: Shard, topic: str) -> None:
+    async def _forget_topic(self, shard: Shard, topic: str) -> None:
         """A group that has no members, and stood nowhere else, goes with the topic."""
         for entry in list(shard.entries.values()):
-            self._forget(shard, entry, [key for key in {*entry.offsets, *entry.unstable} if key.topic == topic])
-            self._drop_if_over(shard, entry)
+            async with shard.writing:
+                keys = [key for key in {*entry.offsets, *entry.unstable} if key.topic == topic]
+                await self._forget(shard, entry, keys)
+                await self._drop_if_over(shard, entry)
 
     # -- doing what was decided --------------------------------------------------------------------------------------
 
@@ -355,8 +375,10 @@ class Coordinator:
                     effect.token.set_result(replace(effect, token=None))
             elif isinstance(effect, Store):
                 entry.since_ms = wall_ms()
-                error = shard.write([records.group_record(entry.group, entry.since_ms)])
-                todo += rebalance.stored(entry.group, self._now_ms(), effect, error, self._limits)
+                record = records.group_record(entry.group, entry.since_ms)
+                task = asyncio.get_running_loop().create_task(self._store(shard, entry, effect, record))
+                self._storing.add(task)
+                task.add_done_callback(self._storing.discard)
             elif isinstance(effect, Rebalancing):
                 self.rebalances[effect.kind] += 1
                 entry.rebalanced_ms = wall_ms()
@@ -364,8 +386,14 @@ class Coordinator:
                       members=len(entry.group.members), cause=effect.cause)  # fmt: skip
         self._count(entry)
         self._arm(shard, entry)
-        if not entry.group.generation:
-            self._drop_if_over(shard, entry)  # its only join was refused
+        if not shard.writing.locked():
+            self._drop_if_nothing(shard, entry)  # its only join was refused
+
+    async def _store(self, shard: Shard, entry: Entry, effect: Store, record: records.Pair) -> None:
+        async with shard.writing:
+            error = await shard.write([record])
+        if self._shards.get(shard.index) is shard:  # else it was resigned, and who waits was told
+            self._do(shard, entry, rebalance.stored(entry.group, self._now_ms(), effect, error, self._limits))
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -384,15 +412,25 @@ class Coordinator:
         entry.alarm = None
         self._do(shard, entry, rebalance.tick(entry.group, self._now_ms(), self._limits))
 
-    def _drop_if_over(self, shard: Shard, entry: Entry) -> None:
-        """A group without members, offsets and pending ids is forgotten, in the log too if it ever stood there."""
-        group = entry.group
-        kept = entry.offsets or entry.unstable or group.pending
-        if group.state is not State.EMPTY or kept or shard.entries.get(group.id) is not entry:
+    def _is_over(self, shard: Shard, entry: Entry) -> bool:
+        """Has a group no members, offsets or pending ids?"""
+        kept = entry.offsets or entry.unstable or entry.group.pending
+        return entry.group.state is State.EMPTY and not kept and shard.entries.get(entry.group.id) is entry
+
+    def _drop_if_nothing(self, shard: Shard, entry: Entry) -> None:
+        """A group that is over, and of which the log knows nothing, is forgotten."""
+        if not entry.group.generation and self._is_over(shard, entry):
+            self._remove(shard, entry)
+
+    async def _drop_if_over(self, shard: Shard, entry: Entry) -> None:
+        """A group that is over is forgotten, in the log too if it ever stood there. Under the shard's `writing`."""
+        if not self._is_over(shard, entry):
             return
-        if group.generation and shard.write([(records.group_key(group.id), None)]):
-            return  # it stays until the log takes the tombstone
-        self._remove(shard, entry)
+        entry.group.state = State.DEAD  # nobody joins it while its end is written
+        if entry.group.generation and await shard.write([(records.group_key(entry.group.id), None)]):
+            entry.group.state = State.EMPTY  # it stays until the log takes the tombstone
+        else:
+            self._remove(shard, entry)
 
     def _remove(self, shard: Shard, entry: Entry) -> None:
         entry.group.state = State.DEAD

@@ -8,6 +8,7 @@ on a thread of its own.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ class OffsetsLog(Protocol):
     @property
     def key(self) -> TopicPartition: ...
     def partition(self) -> core.Partition: ...
-    def append(self, records: core.Bytes, now_ms: int) -> core.Appended: ...
+    async def append(self, records: core.Bytes, now_ms: int) -> core.Appended: ...
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class Shard:
         self.loading = True
         self.failure: str | None = None
         self.entries: dict[str, Entry] = {}
+        self.writing = asyncio.Lock()
+        """Held from a look at what is stored of a group until what follows is in the log, and known here."""
 
     def check(self) -> None:
         """Raises COORDINATOR_LOAD_IN_PROGRESS, or NOT_COORDINATOR where loading failed."""
@@ -70,15 +73,15 @@ class Shard:
         if self.loading:
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"__consumer_offsets-{self.index} is being read")
 
-    def write(self, pairs: Sequence[Pair]) -> int:
-        """Append records in one batch; NONE or the error that a group's client is told."""
+    async def write(self, pairs: Sequence[Pair]) -> int:
+        """Append records in one batch; NONE or the error that a group's client is told. Under `writing`."""
         now_ms = wall_ms()
         squeeze = partial(compress, self._codec) if self._codec else None
         batch = core.build_batch(
             [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze
         )
         try:
-            self.replica.append(batch, now_ms)
+            await self.replica.append(batch, now_ms)
         except (KafkaError, core.LogError) as problem:
             return CLIENT_ERRORS.get(problem.code, problem.code)
         except OSError:

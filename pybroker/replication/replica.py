@@ -1,6 +1,7 @@
 """One partition here: its log, or why it has none, its settings, and who waits for it to grow."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeVar
 
 from pybroker import core, errors
 from pybroker.cluster.image import INTERNAL_TOPICS
@@ -8,10 +9,14 @@ from pybroker.config import TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import Buffer
+from pybroker.replication.disk import DiskThreads
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.validation import Rules
 
 NEVER = (1 << 63) - 1
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Waiter(Protocol):
@@ -30,6 +35,7 @@ class Replica:
         "config",
         "core_config",
         "directory",
+        "disk",
         "failure",
         "gone",
         "key",
@@ -42,13 +48,20 @@ class Replica:
     )
 
     def __init__(
-        self, key: TopicPartition, topic_id: bytes, config: TopicConfig, core_config: dict[str, int], rules: Rules
+        self,
+        key: TopicPartition,
+        topic_id: bytes,
+        config: TopicConfig,
+        core_config: dict[str, int],
+        rules: Rules,
+        disk: DiskThreads,
     ) -> None:
         self.key = key
         self.topic_id = topic_id
         self.config = config
         self.core_config = core_config
         self.rules = rules
+        self.disk = disk
         self.leader_epoch = -1
         self.log: core.Partition | None = None
         self.plane: core.Plane | None = None  # that it is published to, under plane_key
@@ -81,14 +94,24 @@ class Replica:
         code = errors.FENCED_LEADER_EPOCH if known < self.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
         raise KafkaError(code, f"{self.key} has the leader epoch {self.leader_epoch}, the client knows {known}")
 
-    def append(self, records: Buffer, now_ms: int) -> core.Appended:
+    async def at_disk(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Do what may wait for the disk on a thread of its log dir. Raises KAFKA_STORAGE_ERROR if it lies in none."""
+        if self.directory is None:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
+        return await self.disk.run(self.directory, work, *args, **named)
+
+    async def append(self, records: Buffer, now_ms: int) -> core.Appended:
         """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError."""
+        appended = await self.at_disk(self._write, records, now_ms)
+        if self._waiters:
+            self.tell()
+        return appended
+
+    def _write(self, records: Buffer, now_ms: int) -> core.Appended:
         log = self.partition()
         appended = log.append(records, now_ms=now_ms)
         if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
             log.flush()
-        if self._waiters:
-            self.tell()
         return appended
 
     def wait(self, waiter: Waiter) -> None:

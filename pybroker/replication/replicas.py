@@ -19,6 +19,7 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import failpoints
+from pybroker.replication.disk import DiskThreads
 from pybroker.replication.logdirs import Found, Held, LogDir
 from pybroker.replication.opening import Opener, Opening
 from pybroker.replication.replica import Replica
@@ -50,6 +51,7 @@ class Replicas:
         failpoints.arm(self._core)
         self._opener = Opener(self._core, log_dirs, given_up)
         self._held: dict[TopicPartition, Replica] = {}
+        self._disk = DiskThreads()
         self.ending = False
         self._plane: core.Plane | None = None
         self._published: dict[int, Replica] = {}  # by the plane's ids
@@ -117,7 +119,7 @@ class Replicas:
                 state = topic.partitions[index]
                 if self._broker_id not in state.replicas:
                     continue
-                replica = Replica(TopicPartition(topic.name, index), topic.id, settings, core_config, rules)
+                replica = Replica(TopicPartition(topic.name, index), topic.id, settings, core_config, rules, self._disk)
                 opened.append(replica)
                 log_dir, made = self._opener.place(replica, topic.directories.get(index), new)
                 if log_dir is not None:
@@ -181,9 +183,9 @@ class Replicas:
             replica.plane_key = self._plane.publish(replica.log, opaque=replica.opaque, envelope=replica.rules.envelope)
             self._published[replica.plane_key] = replica
 
-    def _withdraw(self, replica: Replica) -> None:
-        if replica.plane is not None and replica.log is not None:
-            replica.plane.withdraw(replica.log)
+    def _unpublish(self, replica: Replica) -> None:
+        """Python hears no more of it from the plane, which has still to withdraw it."""
+        if replica.plane is not None:
             replica.plane = None
             del self._published[replica.plane_key]
 
@@ -198,7 +200,7 @@ class Replicas:
         for replica in gone.values():
             if replica is not None:
                 replica.gone = True
-                self._withdraw(replica)
+                self._unpublish(replica)
                 replica.tell()
                 if replica.directory is not None:
                     replica.directory.placed -= 1
@@ -208,6 +210,8 @@ class Replicas:
         for key, replica in gone.items():
             try:
                 if replica is not None and replica.log is not None:
+                    if self._plane is not None:
+                        self._plane.withdraw(replica.log)  # where a fetch of it may be at the disk
                     self._core.delete(replica.log)
                 else:
                     self._opener.set_aside(key, "delete")
@@ -284,6 +288,7 @@ class Replicas:
         self.record_high_watermarks()
         troubled = {r.directory for r in self if r.log is None or r.log.offline}
         self._workers.shutdown()
+        self._disk.close()
         try:
             self._core.close()
         except (core.LogError, OSError) as problem:
@@ -296,6 +301,7 @@ class Replicas:
     def abandon(self) -> None:
         """Close every log as a crash would: nothing is flushed or recorded."""
         self._workers.shutdown()
+        self._disk.close()
         self._core.close(clean=False)
         self._let_go()
 

@@ -1,11 +1,9 @@
 """From a timestamp to a record: core finds the batch, here its records are looked through.
 
-A compressed batch is decompressed on a thread, with a bound on what it may become.
+All of it waits for the disk. A compressed batch is decompressed with a bound on what it may become.
 """
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import NamedTuple
 
 from pybroker import core
@@ -37,7 +35,7 @@ def _first_record(batch: bytes, wanted: Wanted) -> tuple[int, int] | None:
     return None
 
 
-async def _in_batch(log: core.Partition, offset: int, wanted: Wanted, workers: Executor) -> tuple[Found, int]:
+def _in_batch(log: core.Partition, offset: int, wanted: Wanted) -> tuple[Found, int]:
     """The first wanted record of the batch that holds `offset`, or NOTHING; and the offset after the batch."""
     piece = log.read(offset, 1).slice
     if piece is None:
@@ -47,12 +45,12 @@ async def _in_batch(log: core.Partition, offset: int, wanted: Wanted, workers: E
     finally:
         piece.close()
     header = core.check_batch(batch)
-    record = await asyncio.get_running_loop().run_in_executor(workers, _first_record, batch, wanted)
+    record = _first_record(batch, wanted)
     found = NOTHING if record is None else Found(*record, header.partition_leader_epoch)
     return found, header.last_offset + 1
 
 
-async def by_time(log: core.Partition, timestamp_ms: int, bound: int, workers: Executor) -> Found:
+def by_time(log: core.Partition, timestamp_ms: int, bound: int) -> Found:
     """The first record below `bound` with that timestamp or a later one. Raises KafkaError, core.LogError.
 
     Mostly it is in the batch that core finds. It is in a later one where DeleteRecords has cut into that batch."""
@@ -62,8 +60,8 @@ async def by_time(log: core.Partition, timestamp_ms: int, bound: int, workers: E
     start = log.log_start_offset
     offset, found = max(batch[0], start), NOTHING
     while found is NOTHING and offset < bound:
-        found, following = await _in_batch(
-            log, offset, lambda offset, timestamp: offset >= start and timestamp >= timestamp_ms, workers
+        found, following = _in_batch(
+            log, offset, lambda offset, timestamp: offset >= start and timestamp >= timestamp_ms
         )
         if following == offset:
             break
@@ -71,14 +69,12 @@ async def by_time(log: core.Partition, timestamp_ms: int, bound: int, workers: E
     return found if found.offset < bound else NOTHING
 
 
-async def latest_time(log: core.Partition, workers: Executor) -> Found:
+def latest_time(log: core.Partition) -> Found:
     """The first of the records with the largest timestamp (KIP-734). Raises KafkaError, core.LogError."""
     batch = log.max_timestamp()
     if batch is None:
         return NOTHING
     offset, largest, _ = batch
     start = log.log_start_offset
-    found, _ = await _in_batch(
-        log, max(offset, start), lambda offset, timestamp: offset >= start and timestamp == largest, workers
-    )
+    found, _ = _in_batch(log, max(offset, start), lambda offset, timestamp: offset >= start and timestamp == largest)
     return found

@@ -43,13 +43,13 @@ class Locator:
         held = [self._replicas.get(OFFSETS_TOPIC, index) for index in range(count)]
         await self._groups.lead([replica for replica in held if replica is not None], count, deleted)
 
-    def topic_deleted(self, topic: str) -> None:
+    async def topic_deleted(self, topic: str) -> None:
         """A topic is gone, and what groups committed in it; with the offsets topic all of them."""
         if topic == OFFSETS_TOPIC:
             self._groups.resign()
             self._making = None
         else:
-            self._groups.forget_topic(topic)
+            await self._groups.forget_topic(topic)
 
     async def locate(self, group_id: str) -> Node:
         """The broker that coordinates a group. Raises COORDINATOR_NOT_AVAILABLE while there is none."""

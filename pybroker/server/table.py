@@ -68,7 +68,7 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
     by_name = {
         "Produce": Handler(produce.Produce(c.replicas, c.image, c.workers), produce.failed),
         "Fetch": Handler(fetching, fetch.failed, abandon=True),
-        "ListOffsets": Handler(offsets.ListOffsets(c.replicas, c.workers), offsets.list_offsets_failed),
+        "ListOffsets": Handler(offsets.ListOffsets(c.replicas), offsets.list_offsets_failed),
         "Metadata": Handler(
             metadata.Metadata(c.image, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
         ),

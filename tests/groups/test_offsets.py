@@ -146,7 +146,7 @@ class Log:
     def partition(self) -> Any:
         return self
 
-    def append(self, records: core.Bytes, now_ms: int) -> core.Appended:
+    async def append(self, records: core.Bytes, now_ms: int) -> core.Appended:
         return self._log.append(records, now_ms=now_ms)
 
     @property
@@ -191,7 +191,7 @@ async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) 
     """Its groups are COORDINATOR_LOAD_IN_PROGRESS, a heartbeat is fine and a sync is to rejoin; others are served."""
     slow, quick = "g0", next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != partition_of("g0", 4))
     await bench.groups.lead(bench.logs, 4)
-    bench.groups.commit(slow, "", None, -1, {T0: at(5)})
+    await bench.groups.commit(slow, "", None, -1, {T0: at(5)})
     bench.groups.resign()
     gate = bench.logs[partition_of(slow, 4)].gate
     gate.clear()
@@ -202,7 +202,7 @@ async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) 
         async with asyncio.timeout(5):
             while sum(shard.loading for shard in groups._shards.values()) != 1:
                 await asyncio.sleep(0.01)
-        assert groups.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
+        assert await groups.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
         for call, code in (
             (lambda: groups.commit(slow, "", None, -1, {T0: at(7)}), errors.COORDINATOR_LOAD_IN_PROGRESS),
             (lambda: groups.find(slow), errors.COORDINATOR_LOAD_IN_PROGRESS),
@@ -214,7 +214,7 @@ async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) 
                     await result
             assert refused.value.code == code
         assert groups.heartbeat(slow, "m", None, 1) == errors.NONE
-        groups.forget_topic("u")
+        await groups.forget_topic("u")
     finally:
         gate.set()
     await loading
@@ -225,14 +225,14 @@ async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) 
 
 async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_that(bench: Bench) -> None:
     await bench.groups.lead(bench.logs, 4)
-    bench.groups.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
+    await bench.groups.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
     bench.groups.resign()
     gate = bench.logs[partition_of("g", 4)].gate
     gate.clear()
     groups = bench.fresh()
     loading = asyncio.get_running_loop().create_task(groups.lead(bench.logs, 4))
     await asyncio.sleep(0.05)
-    groups.forget_topic("u")
+    await groups.forget_topic("u")
     gate.set()
     await loading
     again = bench.fresh()
@@ -248,7 +248,7 @@ async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None
     groups = bench.fresh("offsets.retention.minutes=1")
     await groups.lead(bench.logs, 4)
     now = wall_ms()
-    groups.commit("g", "", None, -1, {T0: at(1, now), T1: at(2, now + 500)})
+    await groups.commit("g", "", None, -1, {T0: at(1, now), T1: at(2, now + 500)})
     assert await groups.expire(now + MINUTE_MS - 1) == 0
     assert await groups.expire(now + MINUTE_MS) == 1
     found = groups.find("g")
@@ -266,7 +266,7 @@ async def test_offsets_expire_by_themselves(bench: Bench) -> None:
     """The look at offsets.retention.check.interval.ms finds what was committed long ago."""
     groups = bench.fresh("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=20")
     await groups.lead(bench.logs, 4)
-    groups.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
+    await groups.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
     async with asyncio.timeout(5):
         while groups.find("g") is not None:
             await asyncio.sleep(0.01)
@@ -304,14 +304,14 @@ async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench)
     assert {key: committed.offset for key, committed in found.offsets.items()} == {T0: 11, T1: 12, U0: 11}
     open_ = {T0, TopicPartition("t", 3)}
     assert found.unstable == open_
-    assert bench.groups.forget("g", [T0]) == errors.NONE
+    assert await bench.groups.forget("g", [T0]) == errors.NONE
     bench.groups.resign()
     again = bench.fresh()
     await again.lead(bench.logs, 4)
     found = again.find("g")
     assert found is not None and found.unstable == open_ - {T0} and set(found.offsets) == {T1, U0}
-    again.forget_topic("t")
-    again.forget_topic("u")
+    await again.forget_topic("t")
+    await again.forget_topic("u")
     assert again.find("g") is None
     again.resign()
 
@@ -321,7 +321,7 @@ async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
     """offsets.topic.compression.codec: each codec is written, and read at the next start."""
     groups = bench.fresh(f"offsets.topic.compression.codec={codec}")
     await groups.lead(bench.logs, 4)
-    assert groups.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
+    assert await groups.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
     groups.resign()
     piece = bench.logs[partition_of("g", 4)].read(0, 1 << 20).slice
     assert [header.codec for _, header in core.iter_batches(piece.tobytes())] == [codec]
@@ -336,13 +336,13 @@ async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
 async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench) -> None:
     """Its groups answer NOT_COORDINATOR, the others are served."""
     bad = bench.logs[partition_of("g", 4)]
-    bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
+    await bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
     await bench.groups.lead(bench.logs, 4)
     with pytest.raises(KafkaError) as refused:
         bench.groups.find("g")
     assert refused.value.code == errors.NOT_COORDINATOR
     other = next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != bad.key.partition)
-    assert bench.groups.commit(other, "", None, -1, {T0: at(1)}) == {T0: 0}
+    assert await bench.groups.commit(other, "", None, -1, {T0: at(1)}) == {T0: 0}
     bench.groups.resign()
 
 
@@ -355,8 +355,8 @@ async def test_a_log_that_takes_nothing_is_told_to_the_client(bench: Bench, monk
         raise core.LogError(errors.KAFKA_STORAGE_ERROR, "no space left")
 
     monkeypatch.setattr(log, "append", full)
-    assert bench.groups.commit("g", "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
+    assert await bench.groups.commit("g", "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
     assert bench.groups.find("g") is None
     monkeypatch.undo()
-    assert bench.groups.commit("g", "", None, -1, {T0: at(2)}) == {T0: 0}
+    assert await bench.groups.commit("g", "", None, -1, {T0: at(2)}) == {T0: 0}
     bench.groups.resign()

@@ -7,7 +7,8 @@ Records are never touched: an answer carries slices of log files, which send the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
@@ -57,47 +58,34 @@ class _Read(NamedTuple):
 
 
 class _Parked:
-    """A fetch that waits until its partitions have `missing` more bytes."""
+    """A fetch that waits for news of its partitions; what the native plane appended since the read counts at once."""
 
-    __slots__ = ("_caps", "_done", "_ends", "_missing", "_seen")
-
-    def __init__(self, reads: Iterable[_Read], missing: int, done: Callable[[], None]) -> None:
-        self._missing = missing
-        self._done = done
-        self._caps = {read.replica: read.wanted for read in reads if read.replica is not None}
-        self._seen = {read.replica: len(read.answer.records) for read in reads if read.replica is not None}
+    def __init__(self, reads: Iterable[_Read], until: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = until
         self._ends = {read.replica: read.answer.high_watermark for read in reads if read.replica is not None}
+        self._news: asyncio.Future[None] = self._loop.create_future()
 
-    def wait(self) -> None:
-        """Wait for news of each replica; what the native plane appended since the read counts at once."""
+    async def wait(self) -> None:
+        """Return at the first news, or when its time is over."""
+        timer = self._loop.call_at(self._until, self.release)
         for replica, end in self._ends.items():
             replica.wait(self)
-            if replica.log is not None and replica.log.high_watermark != end:
-                self.news(replica)
-
-    def leave(self) -> None:
-        for replica in self._caps:
-            replica.leave(self)
+            if replica.gone or replica.log is None or replica.log.high_watermark != end:
+                self.release()
+        try:
+            await self._news
+        finally:
+            timer.cancel()
+            for replica in self._ends:
+                replica.leave(self)
 
     def news(self, replica: Replica) -> None:
-        """Count what this replica has now; one byte that is wanted needs no counting."""
-        if replica.gone or replica.log is None or self._missing <= 1:
-            self._done()
-            return
-        wanted = self._caps[replica]
-        try:
-            piece = replica.log.read(wanted.fetch_offset, wanted.max_bytes).slice
-        except (core.LogError, OSError):
-            self._done()
-            return
-        size = 0
-        if piece is not None:
-            size = len(piece)
-            piece.close()
-        self._missing -= size - self._seen[replica]
-        self._seen[replica] = size
-        if self._missing <= 0:
-            self._done()
+        self.release()
+
+    def release(self) -> None:
+        if not self._news.done():
+            self._news.set_result(None)
 
 
 class Fetch:
@@ -106,10 +94,10 @@ class Fetch:
         self._image = image
         self._sessions = sessions
         self._bytes_max = bytes_max
-        self._parked: set[asyncio.Future[None]] = set()
+        self._parked: set[_Parked] = set()
         self._stopping = False
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         loop = asyncio.get_running_loop()
         by_id = call.version >= IDS_VERSION
         named = {
@@ -128,71 +116,83 @@ class Fetch:
             plan = self._sessions.begin(request.session_id, request.session_epoch, by_id, named, forgotten, loop.time())
         except KafkaError as problem:
             return m.FetchResponse(error_code=problem.code)
-        reads = list(self._read(plan, request, call.version))
-        missing = request.min_bytes - sum(len(read.answer.records) for read in reads)
-        if missing <= 0 or request.max_wait_ms <= 0 or self._stopping or any(read.settled for read in reads):
-            return self._answer(plan, reads)
-        if not reads:
-            return self._answer(plan, reads)
-        return self._wait(plan, request, call.version, reads, missing)
+        return await self._when_enough(plan, request, call.version, loop.time() + request.max_wait_ms / 1000)
 
-    async def _wait(self, plan: Plan, request: Any, version: int, reads: list[_Read], missing: int) -> Any:
+    async def _when_enough(self, plan: Plan, request: Any, version: int, until: float) -> Any:
+        """Read, and again at each news, until there is enough to answer or no time is left."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def done() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        parked = _Parked(reads, missing, done)
-        for read in reads:
-            read.drop()
-        timer = loop.call_later(request.max_wait_ms / 1000, done)
-        self._parked.add(future)
-        parked.wait()
-        try:
-            await future
-        finally:
-            parked.leave()
-            self._parked.discard(future)
-            timer.cancel()
-        return self._answer(plan, list(self._read(plan, request, version)))
+        while True:
+            late = self._stopping or loop.time() >= until
+            reads = await self._read(plan, request, version)
+            size = sum(len(read.answer.records) for read in reads)
+            if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
+                return self._answer(plan, reads)
+            for read in reads:
+                read.drop()
+            parked = _Parked(reads, until)
+            self._parked.add(parked)
+            if self._stopping:
+                parked.release()
+            try:
+                await parked.wait()
+            finally:
+                self._parked.discard(parked)
 
     def release(self) -> None:
         """The broker stops: answer every parked fetch, park no more."""
         self._stopping = True
-        for future in self._parked:
-            if not future.done():
-                future.set_result(None)
+        for parked in self._parked:
+            parked.release()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self, plan: Plan, request: Any, version: int) -> Iterator[_Read]:
+    async def _read(self, plan: Plan, request: Any, version: int) -> list[_Read]:
         """Read each partition in turn until the answer is full; the first that has any gives one batch at least."""
+        follower = _follower(request)
+        reads = [self._find(key, wanted, version, follower) for key, wanted in plan.wanted.items()]
         left = min(request.max_bytes, self._bytes_max)
         empty = True
-        follower = _follower(request)
-        for key, wanted in list(plan.wanted.items()):
-            answer = m.FetchResponse.Responses.Partitions(
-                partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
-            )
-            replica = None
+        for log_dir, share in itertools.groupby(reads, lambda read: read.replica and read.replica.directory):
+            here = [read for read in share if read.replica is not None]
+            if here and log_dir is not None:
+                assert here[0].replica is not None
+                size = await here[0].replica.at_disk(self._fill_all, here, request.isolation_level, left, empty)
+                left -= size
+                empty = empty and size == 0
+        # What could not be read is of no replica: nobody waits for its news.
+        return [read._replace(replica=None) if read.answer.error_code else read for read in reads]
+
+    def _find(self, key: Key, wanted: Wanted, version: int, follower: int) -> _Read:
+        """Whose records are wanted, with nothing read yet; no replica where it cannot be read."""
+        answer = m.FetchResponse.Responses.Partitions(
+            partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
+        )
+        try:
+            replica = self._replica(key)
+            replica.check_epoch(wanted.leader_epoch)
+            if follower >= 0:
+                raise _no_replica(follower, wanted)
+            if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
+                raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
+            replica.partition()
+        except KafkaError as problem:
+            answer.error_code = problem.code
+            return _Read(key, wanted, None, answer)
+        return _Read(key, wanted, replica, answer)
+
+    def _fill_all(self, reads: Iterable[_Read], isolation: int, left: int, empty: bool) -> int:
+        """Put what the logs of one log dir have into the answers, `left` bytes at most; how many. It reads the disk."""
+        total = 0
+        for read in reads:
+            assert read.replica is not None
+            limit = max(0, min(left - total, read.wanted.max_bytes))
             try:
-                replica = self._replica(key)
-                replica.check_epoch(wanted.leader_epoch)
-                if follower >= 0:
-                    raise _no_replica(follower, wanted)
-                if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
-                    raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
-                limit = max(0, min(left, wanted.max_bytes))
-                self._fill(answer, replica.partition(), wanted, request.isolation_level, limit, empty)
+                log = read.replica.partition()
+                self._fill(read.answer, log, read.wanted, isolation, limit, empty and total == 0)
             except (KafkaError, core.LogError, OSError) as problem:
-                answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
-                replica = None
-            size = len(answer.records)
-            left -= size
-            empty = empty and size == 0
-            yield _Read(key, wanted, replica, answer)
+                read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+            total += len(read.answer.records)
+        return total
 
     def _replica(self, key: Key) -> Replica:
         if isinstance(key.topic, str):
@@ -222,6 +222,7 @@ class Fetch:
         if isolation == READ_COMMITTED:
             answer.aborted_transactions = []
         if read.slice is not None:
+            read.slice.warm()  # who sends it holds up others
             answer.records = read.slice
 
     # -- answering -------------------------------------------------------------------------------------------------

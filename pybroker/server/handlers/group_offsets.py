@@ -72,7 +72,7 @@ class OffsetCommit:
         self._groups = groups
         self._image = image
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         now_ms = wall_ms()
         offsets: dict[TopicPartition, Committed] = {}
         for topic in request.topics:
@@ -86,15 +86,15 @@ class OffsetCommit:
                     )
         codes: Mapping[TopicPartition, int] = {}
         if offsets:
-            codes = self._commit(request, call.version, offsets)
+            codes = await self._commit(request, call.version, offsets)
         return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _commit(
+    async def _commit(
         self, request: Any, version: int, offsets: Mapping[TopicPartition, Committed]
     ) -> Mapping[TopicPartition, int]:
         generation = request.generation_id_or_member_epoch
         try:
-            return self._groups.commit(
+            return await self._groups.commit(
                 request.group_id, request.member_id, request.group_instance_id, generation, offsets
             )
         except KafkaError as problem:
@@ -216,7 +216,7 @@ class OffsetDelete:
     def __init__(self, groups: Coordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         entry = self._groups.find(request.group_id)
         if entry is None:
             return m.OffsetDeleteResponse(error_code=errors.GROUP_ID_NOT_FOUND)
@@ -228,7 +228,7 @@ class OffsetDelete:
             for p in topic.partitions:
                 used = topic.name in topics
                 codes[TopicPartition(topic.name, p.partition_index)] = errors.GROUP_SUBSCRIBED_TO_TOPIC if used else 0
-        error = self._groups.forget(request.group_id, [key for key, code in codes.items() if not code])
+        error = await self._groups.forget(request.group_id, [key for key, code in codes.items() if not code])
         kind = m.OffsetDeleteResponse.Topics
         return m.OffsetDeleteResponse(
             topics=[

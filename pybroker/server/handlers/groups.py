@@ -187,12 +187,12 @@ class DeleteGroups:
     def __init__(self, groups: Coordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         kind = m.DeleteGroupsResponse.Results
         results = []
         for name in dict.fromkeys(request.groups_names):
             try:
-                error = self._groups.delete(name)
+                error = await self._groups.delete(name)
             except KafkaError as problem:
                 error = problem.code
             results.append(kind(group_id=name, error_code=error))

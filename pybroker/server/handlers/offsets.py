@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from typing import Any
 
 from pybroker import core, errors
@@ -25,9 +24,8 @@ def _failure(problem: KafkaError | core.LogError | OSError) -> int:
 
 
 class ListOffsets:
-    def __init__(self, replicas: Replicas, workers: Executor) -> None:
+    def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._workers = workers
 
     async def __call__(self, request: Any, call: Call) -> Any:
         kind = m.ListOffsetsResponse
@@ -64,8 +62,8 @@ class ListOffsets:
         if timestamp == LATEST_TIERED:
             return Found(-1, -1, -1)
         if timestamp == MAX_TIMESTAMP:
-            return await latest_time(log, self._workers)
-        return await by_time(log, timestamp, bound, self._workers)
+            return await replica.at_disk(latest_time, log)
+        return await replica.at_disk(by_time, log, timestamp, bound)
 
 
 def _check_meaning(timestamp: int, version: int) -> None:

@@ -55,21 +55,13 @@ class Produce:
         self._image = image
         self._workers = workers
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         if request.acks not in ACKS:
             refusal = KafkaError(errors.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it can be -1, 0 or 1")
             return failed(request, refusal.code, refusal.message)
         response = m.ProduceResponse()
         parts = list(self._parts(request, call.version, response))
         now_ms = time.time_ns() // 1_000_000
-        if any(part.replica is not None and part.replica.rules.concern(part.records) for part in parts):
-            return self._with_rules(request, response, parts, now_ms)
-        for part in parts:
-            if part.replica is not None:
-                self._append(part.replica, part.records, part.answer, now_ms)
-        return _finish(request, response)
-
-    async def _with_rules(self, request: Any, response: Any, parts: list[_Part], now_ms: int) -> Any:
         loop = asyncio.get_running_loop()
         for replica, records, answer in parts:
             if replica is None:
@@ -81,7 +73,7 @@ class Produce:
             except _REFUSALS as problem:
                 _refuse(answer, problem)
             else:
-                self._append(replica, records, answer, now_ms)
+                await self._append(replica, records, answer, now_ms)
         return _finish(request, response)
 
     def _parts(self, request: Any, version: int, response: Any) -> Iterator[_Part]:
@@ -112,9 +104,9 @@ class Produce:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is written by brokers only")
         return self._replicas.leader(name, index)
 
-    def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
+    async def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
         try:
-            appended = replica.append(records, now_ms)
+            appended = await replica.append(records, now_ms)
         except _REFUSALS as problem:
             _refuse(answer, problem)
         else:

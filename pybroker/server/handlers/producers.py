@@ -16,26 +16,29 @@ class DescribeProducers:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
-    def __call__(self, request: Any, call: Call) -> Any:
+    async def __call__(self, request: Any, call: Call) -> Any:
         kind = m.DescribeProducersResponse.Topics
         named = Counter((topic.name, p) for topic in request.topics for p in topic.partition_indexes)
         return m.DescribeProducersResponse(
             topics=[
                 kind(
                     name=topic.name,
-                    partitions=[self._describe(topic.name, p, named[topic.name, p]) for p in topic.partition_indexes],
+                    partitions=[
+                        await self._describe(topic.name, p, named[topic.name, p]) for p in topic.partition_indexes
+                    ],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _describe(self, topic: str, partition: int, times: int) -> Any:
+    async def _describe(self, topic: str, partition: int, times: int) -> Any:
         kind = m.DescribeProducersResponse.Topics.Partitions
         answer = kind(partition_index=partition, error_message=None)
         try:
             if times > 1:
                 raise KafkaError(errors.INVALID_REQUEST, "the partition is asked for more than once")
-            log = self._replicas.leader(topic, partition).partition()
+            replica = self._replicas.leader(topic, partition)
+            known = await replica.at_disk(replica.partition().producers)  # no append is under way while it looks
         except KafkaError as problem:
             answer.error_code, answer.error_message = problem.code, problem.message
             return answer
@@ -48,7 +51,7 @@ class DescribeProducers:
                 coordinator_epoch=NO_COORDINATOR_EPOCH,
                 current_txn_start_offset=first_offset,
             )
-            for producer_id, epoch, sequence, timestamp_ms, first_offset in log.producers()
+            for producer_id, epoch, sequence, timestamp_ms, first_offset in known
         ]
         return answer
 
