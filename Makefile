@@ -74,6 +74,11 @@ wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
 sanitize: $(BUILT) $(DEV) ## core built with AddressSanitizer and UBSan, and its tests run under them
 	@$(PY) tools/sanitize.py $(PYTEST_ARGS)
 
+.PHONY: lives
+lives: SECONDS = 600
+lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7
+	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 .PHONY: clean
 clean: ## what a build made; .venv stays (rm -rf .venv takes it too)
 	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,97 @@
+"""A minute of random lives, and that the judge of a campaign sees what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import BrokerProcess
+from tests.lives import campaign
+from tests.lives.history import History, Told
+from tests.wire import Wire, batch
+
+SECONDS = 40
+SEED = 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_random_lives_lose_nothing(tmp_path: Path) -> None:
+    """Killed, failing, disturbed, and started again: every acknowledged record is read back once where it was put."""
+    history = campaign.run(tmp_path, SECONDS, SEED, rate=50)
+    print(campaign.summary(history, SEED, SECONDS))
+    assert not history.problems
+    assert history.counts["lives"] >= 3 and history.counts["acknowledged"] > 100 and history.counts["read"] > 100
+
+
+def rows(*numbers: int) -> list[tuple[int, bytes]]:
+    return [(offset, Told("w", number).content) for offset, number in enumerate(numbers)]
+
+
+def judged(records: list[tuple[int, bytes]], end: int, *acknowledged: tuple[int, int]) -> list[str]:
+    """The rules that a log breaks, of whose records these (offset, number) were acknowledged."""
+    history = History()
+    for offset, number in acknowledged:
+        history.acknowledged(0, offset, Told("w", number))
+    history.check_log(0, records, 0, end)
+    return [problem.partition(":")[0] for problem in history.problems]
+
+
+def test_a_whole_log_breaks_no_rule() -> None:
+    assert judged(rows(0, 1, 2), 3, (0, 0), (2, 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "end", "acknowledged", "rules"),
+    [
+        (rows(0, 1), 2, [(2, 2)], ["kept"]),
+        (rows(0, 1, 3), 3, [(2, 2)], ["kept"]),
+        (rows(0, 1, 1), 3, [], ["once"]),
+        (rows(0, 2, 1), 3, [], ["in order"]),
+        ([rows(0)[0], (2, Told("w", 2).content)], 3, [], ["whole"]),
+        (rows(0, 1), 3, [], ["whole"]),
+        ([(0, b"something else")], 1, [], ["constant"]),
+        (rows(0), 1, [(0, 0), (0, 1)], ["once"]),
+    ],
+    ids=["lost", "another", "twice", "order", "hole", "short", "foreign", "one offset twice"],
+)
+def test_each_rule_is_held(
+    records: list[tuple[int, bytes]], end: int, acknowledged: list[tuple[int, int]], rules: list[str]
+) -> None:
+    """The judge names the rule that a log breaks."""
+    assert judged(records, end, *acknowledged) == rules
+
+
+def test_what_readers_see_is_held() -> None:
+    """An offset that changes its content, and a group that goes back."""
+    history = History()
+    history.read(0, 0, Told("w", 0).content)
+    history.read(0, 0, Told("w", 1).content)
+    history.committed(0, 5)
+    history.check_committed(0, 5)
+    history.check_committed(0, 4)
+    assert [problem.partition(":")[0] for problem in history.problems] == ["constant", "committed"]
+
+
+def test_a_broker_that_loses_records_is_caught(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """A planted loss: the end of a log is cut while the broker is down, as if the last batch had never been written."""
+    broker = start_broker()
+    history = History()
+    with Wire(broker.port) as wire:
+        assert wire.create_topic(topic) == 0
+        for number in range(3):
+            told = Told("w", number)
+            answer = wire.produce(topic, batch([told.content]))
+            history.acknowledged(0, answer.base_offset, told)
+    broker.kill()
+    segment = broker.partition_dir(topic) / f"{0:020}.log"
+    segment.write_bytes(segment.read_bytes()[:-10])
+    broker.restart()
+    with Wire(broker.port) as wire:
+        contents = [Told("w", number).content for number in range(3)]
+        found = [(b.base_offset, c) for b in wire.fetch_all(topic) for c in contents if c in b.data]
+        end = wire.list_offset(topic, -1)[2]
+    history.check_log(0, found, 0, end)
+    assert [problem.partition(":")[0] for problem in history.problems] == ["kept"]
