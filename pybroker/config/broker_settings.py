@@ -67,9 +67,11 @@ GENERAL = table(
     Setting(
         "background.threads",
         INT,
-        "10",
-        "The most threads that work at retention, flushing, compaction and deletion of files.",
+        "16",
+        "Threads that make the logs of new topics, flush them at the end and delete them. Kafka's default is 10; they "
+        "wait for fsyncs, which the file system does together.",
         Range(1),
+        dynamic=True,
     ),
     Setting(
         "num.recovery.threads.per.data.dir",
@@ -77,6 +79,7 @@ GENERAL = table(
         "1",
         "Threads for each log dir that recover partitions at start and flush them at the end.",
         Range(1),
+        dynamic=True,
     ),
 )
 
@@ -96,14 +99,17 @@ NETWORK = table(
         "in a container. Not set: the address of listeners, or the machine's name if that has no host. Port 0 stands "
         "for the port listened at.",
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
+        dynamic=True,
     ),
     Setting("num.network.threads", INT, "3", "Threads that serve the sockets.", Range(1)),
     Setting(
         "num.io.threads",
         INT,
         "8",
-        "Threads for requests whose disk work would hold up the loop that serves the others.",
+        "Threads for requests whose disk work would hold up the loop that serves the others, one for each processor at "
+        "most.",
         Range(1),
+        dynamic=True,
     ),
     Setting(
         "queued.max.requests",

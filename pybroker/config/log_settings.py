@@ -212,6 +212,15 @@ RETENTION = table(
         "Compact the topics whose cleanup.policy says so, __consumer_offsets among them.",
     ),
     Setting(
+        "log.cleaner.threads",
+        INT,
+        "1",
+        "Logs that are compacted at the same time. They share log.cleaner.dedupe.buffer.size and "
+        "log.cleaner.io.max.bytes.per.second.",
+        Range(1),
+        dynamic=True,
+    ),
+    Setting(
         "log.cleaner.backoff.ms",
         LONG,
         "15000",

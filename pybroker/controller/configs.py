@@ -11,7 +11,7 @@ older than a quarter of an hour are removed by the next write.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from pybroker import errors
@@ -29,6 +29,8 @@ from pybroker.logs import event
 
 log = logging.getLogger(__name__)
 
+PER_BROKER = frozenset({"advertised.listeners"})
+"""What cannot be set for all brokers."""
 CHANGES_KEPT_MS = 15 * 60 * 1000
 TOPIC_LISTS = {name for name, setting in TOPIC.items() if setting.type is Type.LIST}
 BROKER_LISTS = {name for name, setting in BROKER.items() if setting.type is Type.LIST}
@@ -73,7 +75,7 @@ class ConfigAdmin:
         self._admin = admin
         self._holders = holders
         self._one = asyncio.Lock()
-        self.on_broker_altered: list[Callable[[], object]] = []  # who goes by settings of the broker looks again
+        self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -109,6 +111,8 @@ class ConfigAdmin:
             own = {} if replace else held
             after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(self._config[setting]) or "")
             _check_names(after)
+            for setting in PER_BROKER & after.keys() if not name else ():
+                raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
             self._rehearse(source, after)
             if validate_only:
                 return
@@ -119,7 +123,7 @@ class ConfigAdmin:
             self._config.overlay(source, after)
             await asyncio.to_thread(self._holders.configure, list(self._image.topics()))
             for tell in self.on_broker_altered:
-                tell()
+                await tell()
         _tell(f"brokers/{name or '<default>'}", after)
 
     def _rehearse(self, source: Source, after: Mapping[str, str]) -> None:

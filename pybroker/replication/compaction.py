@@ -1,12 +1,14 @@
-"""Compaction of this broker's logs, one round after the other, on the caller's thread.
+"""Compaction of this broker's logs, one round after the other, on the caller's thread and as many as are set beside it.
 
 A log in which a round met damage is left alone until the next start: what is damaged is not to be replaced by what was
 made of it.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from pybroker import core
@@ -38,22 +40,41 @@ def wall_ms() -> int:
 
 
 class Compactor:
-    """`turn()` compacts the dirtiest log, and so on until none is dirty enough."""
+    """`turn()` compacts the dirtiest logs, and so on until none is dirty enough."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._config = config
         self._damaged: set[TopicPartition] = set()
+        self._threads = 1
+        self._choosing = threading.Lock()  # one log after the other, among the threads of a turn
 
     def turn(self) -> None:
         """Every log that is due, each at most once. Ends early where the broker is about to."""
         done: set[TopicPartition] = set()
-        while found := max(self._due(done), key=lambda found: found.dirt.ratio, default=None):
-            done.add(found.replica.key)
+        self._threads = self._config["log.cleaner.threads"]
+        with ThreadPoolExecutor(self._threads, "log-cleaner") as others:
+            rounds = [others.submit(self._rounds, done) for _ in range(self._threads - 1)]
+            self._rounds(done)
+        for ended in rounds:
+            ended.result()
+
+    def _choose(self, done: set[TopicPartition]) -> Found | None:
+        """The dirtiest that is not done, which it is from now on."""
+        with self._choosing:
+            found = max(self._due(done), key=lambda found: found.dirt.ratio, default=None)
+            if found is not None:
+                done.add(found.replica.key)
+            return found
+
+    def _rounds(self, done: set[TopicPartition]) -> None:
+        while found := self._choose(done):
             try:
                 if not self._clean(found):
                     return
             except core.LogError as problem:
+                if found.replica.gone:  # deleted meanwhile; a topic of that name may begin anew
+                    continue
                 self._damaged.add(found.replica.key)
                 event(log, logging.ERROR, "log not compacted", partition=found.replica.key, reason=problem)
 
@@ -111,10 +132,10 @@ class Compactor:
                 end=found.dirt.end,
                 now_ms=wall_ms(),
                 delete_retention_ms=found.replica.config["delete.retention.ms"],
-                map_bytes=self._config["log.cleaner.dedupe.buffer.size"],
+                map_bytes=self._config["log.cleaner.dedupe.buffer.size"] // self._threads,
                 decompress=lambda codec, data: decompress(codec, data, PLAIN_BYTES_MAX),
                 compress=compress,
-                bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"], NO_LIMIT)),
+                bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"] / self._threads, NO_LIMIT)),
             )
             if done is not None:
                 directory.record_cleaned(key, done.first_dirty, is_gone)

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 
 from pybroker import core, errors
 from pybroker.cluster.image import Image, Topic
@@ -24,9 +23,7 @@ from pybroker.replication.logdirs import Found, Held, LogDir
 from pybroker.replication.opening import Opener, Opening
 from pybroker.replication.replica import Replica
 from pybroker.replication.validation import Rules
-
-DISK_THREADS = 16
-"""Threads that make, flush and delete logs: they wait for fsyncs, which the file system does together."""
+from pybroker.replication.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +54,17 @@ class Replicas:
         self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
             log_dir.core = self._core
-        self._workers = ThreadPoolExecutor(max(DISK_THREADS, self._threads * len(log_dirs)), "replicas")
+        self._workers = Workers(self._pool_threads(), "replicas")
+
+    def _pool_threads(self) -> int:
+        """They make, flush and delete logs: they wait for fsyncs, which the file system does together."""
+        background: int = self._config["background.threads"]
+        return max(background, self._threads * len(self._dirs))
+
+    def resize(self) -> None:
+        """Work with as many threads as the settings say now."""
+        self._threads = self._config["num.recovery.threads.per.data.dir"]
+        self._workers.resize(self._pool_threads())
 
     def __len__(self) -> int:
         return len(self._held)
@@ -128,7 +135,7 @@ class Replicas:
         loop = asyncio.get_running_loop()
         work = []
         for log_dir, share in shares.items():
-            threads = min(DISK_THREADS if new else self._threads, len(share))
+            threads = min(self._config["background.threads"] if new else self._threads, len(share))
             for turn in range(threads):
                 work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[turn::threads]))
         await asyncio.gather(*work)

@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pybroker.cluster.image import Image, Node
@@ -31,6 +30,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
+from pybroker.replication.workers import Workers
 from pybroker.server import directories
 from pybroker.server.bridge import Bridge
 from pybroker.server.cleaner import Cleaner, chores, finish_deletions
@@ -92,7 +92,7 @@ class Broker:
         self._listener: Listener | None = None
         self._fetch: Fetch | None = None
         self._cleaner: Cleaner | None = None
-        self._workers: ThreadPoolExecutor | None = None
+        self._workers: Workers | None = None
         self._exporter: Exporter | None = None
         self._epoch = -1
         self.groups: Coordinator | None = None
@@ -211,13 +211,17 @@ class Broker:
                 partitions=",".join(map(str, strays[:STRAYS_SHOWN])),
             )
 
-    async def _register(self, session: Session) -> None:
-        """Show this broker to the cluster; the transaction that did it is its epoch."""
+    def _registration(self) -> tuple[Node, bytes]:
+        """This broker as the settings say now that clients see it, and as the store has it."""
         assert self._listener is not None
         shown = self.config.advertised
         host, port = (self.host, 0) if shown is None else (shown.host, shown.port)
         node = Node(self.broker_id, host, port or self.port, self.config["broker.rack"])
-        registration = nodes.dump_broker(node, self._listener.name, time.time_ns() // 1_000_000)
+        return node, nodes.dump_broker(node, self._listener.name, time.time_ns() // 1_000_000)
+
+    async def _register(self, session: Session) -> None:
+        """Show this broker to the cluster; the transaction that did it is its epoch."""
+        node, registration = self._registration()
         try:
             _, stat = await session.create(nodes.broker(self.broker_id), registration, ephemeral=True)
         except NodeExists:
@@ -228,10 +232,9 @@ class Broker:
     async def _serve(
         self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin
     ) -> None:
-        settings.on_broker_altered.append(self._limit_connections)
+        self._workers = Workers(self._io_threads(), "records")
+        settings.on_broker_altered.append(self._go_by_settings)
         self._limit_connections()
-        threads = min(self.config["num.io.threads"], os.cpu_count() or 1)
-        self._workers = ThreadPoolExecutor(threads, "records")
         groups = self.groups = Coordinator(self.config, self._workers)
         locator = Locator(self.broker_id, self.config, self.image, replicas, admin, groups)
         asked = Collaborators(
@@ -269,6 +272,21 @@ class Broker:
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter
+
+    def _io_threads(self) -> int:
+        threads: int = self.config["num.io.threads"]
+        return min(threads, os.cpu_count() or 1)
+
+    async def _go_by_settings(self) -> None:
+        """Do as the settings say now: connections, threads, and the address that clients are told."""
+        assert self._workers is not None and self.replicas is not None and self._session is not None
+        self._limit_connections()
+        self._workers.resize(self._io_threads())
+        self.replicas.resize()
+        node, registration = self._registration()
+        if node != self.image.brokers[node.id]:
+            await self._session.set(nodes.broker(node.id), registration)
+            self.image.brokers[node.id] = node
 
     def _limit_connections(self) -> None:
         """By what the settings say now."""

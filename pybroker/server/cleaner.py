@@ -29,8 +29,10 @@ IDLE_FILES_MS = 30_000
 
 
 class Chore(NamedTuple):
+    """Something to do every `interval_ms`, which is asked for again at each turn."""
+
     name: str
-    interval_ms: int
+    interval_ms: Callable[[], int]
     work: Callable[[], object]
 
 
@@ -46,7 +48,7 @@ class Cleaner:
 
     def start(self) -> None:
         for chore in self._chores:
-            if chore.interval_ms < NEVER_MS:
+            if chore.interval_ms() < NEVER_MS:
                 thread = threading.Thread(target=self._repeat, args=(chore,), name=chore.name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -59,7 +61,7 @@ class Cleaner:
             thread.join(JOIN_SECONDS)
 
     def _repeat(self, chore: Chore) -> None:
-        while not self._stopping.wait(chore.interval_ms / 1000):
+        while not self._stopping.wait(min(chore.interval_ms(), NEVER_MS) / 1000):
             try:
                 chore.work()
             except Exception as problem:  # the next turn may go better, and the other chores go on
@@ -68,33 +70,37 @@ class Cleaner:
 
 def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
     """What a broker does at intervals, by Kafka's settings."""
-    compaction = Chore("log-cleaner", config["log.cleaner.backoff.ms"], Compactor(replicas, config).turn)
+
+    def every(setting: str) -> Callable[[], int]:
+        return lambda: int(config[setting])
+
+    compaction = Chore("log-cleaner", every("log.cleaner.backoff.ms"), Compactor(replicas, config).turn)
     return [
         *([compaction] if config["log.cleaner.enable"] else []),
-        Chore("retention", config["log.retention.check.interval.ms"], lambda: retain(replicas)),
+        Chore("retention", every("log.retention.check.interval.ms"), lambda: retain(replicas)),
         Chore(
             "producer-expiry",
-            config["producer.id.expiration.check.interval.ms"],
+            every("producer.id.expiration.check.interval.ms"),
             lambda: replicas.each(lambda partition: partition.expire_producers(wall_ms())),
         ),
         Chore(
             "high-watermark-checkpoint",
-            config["replica.high.watermark.checkpoint.interval.ms"],
+            every("replica.high.watermark.checkpoint.interval.ms"),
             replicas.record_high_watermarks,
         ),
         Chore(
             "recovery-point-checkpoint",
-            config["log.flush.offset.checkpoint.interval.ms"],
+            every("log.flush.offset.checkpoint.interval.ms"),
             replicas.record_recovery_points,
         ),
         Chore(
             "log-start-checkpoint",
-            config["log.flush.start.offset.checkpoint.interval.ms"],
+            every("log.flush.start.offset.checkpoint.interval.ms"),
             lambda: replicas.record_log_starts({}),
         ),
-        *(Chore("log-dir-check", LOG_DIR_CHECK_MS, log_dir.check) for log_dir in replicas.log_dirs),
-        Chore("idle-files", IDLE_FILES_MS, replicas.close_idle_files),
-        Chore("flush", config["log.flush.scheduler.interval.ms"], Flusher(replicas).turn),
+        *(Chore("log-dir-check", lambda: LOG_DIR_CHECK_MS, log_dir.check) for log_dir in replicas.log_dirs),
+        Chore("idle-files", lambda: IDLE_FILES_MS, replicas.close_idle_files),
+        Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas).turn),
     ]
 
 

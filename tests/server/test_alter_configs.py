@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pybroker.config import Source
 from pybroker.controller import nodes
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.replication.workers import Workers
 from tests.server.live import Live, Wire, batch
 
 TOPIC, BROKER = 2, 4
@@ -263,6 +265,57 @@ async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+async def shown_at(wire: Wire) -> set[tuple[str, int]]:
+    """Where clients are told to go, by all who tell them."""
+    told: list[Any] = [*(await wire.call("Metadata", 12, topics=[])).brokers]
+    told += (await wire.call("DescribeCluster", 1)).brokers
+    told += (await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])).coordinators
+    return {(node.host, node.port) for node in told}
+
+
+async def test_clients_are_told_another_address_at_once(live: Live, wire: Wire) -> None:
+    """advertised.listeners is each broker's own; it is stored, and where it is taken back the old address holds."""
+    assert live.broker is not None
+    name, before = str(live.broker.broker_id), await shown_at(wire)
+    elsewhere = ("advertised.listeners", SET, "PLAINTEXT://elsewhere:7777")
+    assert (await alter(wire, BROKER, "", elsewhere)).error_code == errors.INVALID_REQUEST
+    assert await shown_at(wire) == before
+    assert (await alter(wire, BROKER, name, elsewhere)).error_code == 0
+    assert await shown_at(wire) == {("elsewhere", 7777)}
+    await live.restart()
+    wire = await live.connect()
+    assert await shown_at(wire) == {("elsewhere", 7777)}
+    assert (await alter(wire, BROKER, name, ("advertised.listeners", DELETE, None))).error_code == 0
+    assert await shown_at(wire) == {(live.broker.host, live.broker.port)}
+
+
+@pytest.mark.parametrize("name", ["num.io.threads", "background.threads", "num.recovery.threads.per.data.dir"])
+async def test_threads_change_while_the_broker_works(live: Live, wire: Wire, name: str) -> None:
+    """Topics are made and read whatever their number, and it is shown."""
+    for count in ("1", "40", "2"):
+        assert (await alter(wire, BROKER, "", (name, SET, count))).error_code == 0
+        assert (await described(wire, BROKER, ""))[name] == (count, int(Source.DYNAMIC_DEFAULT_BROKER))
+        assert (await wire.create(f"t{count}", 20)).error_code == 0
+        await wire.produce(f"t{count}", batch(b"v"))
+        assert (await wire.fetch(f"t{count}", 0)).high_watermark == 1
+    assert (await alter(wire, BROKER, "", (name, SET, "0"))).error_code == errors.INVALID_CONFIG
+
+
+def test_a_pool_works_with_as_many_threads_as_it_is_told() -> None:
+    """More meet at once than before; what was begun is finished by the threads that there were."""
+    workers = Workers(1, "test")
+    held = threading.Event()
+    first = [workers.submit(held.wait, 30) for _ in range(2)]  # the second waits behind the first
+    workers.resize(3)
+    together = threading.Barrier(3)
+    assert sorted(f.result(30) for f in [workers.submit(together.wait, 30) for _ in range(3)]) == [0, 1, 2]
+    held.set()
+    assert [f.result(30) for f in first] == [True, True]
+    workers.shutdown()
+    with pytest.raises(RuntimeError):
+        workers.submit(print)
 
 
 async def test_settings_survive_a_restart(live: Live, wire: Wire) -> None:

@@ -67,7 +67,8 @@ def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFi
         turns["bad"] += 1
         raise OSError(errno.EIO, "a disk")
 
-    cleaner = Cleaner([Chore("good", 10, good), Chore("bad", 10, bad), Chore("never", (1 << 63) - 1, bad)])
+    intervals = {"good": (10, good), "bad": (10, bad), "never": ((1 << 63) - 1, bad)}
+    cleaner = Cleaner([Chore(name, lambda ms=ms: ms, work) for name, (ms, work) in intervals.items()])
     cleaner.start()
     deadline = time.monotonic() + 5
     while min(turns.values()) < 3 and time.monotonic() < deadline:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
+import pytest
+
+from pybroker import core
 from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.core import build_batch
 from pybroker.protocol import messages as m
 from pybroker.replication.checkpoints import CLEANED
+from pybroker.replication.compaction import Compactor
 from pybroker.replication.replicas import Replicas
 from tests.core.slow_clean import latest, stored
 from tests.server.live import BASE_MS, Live
@@ -121,3 +126,30 @@ async def test_no_log_is_compacted_where_the_cleaner_is_off(live: Live) -> None:
     replicas(live).leader("t", 0).partition().flush()
     await asyncio.sleep(0.1)
     assert not replicas(live).log_dirs[0].recorded[CLEANED]
+
+
+async def test_as_many_logs_are_compacted_at_once_as_are_set(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """log.cleaner.threads changes while the broker runs; the threads share the memory of them all."""
+    await live.restart("log.cleaner.enable=false", f"log.cleaner.dedupe.buffer.size={1 << 20}")
+    wire = await live.connect()
+    for name in ("a", "b"):
+        await wire.create(name, cleanup_policy="compact", segment_bytes="300", min_cleanable_dirty_ratio="0")
+        for i in range(20):
+            await wire.produce(name, pair(b"k", b"%d" % i))
+    assert live.broker is not None
+    compactor = Compactor(replicas(live), live.broker.config)
+    replicas(live).each(lambda partition: partition.flush())
+    for count in (1, 2):
+        kind = m.IncrementalAlterConfigsRequest.Resources
+        change = kind.Configs(name="log.cleaner.threads", config_operation=0, value=str(count))
+        asked = [kind(resource_type=4, resource_name="", configs=[change])]
+        assert (await wire.call("IncrementalAlterConfigs", 1, resources=asked)).responses[0].error_code == 0
+        together, shares = threading.Barrier(count), []
+
+        def clean(*_: object, map_bytes: int, **__: object) -> None:
+            shares.append(map_bytes)  # noqa: B023  # it is called before the next round
+            together.wait(30)  # noqa: B023
+
+        monkeypatch.setattr(core, "clean", clean)
+        await asyncio.to_thread(compactor.turn)
+        assert shares == [(1 << 20) // count] * 2
