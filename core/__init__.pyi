@@ -335,12 +335,12 @@ class Plane:
         """Ask for one "grown" letter at the next append; look once more after this call."""
     def withdraw(self, partition: Partition) -> None: ...
     def adopt(self, fd: int) -> int:
-        """Take over a connected non-blocking socket; the id that letters name it by."""
+        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours."""
     def fileno(self) -> int: ...
-    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown"], int, int, bytes]]:
-        """The letters: (kind, id, token, frame)."""
+    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown"], int, int, bytes | None]]:
+        """The letters: (kind, id, token, frame); the frame is None if there is no memory for it."""
     def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
-        """Answer a request, once: parts in order without the size; None for no answer."""
+        """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered."""
     held_bytes: int  # by requests that are received and not yet answered
     def stats(self) -> list[Reactor]:
         """What each reactor counted since its start; histograms say from when a request was read."""

@@ -29,5 +29,6 @@ cdef int mailbox_init(mailbox_t* m) noexcept nogil
 cdef void mailbox_destroy(mailbox_t* m) noexcept nogil
 cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil
 cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil
+cdef void mailbox_return(mailbox_t* m, letter_t* letters) noexcept nogil
 cdef void ring(int fd) noexcept nogil
 cdef void unring(int fd) noexcept nogil

@@ -5,7 +5,7 @@ burst of requests costs one wake-up.
 """
 
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.unistd cimport close, read, write
@@ -90,3 +90,20 @@ cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil:
     store_i32(&m.requests, 0)
     pthread_mutex_unlock(&m.lock)
     return l
+
+
+cdef void mailbox_return(mailbox_t* m, letter_t* letters) noexcept nogil:
+    """Put letters that were taken, and not read, in front of those that came meanwhile."""
+    cdef letter_t* l = letters
+    cdef int32_t requests = l.kind == REQUEST
+    while l.next != NULL:
+        l = l.next
+        requests += l.kind == REQUEST
+    pthread_mutex_lock(&m.lock)
+    l.next = m.first
+    m.first = letters
+    if m.last == NULL:
+        m.last = l
+    store_i32(&m.requests, m.requests + requests)
+    pthread_mutex_unlock(&m.lock)
+    ring(m.fd)

@@ -19,7 +19,9 @@ from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition
 from pybroker.core.inbox cimport reactor_leave, reactor_wake
 from pybroker.core.log cimport log_hold
-from pybroker.core.mailbox cimport GROWN, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_take
+from pybroker.core.mailbox cimport (
+    GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
+)
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )
@@ -88,6 +90,14 @@ cdef int add_part(note_t* n, object part) except -1:
     return 0
 
 
+cdef frame_of(const letter_t* l):
+    """What a letter brings; None if there is no memory for it, which is its connection's loss and nobody else's."""
+    try:
+        return PyBytes_FromStringAndSize(<char*>l.frame, l.length)
+    except MemoryError:
+        return None
+
+
 @cython.no_gc_clear
 cdef class Plane:
     """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
@@ -99,6 +109,7 @@ cdef class Plane:
     cdef Broker owner
     cdef list threads
     cdef dict bells              # Partition -> the address of its bell_t
+    cdef set away                # the tokens of requests that were taken and not answered: these connections are not freed
     cdef int64_t published
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
@@ -111,6 +122,7 @@ cdef class Plane:
         self.owner = broker
         self.threads = []
         self.bells = {}
+        self.away = set()
         self.state.context = broker.context
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
@@ -240,10 +252,11 @@ cdef class Plane:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def adopt(self, int fd) -> int:
-        """Take over a connected non-blocking socket; the id that letters name it by."""
+        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the caller's."""
         cdef conn_t* c = <conn_t*>calloc(1, sizeof(conn_t))
         cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
         cdef reactor_t* r
+        cdef int64_t id
         cdef address_t* address = pool_join(&self.state.pool, fd)
         if c == NULL or n == NULL or address == NULL:
             if address != NULL:
@@ -253,7 +266,7 @@ cdef class Plane:
             raise MemoryError()
         r = self.reactors[self.adopted % self.count]
         self.adopted += 1
-        c.id = self.adopted
+        c.id = id = self.adopted
         c.fd = fd
         c.state = OPEN
         c.reactor = r
@@ -262,8 +275,8 @@ cdef class Plane:
         c.address = address
         n.conn = c
         n.is_new = 1
-        reactor_leave(r, n)
-        return c.id
+        reactor_leave(r, n)      # from here on it is the reactor's, which may have freed it already
+        return id
 
     def fileno(self) -> int:
         """Readable while letters wait; take() makes it unreadable."""
@@ -272,7 +285,7 @@ cdef class Plane:
     def take(self) -> list:
         """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
         comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says why
-        unless its peer ended it; "grown": see watch()."""
+        unless its peer ended it; "grown": see watch(). A frame that there is no memory for is None."""
         cdef letter_t* l
         cdef letter_t* after
         out = []
@@ -280,8 +293,16 @@ cdef class Plane:
             l = mailbox_take(&self.state.mailbox)
         while l != NULL:
             after = l.next
-            frame = PyBytes_FromStringAndSize(<char*>l.frame, l.length)
-            out.append((KINDS[l.kind], l.id, <uintptr_t>l.conn, frame))
+            try:
+                letter = (KINDS[l.kind], l.id, <uintptr_t>l.conn, frame_of(l))
+                if l.kind == REQUEST:
+                    self.away.add(<uintptr_t>l.conn)
+                out.append(letter)
+            except MemoryError:
+                mailbox_return(&self.state.mailbox, l)  # with those behind it, for the next call
+                if not out:
+                    raise
+                break
             free(l)
             l = after
         return out
@@ -289,12 +310,17 @@ cdef class Plane:
     def reply(self, uintptr_t token, parts, *, bint close=False) -> None:
         """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer.
 
-        The connection executes its next request after that, or ends where `close` is set."""
+        The connection executes its next request after that, or ends where `close` is set. ValueError: no request with
+        that token waits for an answer; only while one does is its connection known to be there."""
         cdef conn_t* c = <conn_t*>token
-        cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
+        cdef note_t* n
         cdef uint8_t size[4]
+        if token not in self.away:
+            raise ValueError(f"no request with the token {token} waits for an answer")
+        n = <note_t*>calloc(1, sizeof(note_t))
         if n == NULL:
             raise MemoryError()
+        self.away.discard(token)
         n.conn = c
         n.close = close
         if parts is not None:

@@ -244,19 +244,20 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef link_t* link
     cdef conn_t* c
     cdef const char* why
-    cdef int64_t only
+    cdef int64_t only, cut
     cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
     r.now_ms = r.began_ns // 1000000
     slot = pin(&r.plane.context.quiesce)
     take_events(r, events, n if n > 0 else 0)
+    cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
     take_inbox(r)
     take_deadlines(r)
     relieve(r)
     move_line(r)
     if load_i32(&r.plane.finishing):
         finish_all(r)
-    if load_i32(&r.plane.diverted) != r.diverted or load_i64(&r.plane.cut) != r.cut:
-        heed(r, load_i32(&r.plane.diverted), load_i64(&r.plane.cut))
+    if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut:
+        heed(r, load_i32(&r.plane.diverted), cut)
     link = r.ready.first
     only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
     alone = only > 0 and only == r.talker and r.began_ns - r.ended_ns <= AWAKE_NS

@@ -6,6 +6,7 @@ needs its effects.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -62,7 +63,8 @@ class Bridge:
     def adopt(self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object]) -> Adopted:
         """Hand a socket to the plane; `forget` is called when its connection ended."""
         adopted = Adopted(self, caller)
-        self._adopted[self._plane.adopt(sock.detach())] = adopted, forget
+        self._adopted[self._plane.adopt(sock.fileno())] = adopted, forget
+        sock.detach()  # it is the plane's now
         return adopted
 
     def finish(self) -> None:
@@ -86,60 +88,80 @@ class Bridge:
         self._adopted.clear()
 
     def _take(self) -> None:
+        """Each letter stands alone: what fails with one costs its connection, and not those taken with it."""
         for kind, key, token, frame in self._plane.take():
-            if kind == "request":
-                self._execute(key, token, frame)
-            elif kind == "grown":
-                self._grown(key)
-            elif kind == "closed":
-                adopted, forget = self._adopted.pop(key)
+            try:
+                self._deliver(kind, key, token, frame)
+            except Exception as problem:
+                event(log, logging.ERROR, "letter failed", kind=kind, id=key, reason=problem, exc_info=problem)
+                if kind == "request":
+                    self._end(token)
+
+    def _deliver(self, kind: str, key: int, token: int, frame: bytes | None) -> None:
+        if kind == "request":
+            self._execute(key, token, frame)
+        elif kind == "grown":
+            self._grown(key)
+        elif kind == "closed":
+            adopted, forget = self._adopted.pop(key)
+            try:
                 if frame:
                     self._tell(adopted.caller, frame.decode())
+            finally:
                 forget(adopted)
-            elif token in self._running and self._running[token][1]:
-                # A turn later: what has not begun, both being told at one go, would not be closed in good order.
-                self._loop.call_soon(self._running[token][0].cancel)
+        elif token in self._running and self._running[token][1]:
+            # A turn later: what has not begun, both being told at one go, would not be closed in good order.
+            self._loop.call_soon(self._running[token][0].cancel)
 
-    def _execute(self, key: int, token: int, frame: bytes) -> None:
+    def _execute(self, key: int, token: int, frame: bytes | None) -> None:
         assert self._responder is not None
         held = self._adopted.get(key)
         if held is None:  # it went before its request was looked at
-            self._plane.reply(token, None, close=True)
+            self._end(token)
             return
         caller = held[0].caller
         try:
+            if frame is None:
+                raise Disconnect("no memory for a request")
             answer = self._responder.respond(frame, caller)
         except Disconnect as problem:
             self._refuse(token, caller, problem)
-            return
-        except Exception as problem:  # a frame that cannot be executed costs its connection, not those taken with it
+        except Exception as problem:
             self._fail(token, caller, problem)
-            return
-        if isinstance(answer, Waiting):
-            task = self._loop.create_task(_run(answer))
-            self._running[token] = task, answer.abandon
-            task.add_done_callback(lambda done: self._done(token, caller, done))
         else:
-            self._reply(token, answer)
+            if isinstance(answer, Waiting):
+                task = self._loop.create_task(_run(answer))
+                self._running[token] = task, answer.abandon
+                task.add_done_callback(lambda done: self._done(token, caller, done))
+            else:
+                self._reply(token, answer)
 
     def _done(self, token: int, caller: Caller, task: "asyncio.Task[Answer]") -> None:
         del self._running[token]
-        if task.cancelled():
-            self._plane.reply(token, None, close=True)
-        elif isinstance(problem := task.exception(), Disconnect):
-            self._refuse(token, caller, problem)
-        elif problem is not None:
+        try:
+            if task.cancelled():
+                self._end(token)
+            elif isinstance(problem := task.exception(), Disconnect):
+                self._refuse(token, caller, problem)
+            elif problem is not None:
+                self._fail(token, caller, problem)
+            else:
+                self._reply(token, task.result())
+        except Exception as problem:
             self._fail(token, caller, problem)
-        else:
-            self._reply(token, task.result())
+
+    def _end(self, token: int) -> None:
+        """Close the connection of a request that gets no answer; one that has its answer already keeps it."""
+        with contextlib.suppress(ValueError):
+            self._plane.reply(token, None, close=True)
 
     def _fail(self, token: int, caller: Caller, problem: BaseException) -> None:
+        self._end(token)
         event(log, logging.ERROR, "request failed", client=caller.address, reason=problem, exc_info=problem)
-        self._plane.reply(token, None, close=True)
 
     def _refuse(self, token: int, caller: Caller, problem: Disconnect) -> None:
+        self._end(token)
         self._tell(caller, str(problem))
-        self._plane.reply(token, None, close=True)
 
     def _tell(self, caller: Caller, reason: str) -> None:
         assert self._closings is not None

@@ -226,12 +226,10 @@ class Listener:
         except OSError:  # it is gone already
             sock.close()
             return
-        self._per_host[host] += 1
         caller = Caller(host, port, self.name)
-        if self.bridge is not None:
-            self._connections.add(self.bridge.adopt(sock, caller, self.forget))
-        else:
-            self._connections.add(Connection(self, sock, caller))
+        peer = Connection(self, sock, caller) if self.bridge is None else self.bridge.adopt(sock, caller, self.forget)
+        self._connections.add(peer)
+        self._per_host[host] += 1
 
     def forget(self, connection: Peer) -> None:
         """A connection closed itself."""

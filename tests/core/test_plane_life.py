@@ -1,0 +1,109 @@
+"""Who owns a connection: the plane from adopt() on, Python for as long as it has a request of it, and nobody after."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from tests.core.stage import METADATA, Client, Stage
+
+ROOT = Path(__file__).resolve().parents[2]
+FREED_IS_FILLED = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+"""What is freed is written over at once, so that a use after it is seen without a sanitizer."""
+ADOPTIONS = 5000
+
+ADOPT = f"""
+import os
+from pybroker import core
+broker = core.Broker()
+plane = core.Plane(broker)
+plane.start()
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), {{min(os.sched_getaffinity(0))}})  # the reactor runs when its bell is rung
+null = os.open("/dev/null", os.O_RDONLY)  # which epoll does not take: the reactor closes it at once
+ids = [plane.adopt(os.dup(null)) for _ in range({ADOPTIONS})]
+assert ids == list(range(1, {ADOPTIONS} + 1)), [(n, id) for n, id in enumerate(ids, 1) if n != id][:5]
+plane.stop()
+broker.close()
+assert sorted(key for kind, key, _, _ in plane.take() if kind == "closed") == ids
+"""
+
+LITTLE_MEMORY = """
+import resource
+import struct
+import tempfile
+from pathlib import Path
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from tests.core.stage import METADATA, Client, Stage
+
+BIG = 64 << 20
+with tempfile.TemporaryDirectory() as home:
+    stage = Stage(Path(home), frame_bytes_max=2 * BIG)
+    small, large, last = [Client(stage) for _ in range(3)]
+    request = codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None))
+    small.send(request)
+    stage.step()
+    large.sock.setblocking(False)
+    frame = memoryview(struct.pack(">i", BIG) + request + bytes(BIG - len(request)))
+    while frame:
+        frame = frame[large.sock.send(frame):]
+        stage.step(1)
+    stage.step(100)
+    last.send(request)
+    stage.step()
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + BIG // 2, limits[1]))
+    letters = stage.plane.take()
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert [(key, frame is None) for _, key, _, frame in letters] == [
+        (small.id, False), (large.id, True), (last.id, False)], letters
+    for _, _, token, frame in letters:
+        stage.plane.reply(token, None if frame is None else [b"answer"], close=frame is None)
+    stage.step()
+    assert small.sock.recv(100) == last.sock.recv(100) == struct.pack(">i", 6) + b"answer"
+    large.sock.setblocking(True)
+    assert large.sock.recv(1) == b""
+    stage.close()
+"""
+
+
+def run(script: str, **env: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_connection_that_ends_while_it_is_adopted() -> None:
+    """The reactor may have freed it before adopt() returns, which answers with its id all the same."""
+    run(ADOPT, **FREED_IS_FILLED)
+
+
+@pytest.mark.skipif("PYBROKER_SANITIZE" in os.environ, reason="sanitizers map more than the test's limit leaves them")
+def test_a_request_that_there_is_no_memory_for_is_nobody_elses_loss() -> None:
+    """Its letter comes without its frame, and those that were taken with it come whole."""
+    run(LITTLE_MEMORY)
+
+
+def test_a_request_is_answered_once(stage: Stage) -> None:
+    """A second answer is refused, also when its connection is gone, and so is a token that never was."""
+    client = Client(stage)
+    client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    stage.plane.reply(token, [b"answer"])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="waits for an answer"):
+            stage.plane.reply(token, [b"again"])
+        client.sock.close()
+        stage.step()
+    with pytest.raises(ValueError, match="waits for an answer"):
+        stage.plane.reply(1, None)
