@@ -11,6 +11,12 @@ GENERATED_ABOVE = 1000
 """Ids up to this one are for people to give (Kafka's reserved.broker.max.id)."""
 
 
+NOT_SAID = (
+    "the log directories hold partitions, and neither a meta.properties file nor the coordination store says of which "
+    "broker: set broker.id to the number that it had"
+)
+
+
 class Identity(NamedTuple):
     cluster_id: str
     broker_id: int
@@ -29,12 +35,31 @@ async def record_cluster_id(session: Session, made: str) -> None:
     await session.create(nodes.CLUSTER_ID, nodes.dump_cluster_id(made))
 
 
+async def stored_broker(session: Session) -> int | None:
+    """The broker that the store is of: the one whose log dirs it knows, or who holds its topics; None if nobody is."""
+    ids = {int(name) for name in (await session.children(nodes.LOG_DIRS))[0]}
+    if not ids:
+        for name in (await session.children(nodes.TOPICS))[0]:
+            for replicas in nodes.load_topic((await session.get(nodes.topic(name)))[0]).replicas:
+                ids.update(replicas)
+    return ids.pop() if len(ids) == 1 else None
+
+
 async def settle(
-    session: Session, configured: int, known: str | None, recorded_cluster: str | None, recorded_id: int | None
+    session: Session,
+    configured: int,
+    known: str | None,
+    recorded_cluster: str | None,
+    recorded_id: int | None,
+    *,
+    in_use: bool = False,
 ) -> Identity:
     """The identity that everything agrees on, new where nothing says any. Raises KafkaError in one sentence.
 
-    `configured` is broker.id, -1 for none; `known` the store's cluster; the rest is what the log dirs record."""
+    `configured` is broker.id, -1 for none; `known` the store's cluster; the rest is what the log dirs record. `in_use`:
+    partitions lie in them, so that they are somebody's."""
+    if recorded_id is None:
+        recorded_id = await stored_broker(session)
     if known is not None and recorded_cluster is not None and known != recorded_cluster:
         raise KafkaError(
             errors.INCONSISTENT_CLUSTER_ID,
@@ -44,10 +69,12 @@ async def settle(
     if configured >= 0 and recorded_id is not None and configured != recorded_id:
         raise KafkaError(
             errors.INVALID_CONFIG,
-            f"broker.id is {configured}, but the log directories are of broker {recorded_id}: "
+            f"broker.id is {configured}, but the data is of broker {recorded_id}: "
             f"set broker.id={recorded_id}, or leave it out",
         )
     broker_id = recorded_id if recorded_id is not None else configured
+    if broker_id < 0 and in_use:
+        raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
     if broker_id < 0:
         broker_id = GENERATED_ABOVE + (await session.set(nodes.SEQUENCE_OF_IDS, b"")).version
     return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id()), broker_id)

@@ -132,6 +132,9 @@ class LogDir:
         """Record whose it is from now on. One that was somebody's may go without an id for lack of space. OSError."""
         if self.meta == meta:
             return
+        if self.meta is None and self.in_use:
+            name = f"{self.path}/{checkpoints.META}"
+            event(log, logging.WARNING, "file was missing, made anew", file=name, broker=meta.broker_id)
         try:
             self._write(checkpoints.META, checkpoints.write_meta(meta, self._meta_text))
         except OSError as problem:
@@ -144,9 +147,14 @@ class LogDir:
             self.meta, self.id = meta, meta.directory_id
 
     @property
+    def in_use(self) -> bool:
+        """Partitions lie in it. Raises OSError."""
+        return any(self._named())
+
+    @property
     def blank(self) -> bool:
         """Nothing in it says that it was ever used. Raises OSError."""
-        return self.meta is None and not any(self.partitions())
+        return self.meta is None and not self.in_use
 
     # -- when it fails -----------------------------------------------------------------------------------------------
 
@@ -186,16 +194,21 @@ class LogDir:
 
     # -- what lies in it -------------------------------------------------------------------------------------------
 
-    def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:
-        """The directories that are partitions. Raises OSError."""
+    def _named(self) -> Iterator[TopicPartition]:
+        """The partitions that directories are named by. Raises OSError."""
         for name in sorted(os.listdir(self.path)):
             match = _PARTITION.fullmatch(name)
             if match and match["topic"] != KRAFT_LOG and os.path.isdir(os.path.join(self.path, name)):
-                key = TopicPartition(match["topic"], int(match["partition"]))
-                topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
-                epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
-                compacted = key in self.recorded[checkpoints.CLEANED]
-                yield key, Found(self, topic_id, -1 if epoch is None else epoch, compacted)
+                yield TopicPartition(match["topic"], int(match["partition"]))
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:
+        """The directories that are partitions. Raises OSError."""
+        for key in self._named():
+            name = str(key)
+            topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
+            epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
+            compacted = key in self.recorded[checkpoints.CLEANED]
+            yield key, Found(self, topic_id, -1 if epoch is None else epoch, compacted)
 
     def _told(self, name: str, read: Callable[[str], T]) -> T | None:
         """What a file says; None if it is not there or, with a warning, if it is no use."""

@@ -127,7 +127,9 @@ class Broker:
         session = self._session = await self._open_store(store)
         await loading.prepare(session)
         known_cluster = await identity.cluster_id(session)
-        who = await identity.settle(session, self.config["broker.id"], known_cluster, mine.cluster_id, mine.broker_id)
+        configured: int = self.config["broker.id"]
+        in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
+        who = await identity.settle(session, configured, known_cluster, mine.cluster_id, mine.broker_id, in_use=in_use)
         self.broker_id, self.cluster_id = who.broker_id, who.cluster_id
         log_dirs = await self._settle_log_dirs(session, store)
         listener = self._listener = self._bind()

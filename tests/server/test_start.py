@@ -126,7 +126,7 @@ async def test_a_directory_cannot_make_a_topic_of_a_billion_partitions(
     home = Live(tmp_path / "data")
     for name in ("t-999999999", "u-0"):
         (home.data_dir / name).mkdir(parents=True)
-    await home.start()
+    await home.start("broker.id=1")
     try:
         metadata = await (await home.connect()).call("Metadata", 12, topics=None)
         assert [(t.name, len(t.partitions)) for t in metadata.topics] == [("u", 1)]
