@@ -9,7 +9,7 @@ from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
 from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
-from pybroker.controller.topics import Holders, creation, topic_op
+from pybroker.controller.topics import Holders, creation, topic_op, without
 from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -28,10 +28,12 @@ async def prepare(session: Session) -> None:
 
 
 class Loaded(NamedTuple):
-    """What the store knows of topics: those that are there, and those that are to be deleted."""
+    """What the store knows of topics: those that are there, those that are to be deleted, and what is to be undone."""
 
     topics: list[Topic]
     deleted: list[Topic]
+    unfinished: list[tuple[Topic, int]]
+    """What was being created or grown, and from which partition on. Those that grew are among `topics` as they were."""
 
 
 async def load(session: Session) -> Loaded:
@@ -40,7 +42,7 @@ async def load(session: Session) -> Loaded:
     wishes = set((await session.children(nodes.DELETIONS))[0])
     topic_reads = [session.get(nodes.topic(name)) for name in names]
     config_reads = [session.get(nodes.topic_config(name)) for name in names]
-    loaded = Loaded([], [])
+    loaded = Loaded([], [], [])
     states = []
     for name, read in zip(names, topic_reads, strict=True):
         node = nodes.load_topic((await read)[0])
@@ -52,7 +54,14 @@ async def load(session: Session) -> Loaded:
             partitions.append(nodes.load_state(data, replicas, stat.version))
         config = nodes.load_config((await config_read)[0])
         topic = Topic(name, node.id, partitions, config, node.directories)
-        (loaded.deleted if name in wishes else loaded.topics).append(topic)
+        if name in wishes:
+            loaded.deleted.append(topic)
+            continue
+        if node.made_from is not None:
+            loaded.unfinished.append((topic, node.made_from))
+            topic = without(topic, node.made_from)
+        if topic.partitions:
+            loaded.topics.append(topic)
     return loaded
 
 

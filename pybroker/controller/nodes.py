@@ -93,12 +93,17 @@ class TopicNode(NamedTuple):
     id: bytes
     replicas: list[tuple[int, ...]]
     directories: dict[int, str]
+    made_from: int | None
 
 
-def dump_topic(topic: Topic) -> bytes:
-    """Kafka's topic node, and where each partition lies, which Kafka has in KRaft alone (KIP-858)."""
+def dump_topic(topic: Topic, made_from: int | None = None) -> bytes:
+    """Kafka's topic node, and where each partition lies, which Kafka has in KRaft alone (KIP-858).
+
+    `made_from`: the partitions from this one on are being made, and no client was told of them yet."""
+    making = {} if made_from is None else {"made_from": made_from}
     return _dump(
         {
+            **making,
             "version": 3,
             "topic_id": id_text(topic.id),
             "partitions": {str(index): list(state.replicas) for index, state in enumerate(topic.partitions)},
@@ -113,7 +118,8 @@ def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
     held = {int(index): tuple(replicas) for index, replicas in found["partitions"].items()}
     directories = {int(index): directory for index, directory in found.get("directories", {}).items()}
-    return TopicNode(id_bytes(found["topic_id"]), [held[index] for index in range(len(held))], directories)
+    replicas = [held[index] for index in range(len(held))]
+    return TopicNode(id_bytes(found["topic_id"]), replicas, directories, found.get("made_from"))
 
 
 def dump_state(state: PartitionState) -> bytes:

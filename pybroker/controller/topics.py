@@ -1,11 +1,12 @@
 """Topics come, grow and go: decided here, written to the store as this controller, then told to the replicas.
 
-    create   one write: config, topic, states      then the logs are made, then clients see the topic
+    create   one write: config, topic, states      then the logs are made, then one write: it is made; clients see it
     delete   one write: the wish to delete         then clients see it no more and the logs go, then its nodes
-    grow     one write: topic, new states          then the new logs are made, then clients see them
+    grow     one write: topic, new states          then the new logs are made, then one write; clients see them
 
-A crash in between leaves nothing half-done: logs are made at the next start from what the store knows, and a wish to
-delete that is still there is granted then. Where a log cannot be made, the store forgets what was to come.
+A crash in between leaves nothing half-done: a topic node says from which partition on it is being made, and a start
+undoes that. So a creation that was refused does not come back, even where the store could not be made to forget it. A
+wish to delete that is still there is granted at a start.
 """
 
 import asyncio
@@ -47,9 +48,13 @@ class Holders(Protocol):
     """Whoever holds replicas and must be told: this broker's own."""
 
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
-        """Where `new`, all of it or nothing. Raises KAFKA_STORAGE_ERROR."""
+        """Where `new`, all of it or nothing, and shown to nobody yet. Raises KAFKA_STORAGE_ERROR."""
 
-    async def delete(self, topic: Topic) -> None: ...
+    def show(self, topic: Topic, first: int) -> None:
+        """Serve clients what was opened as new."""
+
+    async def delete(self, topic: Topic, first: int = 0) -> None:
+        """The partitions from `first` on."""
 
     def directories(self, topic: Topic) -> Mapping[int, str]:
         """The directory.id of the log dir of each partition, as far as it is known."""
@@ -79,7 +84,7 @@ class TopicAdmin:
             return topic
         self._begin(topic.name)
         try:
-            await self._add(topic, 0, creation(topic), _removal(topic))
+            await self._add(topic, 0, creation(topic, made_from=0), _removal(topic))
         except NodeExists:
             raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already") from None
         finally:
@@ -91,18 +96,24 @@ class TopicAdmin:
         """Have the store know a topic's partitions from `first` on, make them, and show them; or undo it."""
         await self._write(topic.name, ops)
         try:
-            await self._holders.open([topic], first=first, new=True)
+            await self._make(topic, first)
         except KafkaError:
             self._left[topic.name] = undo
-            with contextlib.suppress(KafkaError):  # the next change of the topic begins with it, or a start makes them
+            with contextlib.suppress(KafkaError):  # the next change of the topic begins with it, or a start does it
                 await self._write(topic.name, [])
             raise
+        self._image.put(topic)
+        self._holders.show(topic, first)
+
+    async def _make(self, topic: Topic, first: int) -> None:
+        """Make the logs, and put on record that they are made and where. What fails leaves no log."""
+        await self._holders.open([topic], first=first, new=True)
         topic.directories = self._holders.directories(topic)
         try:
             await self._write(topic.name, [topic_op(topic)])
-        except KafkaError as problem:  # the next start does it
-            event(log, logging.WARNING, "log dirs of partitions not recorded", topic=topic.name, reason=problem)
-        self._image.put(topic)
+        except KafkaError:
+            await self._holders.delete(topic, first)
+            raise
 
     async def _write(self, name: str, ops: list[Op]) -> None:
         """Write a change of a topic, and what is left of an earlier one. Raises as `write`."""
@@ -189,6 +200,12 @@ class TopicAdmin:
             await tell(topic.name)
         await self._write(topic.name, [*_removal(topic), Delete(nodes.deletion(topic.name))])
 
+    async def undo(self, topic: Topic, first: int) -> None:
+        """At a start: take back what was being created, or grown from partition `first` on, as the last life ended."""
+        await self._holders.delete(topic, first)
+        await self._write(topic.name, _ungrow(topic, first) if first else _removal(topic))
+        event(log, logging.WARNING, "unfinished creation undone", topic=topic.name, first_partition=first)
+
     # -- growing ---------------------------------------------------------------------------------------------------
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
@@ -206,9 +223,8 @@ class TopicAdmin:
         try:
             grown = replace(topic, partitions=[*topic.partitions, *added])
             first = len(topic.partitions)
-            ops = [topic_op(grown), *_state_ops(grown, first)]
-            undo = [topic_op(topic), *_state_removal(grown, first)]
-            await self._add(grown, first, ops, undo)
+            ops = [topic_op(grown, made_from=first), *_state_ops(grown, first)]
+            await self._add(grown, first, ops, _ungrow(grown, first))
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         finally:
@@ -248,11 +264,11 @@ class TopicAdmin:
         self._changing.add(name)
 
 
-def creation(topic: Topic) -> list[Op]:
-    """What makes a topic in the store."""
+def creation(topic: Topic, made_from: int | None = None) -> list[Op]:
+    """What makes a topic in the store; `made_from` as in dump_topic."""
     return [
         Create(nodes.topic_config(topic.name), nodes.dump_config(topic.config)),
-        Create(nodes.topic(topic.name), nodes.dump_topic(topic)),
+        Create(nodes.topic(topic.name), nodes.dump_topic(topic, made_from)),
         Create(f"{nodes.topic(topic.name)}/partitions"),
         *_state_ops(topic, 0),
     ]
@@ -268,8 +284,19 @@ def _removal(topic: Topic) -> list[Op]:
     ]
 
 
-def topic_op(topic: Topic) -> Op:
-    return Set(nodes.topic(topic.name), nodes.dump_topic(topic))
+def topic_op(topic: Topic, made_from: int | None = None) -> Op:
+    return Set(nodes.topic(topic.name), nodes.dump_topic(topic, made_from))
+
+
+def without(topic: Topic, first: int) -> Topic:
+    """A topic as it was before it grew from partition `first` on."""
+    directories = {index: directory for index, directory in topic.directories.items() if index < first}
+    return replace(topic, partitions=topic.partitions[:first], directories=directories)
+
+
+def _ungrow(grown: Topic, first: int) -> list[Op]:
+    """What takes the partitions from `first` on out of the store."""
+    return [topic_op(without(grown, first)), *_state_removal(grown, first)]
 
 
 def _state_removal(topic: Topic, first: int) -> list[Op]:

@@ -112,8 +112,8 @@ class Replicas:
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
         """Open or create this broker's replicas of these topics from partition `first` on; what fails is offline.
 
-        Each log dir has threads of its own. `new`: nothing of these partitions can be on disk, and none is made where
-        one cannot be: KAFKA_STORAGE_ERROR."""
+        Each log dir has threads of its own. `new`: nothing of these partitions can be on disk, none is made where one
+        cannot be (KAFKA_STORAGE_ERROR), and clients are served them once they are shown."""
         shares: dict[LogDir, list[Opening]] = {}
         opened: list[Replica] = []
         for topic in topics:
@@ -143,8 +143,16 @@ class Replicas:
         if new and (failed := next((replica for replica in opened if replica.log is None), None)):
             await self._remove([replica.key for replica in opened])
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
-        for replica in opened:
-            self._publish(replica)
+        if not new:
+            for replica in opened:
+                self._publish(replica)
+
+    def show(self, topic: Topic, first: int) -> None:
+        """Serve clients the partitions from `first` on, that were opened as new."""
+        for index in range(first, len(topic.partitions)):
+            replica = self.get(topic.name, index)
+            if replica is not None:
+                self._publish(replica)
 
     def configure(self, topics: Iterable[Topic]) -> None:
         """Go by the settings that these topics, and the broker under them, have now."""
@@ -198,9 +206,9 @@ class Replicas:
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    async def delete(self, topic: Topic) -> None:
+    async def delete(self, topic: Topic, first: int = 0) -> None:
         """Take a topic's replicas from view at once, tell those who wait, then have their files removed."""
-        await self._remove([TopicPartition(topic.name, index) for index in range(len(topic.partitions))])
+        await self._remove([TopicPartition(topic.name, index) for index in range(first, len(topic.partitions))])
 
     async def _remove(self, keys: Iterable[TopicPartition]) -> None:
         gone = {key: self._held.pop(key, None) for key in keys}

@@ -1,8 +1,9 @@
 """The broker as a whole: what is started in which order, how it stops, and nothing else.
 
 Start: log dirs are locked and read; the store is opened; whose they are is settled; the socket is bound, without
-accepting; the controllership is taken; topics are loaded and their leader epochs bumped; logs are opened; the broker is
-registered; the socket accepts. Stop: the same backwards; the mark of a clean stop is written last.
+accepting; the controllership is taken; the reactors are made, before logs take descriptors; topics are loaded and their
+leader epochs bumped; logs are opened; the broker is registered; the socket accepts. Stop: the same backwards; the mark
+of a clean stop is written last.
 """
 
 import asyncio
@@ -142,6 +143,8 @@ class Broker:
         await configs.load(session, self.config, self.broker_id)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs, self._give_up)
+        if self._native:
+            listener.bridge = self._native_plane(replicas)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
         await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
@@ -198,6 +201,8 @@ class Broker:
         for topic in loaded.deleted:
             await admin.finish_deletion(topic)
             self._deleted_topics.append(topic.name)
+        for topic, first in loaded.unfinished:
+            await admin.undo(topic, first)
         await loading.lead_again(session, fence, loaded.topics, self.broker_id)
         await replicas.open(loaded.topics, new=False)
         await loading.record_directories(session, fence, loaded.topics, replicas)
@@ -258,8 +263,6 @@ class Broker:
         self._cleaner.start()
         self._workers.submit(finish_deletions, self._dirs)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
-        if self._native:
-            listener.bridge = self._native_plane(replicas)
         table = handlers(asked, self._fetch)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
@@ -364,6 +367,9 @@ class Broker:
             await self._exporter.close()
         if self._listener is not None:
             self._listener.stop_accepting()
+            if self._listener.bridge is not None:
+                self._listener.bridge.close()
+                self._listener.bridge = None
         if self.replicas is not None:
             await asyncio.to_thread(self.replicas.close)
         if self._workers is not None:

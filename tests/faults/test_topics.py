@@ -62,16 +62,20 @@ def test_the_next_topic_of_a_name_keeps_what_it_was_given(broker: BrokerProcess,
 
 @pytest.mark.parametrize("point", ["partition.create", "metadata.write", "segment.create"])
 def test_killed_while_the_next_topic_of_a_name_is_made(broker: BrokerProcess, topic: str, point: str) -> None:
-    """The start makes it, and it begins at 0 as well."""
+    """Nobody was told that it is there, and the start takes it back; made once more it begins at 0 as well."""
     leave_a_trimmed_topic(broker, topic)
     broker.kill()
     broker.failpoints = f"{point}=kill"
     broker.restart()
     with until_death(broker), Wire(broker.port) as w:
         w.create_topic(topic)
+    with Wire(broker.port) as w:
+        assert w.metadata()[1] == {}
+        assert w.create_topic(topic) == 0
     producer = Sequenced(broker, topic)
     producer.send_range(0, 10)
     producer.assert_stored(10)
+    assert "unknown topics" not in broker.output()
 
 
 def test_starts_that_many_raise_at_once_are_all_on_record(start_broker: Start, topic: str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
 
 from pybroker import errors
+from pybroker.controller import topics
+from pybroker.controller.election import write
+from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from tests.server.live import Live, Wire, batch, fetch_fields
 
@@ -15,8 +19,8 @@ NO_ID = bytes(16)
 
 
 async def describe(wire: Wire, *names: str, version: int = 12, **fields: Any) -> list[Any]:
-    topics = [m.MetadataRequest.Topics(name=name) for name in names]
-    return list((await wire.call("Metadata", version, topics=topics, **fields)).topics)
+    asked = [m.MetadataRequest.Topics(name=name) for name in names]
+    return list((await wire.call("Metadata", version, topics=asked, **fields)).topics)
 
 
 async def test_a_topic_is_found_with_its_leader_as_soon_as_it_is_created(live: Live, wire: Wire) -> None:
@@ -258,3 +262,44 @@ async def test_an_internal_topic_is_not_written_by_clients(wire: Wire) -> None:
     assert (await wire.produce("__consumer_offsets", batch(b"x"))).error_code == errors.INVALID_TOPIC_EXCEPTION
     [topic] = await describe(wire, "__consumer_offsets")
     assert topic.is_internal
+
+
+@pytest.mark.parametrize("point", ["partition.create", "the store"])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_what_was_refused_does_not_come_back(
+    live: Live, wire: Wire, monkeypatch: pytest.MonkeyPatch, first: int, point: str
+) -> None:
+    """Three partitions cannot be made, or not be put on record as made, and the store takes no undo before the next
+    start: it finds nothing of them, whether they are all of a topic or what it was to grow by."""
+    assert live.broker is not None and live.broker.replicas is not None
+    if first:
+        await wire.create("t", first)
+        assert (await wire.produce("t", batch(b"v"))).error_code == 0
+    writes = []
+
+    async def write_once(*args: Any) -> list[object]:
+        writes.append(args)
+        if len(writes) > 1:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, "the store cannot write")
+        return await write(*args)
+
+    monkeypatch.setattr(topics, "write", write_once)
+    if point != "the store":
+        live.broker.replicas.arm(point, errno.ENOSPC, 1)
+    if first:
+        kind = m.CreatePartitionsRequest.Topics
+        grown = [kind(name="t", count=first + 3, assignments=None)]
+        answer = await wire.call("CreatePartitions", 3, topics=grown, timeout_ms=5000, validate_only=False)
+        assert answer.results[0].error_code == errors.KAFKA_STORAGE_ERROR
+    else:
+        assert (await wire.create("t", 3)).error_code == errors.KAFKA_STORAGE_ERROR
+    monkeypatch.undo()
+    await live.restart()
+    assert live.broker.partition_count == first
+    assert [path.name for path in live.data_dir.glob("t-?")] == ["t-0"][:first]
+    wire = await live.connect()
+    if first:
+        assert (await wire.produce("t", batch(b"v"))).base_offset == 1
+    else:
+        assert (await wire.create("t", 3)).error_code == 0
+        assert [(await wire.produce("t", batch(b"v"), partition=n)).base_offset for n in range(3)] == [0, 0, 0]
