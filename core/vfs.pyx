@@ -50,6 +50,9 @@ cdef extern from *:
 
 cdef enum:
     WRITE_VECTORS_MAX = 64
+    # Records may be secrets: what is made here is its owner's alone, whatever the umask lets through.
+    FILE_MODE = 0o600
+    DIRECTORY_MODE = 0o700
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
@@ -154,7 +157,7 @@ cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept no
     if status < 0:
         return status
     while True:
-        fd = open(path, flags | O_CLOEXEC, <mode_t>0o644)
+        fd = open(path, flags | O_CLOEXEC, <mode_t>FILE_MODE)
         if fd >= 0:
             return fd
         if errno != EINTR:
@@ -320,7 +323,7 @@ cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
     cdef int status = vfs_pass(fs, point, path)
     if status < 0:
         return status
-    return 0 if mkdir(path, <mode_t>0o755) == 0 else -errno
+    return 0 if mkdir(path, <mode_t>DIRECTORY_MODE) == 0 else -errno
 
 
 cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:

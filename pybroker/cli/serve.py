@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 HOST_DEFAULT: Final = "127.0.0.1"
 """Nobody but this machine, unless it is asked for: there is no authentication to keep others out."""
 PORT_DEFAULT: Final = 9092
+KIND: Final = "PLAINTEXT"
+"""Of the listener that --host and --port stand for."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -87,13 +89,13 @@ def _configuration(
     from_options = []
     if data_dir is not None:
         from_options.append(f"log.dirs={data_dir}")
-    if host is not None or port is not None:
-        from_options.append(f"listeners={_listener(host or HOST_DEFAULT, PORT_DEFAULT if port is None else port)}")
     if metrics_port is not None:
         shown_at = host or HOST_DEFAULT
         from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")
     defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT)}
     try:
+        if host is not None or port is not None:
+            from_options.append(f"listeners={_listener_of(host, port, file)}")
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)
     except ConfigError as error:
         raise Misuse(error.message) from error
@@ -102,8 +104,29 @@ def _configuration(
     return config
 
 
+def _listener_of(host: str | None, port: int | None, file: str | None) -> str:
+    """What --host and --port say, over what the file says of listeners. Misuse if they do not go together."""
+    from pybroker.config.broker import read_properties
+    from pybroker.model import Endpoint
+
+    set_host, set_port = HOST_DEFAULT, PORT_DEFAULT
+    for name, text, line in read_properties(file) if file is not None else ():
+        if name == "listeners":
+            try:
+                kind, set_host, set_port = Endpoint.parse(text)
+            except ValueError:
+                kind = ""
+            if kind != KIND:
+                option = "--host" if port is None else "--port"
+                raise Misuse(
+                    f"{option} stands for one {KIND} listener, and listeners = {text!r} ({file}:{line}) says something "
+                    f"else: leave {option} out, or change the setting"
+                )
+    return _listener(set_host if host is None else host, set_port if port is None else port)
+
+
 def _listener(host: str, port: int) -> str:
-    return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
+    return f"{KIND}://[{host}]:{port}" if ":" in host else f"{KIND}://{host}:{port}"
 
 
 def _say_ready(broker: "Broker") -> None:

@@ -80,7 +80,7 @@ class BrokerConfig:
         given = {name: (text, "set by the program") for name, text in (defaults or {}).items()}
         warnings: list[str] = []
         if file is not None:
-            for name, text, line in _read_properties(file):
+            for name, text, line in read_properties(file):
                 if name in given and given[name][1].startswith(f"{file}:"):
                     warnings.append(f"{name} is set twice, at {given[name][1]} and {file}:{line}; the later one holds")
                 given[name] = (text, f"{file}:{line}")
@@ -220,7 +220,7 @@ def _nearest(name: str) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _read_properties(file: str) -> Iterator[tuple[str, str, int]]:
+def read_properties(file: str) -> Iterator[tuple[str, str, int]]:
     """Yield (name, text, line) from a .properties file. ConfigError if it cannot be read."""
     import javaproperties  # costs as much start-up time as asyncio, and most brokers start without a file
 

@@ -41,6 +41,8 @@ from .store import (
 
 APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
+FILE_MODE = 0o600
+"""What is stored is for the broker's own user, whatever the umask lets through."""
 JOURNAL_BYTES = 4 << 20
 """How large the journal grows before SQLite writes it back: 1,000 pages."""
 SCHEMA = f"""
@@ -77,6 +79,7 @@ class Tree:
         self._wall_ms = wall_ms
         if not Path(path).parent.is_dir():
             raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
+        _make(path)
         _see_to_room(f"{path}-reserve")
         self._sql = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
         try:
@@ -267,6 +270,18 @@ class Tree:
         )
 
 
+def _make(path: str) -> None:
+    """Make the file, empty, if it is not there: SQLite gives its journals the same mode. What fails, SQLite will say.
+
+    Never opened if it is there: closing it again would give up the locks that this process holds on it (fcntl(2))."""
+    with contextlib.suppress(OSError), open(path, "xb", opener=_for_owner):
+        pass
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
 def _see_to_room(reserve: str) -> None:
     """Keep a journal's room in a file, or give it up where the disk has no more than that."""
     disk = os.statvfs(os.path.dirname(reserve) or ".")
@@ -274,7 +289,7 @@ def _see_to_room(reserve: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(reserve)
     elif not os.path.exists(reserve):
-        with contextlib.suppress(OSError), open(reserve, "wb") as file:
+        with contextlib.suppress(OSError), open(reserve, "wb", opener=_for_owner) as file:
             os.posix_fallocate(file.fileno(), 0, JOURNAL_BYTES)
 
 

@@ -28,6 +28,9 @@ T = TypeVar("T")
 Held = Callable[[], tuple[Sequence[core.Partition], Set[TopicPartition]]]
 """Tells the partitions of a log dir that are open now, and which keys are offline: what is recorded of those stays."""
 LOCK = ".lock"
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+"""Records may be secrets: only the broker's own user may read them. As in core's vfs."""
+OTHERS = 0o077
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KRAFT_LOG = "__cluster_metadata"
 """Kafka's own metadata log: its directory looks like a partition and is none of ours."""
@@ -77,7 +80,7 @@ class LogDir:
     def open(self) -> None:
         """Create it if need be, lock it and read whose it is. Raises StartError; OSError where the disk fails."""
         absent = [path for path in (Path(self.path), *Path(self.path).parents) if not path.exists()]
-        os.makedirs(self.path, exist_ok=True)
+        os.makedirs(self.path, DIRECTORY_MODE, exist_ok=True)
         for path in absent:
             _sync_names(path.parent)
         self._opened = os.stat(self.path)
@@ -92,7 +95,7 @@ class LogDir:
     def _take_lock(self) -> None:
         """Two kinds of lock: flock also holds brokers of one process apart, lockf is the one that Kafka takes."""
         path = os.path.join(self.path, LOCK)
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,6 +105,14 @@ class LogDir:
                 f"another broker is using the data directory {self.path} (its {LOCK} is held): stop that one, or give "
                 "this one a directory of its own"
             ) from None
+
+    def tell_if_others_read(self) -> None:
+        """Say so if other users can read records that lie here: an older broker or Kafka made them. Raises OSError."""
+        if os.stat(self.path).st_mode & OTHERS and any(
+            os.stat(os.path.join(self.path, str(key))).st_mode & OTHERS for key in self._named()
+        ):
+            remedy = f"chmod -R go= {self.path}"
+            event(log, logging.WARNING, "other users can read the data", directory=self.path, remedy=remedy)
 
     def recall(self) -> None:
         """Read how the last life ended, and forget the mark of a clean stop."""
@@ -331,6 +342,7 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
             try:
                 log_dir.open()
                 log_dir.recall()
+                log_dir.tell_if_others_read()
             except OSError as problem:
                 failures[log_dir] = _why_not(path, problem)
         if len(failures) == len(opened):

@@ -27,6 +27,7 @@ DESCRIPTORS_KEPT = 128
 """File descriptors that stay for the logs when connections have taken the others."""
 DESCRIPTORS_MIN = 256
 """What a broker has to be allowed in all, so that some are left for clients."""
+EVERY_INTERFACE = "every interface"
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -119,8 +120,24 @@ class Listener:
         self.responder = responder
         if self.bridge is not None:
             self.bridge.open(responder, self.closings)
+        self._tell_if_reachable()
         self._resume()
         self._tend()
+
+    def _tell_if_reachable(self) -> None:
+        """Say so where other machines can connect: nobody is asked who they are."""
+        assert self._sock is not None
+        address = self._sock.getsockname()[0]
+        if address != "::1" and not address.startswith("127."):
+            event(
+                log,
+                logging.WARNING,
+                "listener without authentication",
+                listener=self.name,
+                address=EVERY_INTERFACE if address in ("::", "0.0.0.0") else address,
+                port=self.port,
+                reason="anyone who can connect to it can read, write and delete every topic",
+            )
 
     async def close(self, timeout_seconds: float) -> None:
         """Accept no more, let the running requests end within the time, close every connection."""

@@ -193,3 +193,21 @@ def test_the_page_on_durability(tmp_path: Path) -> None:
         assert told["value"] == "1000"
     finally:
         assert serving.end(signal.SIGTERM).code == 0
+
+
+def test_a_port_and_the_listeners_of_a_file(tmp_path: Path) -> None:
+    """--port and --host each change their part of a PLAINTEXT listener; what listens otherwise is not passed over."""
+    file = tmp_path / "broker.properties"
+    file.write_text("listeners=PLAINTEXT://localhost:1\n")
+    serving = Serving("--data-dir", tmp_path / "data", "--config", file, "--port", 0)
+    ended = serving.end(signal.SIGTERM)
+    assert serving.ready["host"] == "localhost" and ended.code == 0
+
+    for listeners in ("SASL_SSL://:9094", "PLAINTEXT://:1,SSL://:2", "CLIENTS://:9092"):
+        file.write_text(f"num.partitions=3\nlisteners={listeners}\n")
+        for option, value in (("--port", 9093), ("--host", "localhost")):
+            done = run("serve", "--data-dir", tmp_path, "--config", file, option, value)
+            assert done.code == 2 and done.sentence == (
+                f"{option} stands for one PLAINTEXT listener, and listeners = '{listeners}' ({file}:2) says something "
+                f"else: leave {option} out, or change the setting"
+            )
