@@ -112,10 +112,10 @@ class Slice:
     def __len__(self) -> int: ...
     def send(self, fd: int, start: int = 0) -> int:
         """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block. Raises OSError;
-        LogError(56) if the log was truncated meanwhile: the connection must then be closed."""
+        LogError(56) if the log was truncated meanwhile, or its file ends before: then the connection must be closed."""
     def tobytes(self) -> bytes: ...
     def warm(self) -> None:
-        """Bring the bytes into the page cache, so that send() need not wait for the disk."""
+        """Bring the bytes into the page cache, so that send() need not wait for the disk. OSError, LogError(56)."""
     def close(self) -> None: ...
 
 class Read:
@@ -238,6 +238,11 @@ class Broker:
         """The errno for which a log dir is offline: nothing is written there any more; 0 while it is in use."""
     def fail_log_dir(self, log_dir: str) -> None:
         """Take a log dir offline."""
+    def read_errors(self, log_dir: str) -> int:
+        """How many reads of a log dir, and sends of what lies in it, the disk failed since the broker was made."""
+    def unread(self, log_dir: str) -> list[tuple[Partition, int]]:
+        """(partition, errno) of each whose reads began to fail since the last call. The plane leaves their fetches to
+        Python, which reads before it answers."""
     def lost_file(self, log_dir: str) -> Partition | None:
         """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
         dir is offline then. None if there is none."""

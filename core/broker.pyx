@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
-from pybroker.core.atomic cimport load_i32, peek_i64, store_i32
+from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32
 from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
@@ -209,6 +209,21 @@ cdef class Broker:
     def fail_log_dir(self, str log_dir) -> None:
         """Take a log dir offline."""
         log_dir_trust(self.log_dir(log_dir), -EIO)
+
+    def read_errors(self, str log_dir) -> int:
+        """How many reads of a log dir failed."""
+        return load_i64(&self.log_dir(log_dir).unread)
+
+    def unread(self, str log_dir) -> list:
+        """(partition, errno) of each whose reads began to fail since the last call."""
+        cdef Partition p
+        cdef syncer_t* syncer = self.log_dir(log_dir)
+        cdef list found = []
+        for p in self.partitions():
+            if p.state.log.syncer == syncer and load_i32(&p.state.log.unread) and not p.state.log.unread_told:
+                p.state.log.unread_told = 1
+                found.append((p, load_i32(&p.state.log.unread)))
+        return found
 
     def lost_file(self, str log_dir):
         """A partition of a log dir whose active file was removed beneath it, which takes the log dir offline; or None."""

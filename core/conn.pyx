@@ -6,7 +6,7 @@ a whole frame yet, or may not be executed yet, moves into a buffer of the connec
 that came, not with the length that was announced.
 """
 
-from libc.errno cimport EAGAIN, EINTR, ENOMEM, EPIPE, errno
+from libc.errno cimport EAGAIN, EINTR, ENODATA, ENOMEM, EPIPE, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
@@ -14,15 +14,13 @@ from posix.types cimport off_t
 from posix.unistd cimport close
 
 from pybroker.core.atomic cimport add_i64
+from pybroker.core.failure cimport log_note_unread
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.pool cimport pool_leave
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport session_drop
-from pybroker.core.vfs cimport iovec
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int to, int file, off_t* position, size_t n)
+from pybroker.core.vfs cimport P_SEGMENT_SEND, iovec, vfs_sendfile
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct msghdr:
@@ -172,16 +170,13 @@ cdef ssize_t send_bytes(conn_t* c) noexcept nogil:
 cdef ssize_t send_file(conn_t* c) noexcept nogil:
     """Send from the range of a file at the front; what was sent, or -errno."""
     cdef chunk_t* k = c.first
-    cdef off_t position = k.found.position
     cdef ssize_t sent
     if not log_lend(k.log, k.generation):
         return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
-    sent = sendfile(c.fd, k.found.files.fd, &position, <size_t>k.found.length)
+    sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, k.found.length)
     log_take_back(k.log)
-    if sent < 0:
-        return -errno
-    if sent == 0:
-        return -EPIPE
+    if sent <= 0:
+        return log_note_unread(k.log, <int>sent if sent < 0 else -ENODATA)
     add_i64(&k.log.traffic.bytes_out, sent)
     c.queued_bytes -= sent
     k.found.position += sent

@@ -2,17 +2,19 @@
 
 What comes of each call that changes files passes `log_trust`. An error that says that the disk failed, or that the files
 are not where they were, takes the log dir offline. A lack of space, memory, descriptors or rights does not: it passes.
-Neither does an error of a read, which fails alone.
+Neither does an error of a read, which fails alone, and is told.
 
 A file that was removed, with its directory or without, can still be written to: nobody would ever read it again. So the
 active segment's file is asked for its names: before each acknowledgement that waits for the disk, and of all partitions
 that grew, at intervals.
 """
 
-from libc.errno cimport EIO, ENODEV, ENOENT, ENOTCONN, ENOTDIR, ENXIO, EROFS, ESHUTDOWN, ESTALE
+from libc.errno cimport (
+    EBADMSG, EILSEQ, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOTCONN, ENOTDIR, ENXIO, EROFS, ESHUTDOWN, ESTALE,
+)
 from libc.stdint cimport int64_t
 
-from pybroker.core.atomic cimport cas_i32, load_i32, load_i64, load_ptr, store_i64
+from pybroker.core.atomic cimport add_i64, cas_i32, load_i32, load_i64, load_ptr, store_i64
 from pybroker.core.log cimport log_offline, segments_t
 from pybroker.core.quiesce cimport pin, unpin
 from pybroker.core.segment cimport files_t
@@ -35,6 +37,11 @@ cdef bint failed(int error) noexcept nogil:
     return error in (EIO, EROFS, ENODEV, ENXIO, ENOENT, ENOTDIR, ESTALE, EUCLEAN, EREMOTEIO, ENOTCONN, ESHUTDOWN)
 
 
+cdef bint unreadable(int error) noexcept nogil:
+    """Does an errno of a read, or of sending what is read, say that the disk failed? None of a socket's does."""
+    return error in (EIO, EBADMSG, EILSEQ, EINVAL, ENODATA, ENODEV, ENOENT, ENOTDIR, ENXIO, EREMOTEIO, ESTALE, EUCLEAN)
+
+
 cdef int log_dir_trust(syncer_t* log_dir, int status) noexcept nogil:
     """Pass on what became of a call that changes files of a log dir; it is offline where the disk failed."""
     if status < 0 and failed(-status):
@@ -45,6 +52,16 @@ cdef int log_dir_trust(syncer_t* log_dir, int status) noexcept nogil:
 cdef int log_trust(log_t* l, int status) noexcept nogil:
     """Pass on what became of a call that changes files of a log."""
     return log_dir_trust(l.syncer, status)
+
+
+cdef int log_note_unread(log_t* l, int status) noexcept nogil:
+    """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches to
+    Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut off in
+    the middle of an answer."""
+    if status < 0 and unreadable(-status):
+        cas_i32(&l.unread, 0, -status)
+        add_i64(&l.syncer.unread, 1)
+    return status
 
 
 cdef bint log_lost_file(log_t* l) noexcept nogil:

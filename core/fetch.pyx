@@ -75,6 +75,8 @@ cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
     w.read.found.length = 0
     if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
         return -1
+    if load_i32(&w.partition.log.unread):
+        return -1                # its disk failed a read: Python reads before it answers
     if w.leader_epoch > epoch:
         status = UNKNOWN_LEADER_EPOCH
     else:

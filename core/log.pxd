@@ -93,6 +93,8 @@ cdef struct log_t:
     snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     traffic_t traffic
+    int32_t unread           # an errno: a read failed, or a range of the log could not be sent
+    int32_t unread_told      # Python knows of it
     int64_t looked_at        # the log's end when its active file was last seen to have a name
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 

@@ -8,6 +8,7 @@ from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i
 from pybroker.core.batch cimport batch_t
 from pybroker.core.chain cimport chain_append, chain_remove
 from pybroker.core.epochs cimport epochs_assign
+from pybroker.core.failure cimport log_note_unread
 from pybroker.core.kafka cimport FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport log_drop, log_read, log_t, log_view, segments_t
 from pybroker.core.quiesce cimport (
@@ -146,7 +147,7 @@ cdef int partition_read(
         if status != 0 and out.found.files != NULL:
             files_drop(out.found.files)
             out.found.files = NULL
-    return status
+    return log_note_unread(l, status)
 
 
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
@@ -161,7 +162,7 @@ cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_
         elif status == 0:
             status = log_find_time(p.log, timestamp, bound, out)
         status = leave(p.log, &visit, status)
-    return status
+    return log_note_unread(p.log, status)
 
 
 cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:

@@ -7,15 +7,17 @@ thread then reads as much again, for a reader that goes on. The tail of the acti
 is not asked about; what was seen in the cache is remembered for the connection as far as it was looked at.
 """
 
+from libc.errno cimport ENODATA
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pybroker.core.atomic cimport load_ptr
+from pybroker.core.failure cimport log_note_unread
 from pybroker.core.index cimport entry_t, index_floor
 from pybroker.core.log cimport log_drop, log_hold, log_t, log_view, segment_limit, segments_floor, segments_t, view_t
 from pybroker.core.quiesce cimport pin, unpin
 from pybroker.core.segment cimport files_drop, files_hold, files_t, segment_files, segment_t
-from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread, vfs_t
+from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
 from pybroker.core.worker cimport task_t, worker_put
 
 cdef extern from *:
@@ -139,13 +141,16 @@ cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
     return out.files != NULL
 
 
-cdef void read_range(vfs_t* fs, const place_t* p, int64_t position, int64_t n, void* scratch) noexcept nogil:
-    """Bring a range into the cache. What cannot be read is not told here: who sends it will meet it."""
+cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, void* scratch) noexcept nogil:
+    """Bring a range into the cache."""
+    cdef int status
     cdef int64_t end = min(position + n, p.limit)
     cdef size_t got = 0
     while position < end:
         n = min(<int64_t>CHUNK_BYTES, end - position)
-        if vfs_pread(fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got) < 0 or got == 0:
+        status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
+        if status < 0 or got == 0:
+            log_note_unread(l, status if status < 0 else -ENODATA)
             return
         position += got
 
@@ -154,19 +159,18 @@ cdef void work(task_t* task) noexcept nogil:
     """Read what was wished, tell, and read on."""
     cdef cold_t* c = <cold_t*>task
     cdef place_t places[COLD_MAX]
-    cdef vfs_t* fs = c.wishes[0].log.context.fs
     cdef void* scratch = malloc(CHUNK_BYTES)
     cdef int64_t n
     cdef int i
     for i in range(c.count):
         places[i].files = NULL
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
-            read_range(fs, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
+            read_range(c.wishes[i].log, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
     c.done(c.owner)
     for i in range(c.count):
         n = c.wishes[i].most + SLACK_BYTES
         if places[i].files != NULL:
-            read_range(fs, &places[i], places[i].position + n, n, scratch)
+            read_range(c.wishes[i].log, &places[i], places[i].position + n, n, scratch)
             files_drop(places[i].files)
         log_drop(c.wishes[i].log)
     free(scratch)

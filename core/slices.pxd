@@ -12,3 +12,4 @@ cdef class Slice:
     cdef int check(self) except -1
     cdef int borrow(self) except -1
     cdef int refuse(self) except -1
+    cdef int check_read(self, int status, bint short) except -1

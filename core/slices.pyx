@@ -2,27 +2,22 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, ENODATA
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
-from posix.types cimport off_t
 
 from pybroker.core.atomic cimport add_i64, load_i64
+from pybroker.core.failure cimport log_note_unread
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_drop, log_lend, log_take_back
 from pybroker.core.segment cimport files_drop
 from pybroker.core.status cimport raise_status
-from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
-
-import os
+from pybroker.core.vfs cimport P_SEGMENT_READ, P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 
 from pybroker.core.status import LogError
 
 cdef enum:
     WARM_BYTES = 256 << 10
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int to, int file, off_t* position, size_t n)
 
 
 @cython.no_gc_clear
@@ -53,23 +48,29 @@ cdef class Slice:
     cdef int refuse(self) except -1:
         raise LogError(KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
 
+    cdef int check_read(self, int status, bint short) except -1:
+        """Raise what a read of the bytes came to; `short`: the file has fewer than that."""
+        log_note_unread(self.log, -ENODATA if status == 0 and short else status)
+        raise_status(status, "reading a log segment")
+        if short:
+            raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
+        return 0
+
     def send(self, int fd, int64_t start=0) -> int:
         """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block."""
-        cdef off_t position = self.found.position + start
         cdef ssize_t sent
         self.check()
         if start < 0 or start >= self.found.length:
             return 0
         self.borrow()
         with nogil:
-            sent = sendfile(fd, self.found.files.fd, &position, <size_t>(self.found.length - start))
+            sent = vfs_sendfile(
+                self.log.context.fs, P_SEGMENT_SEND, fd, self.found.files.fd, self.found.position + start,
+                self.found.length - start)
             log_take_back(self.log)
-        if sent < 0:
-            if errno == EAGAIN or errno == EINTR:
-                return 0
-            raise OSError(errno, os.strerror(errno))
-        if sent == 0:
-            raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
+        if sent == -EAGAIN or sent == -EINTR:
+            return 0
+        self.check_read(<int>min(sent, <ssize_t>0), sent == 0)
         add_i64(&self.log.traffic.bytes_out, sent)
         return sent
 
@@ -88,25 +89,27 @@ cdef class Slice:
                 self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, into, <size_t>self.found.length,
                 self.found.position, &got)
             log_take_back(self.log)
-        raise_status(status, "reading a log segment")
-        if <int64_t>got < self.found.length:
-            raise LogError(KAFKA_STORAGE_ERROR, "the log file ends before the slice does")
+        self.check_read(status, <int64_t>got < self.found.length)
         return out
 
     def warm(self) -> None:
-        """Bring the bytes into the page cache; what cannot be read is told to whoever sends it."""
-        cdef char* scratch = <char*>malloc(WARM_BYTES)
+        """Bring the bytes into the page cache; OSError, LogError where they cannot be read."""
+        cdef char* scratch
         cdef int64_t at = 0
         cdef size_t got = 1
+        cdef int status = 0
         self.check()
+        scratch = <char*>malloc(WARM_BYTES)
+        if scratch == NULL:
+            raise MemoryError()
         with nogil:
-            while scratch != NULL and got and at < self.found.length:
-                if vfs_pread(
-                        self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, scratch,
-                        <size_t>min(<int64_t>WARM_BYTES, self.found.length - at), self.found.position + at, &got) < 0:
-                    break
+            while status == 0 and got and at < self.found.length:
+                status = vfs_pread(
+                    self.log.context.fs, P_SEGMENT_READ, self.found.files.fd, scratch,
+                    <size_t>min(<int64_t>WARM_BYTES, self.found.length - at), self.found.position + at, &got)
                 at += got
             free(scratch)
+        self.check_read(status, at < self.found.length)
 
     def close(self) -> None:
         """Let go of the file."""

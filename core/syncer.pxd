@@ -21,6 +21,7 @@ cdef struct syncer_t:        # of one log dir
     worker_t worker
     worker_t reader
     int32_t failed           # an errno: the disk failed, and nothing in the log dir is trusted any more
+    int64_t unread           # reads that failed
     char directory[<int>2048]
 
 cdef syncer_t* syncer_new(const char* directory) noexcept nogil

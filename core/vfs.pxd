@@ -19,6 +19,7 @@ cdef enum point_t:
     P_SEGMENT_WRITE
     P_SEGMENT_SYNC
     P_SEGMENT_READ
+    P_SEGMENT_SEND        # a range of a segment goes out to a client
     P_SEGMENT_TRUNCATE
     P_SEGMENT_RENAME
     P_SEGMENT_UNLINK
@@ -74,6 +75,7 @@ cdef void vfs_close(int fd) noexcept nogil
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil
 cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil
+cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil  # bytes or -errno
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil

@@ -33,6 +33,9 @@ cdef extern from "<fcntl.h>" nogil:
     int posix_fadvise(int fd, off_t position, off_t n, int advice)
     int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
 
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int to, int file, off_t* position, size_t n)
+
 cdef extern from "<signal.h>" nogil:
     int kill(int pid, int signal)
     int SIGKILL
@@ -56,7 +59,7 @@ cdef enum:
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
-    "segment.read", "segment.truncate", "segment.rename", "segment.unlink", "clean.write", "clean.sync", "roll.before",
+    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "clean.write", "clean.sync", "roll.before",
     "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
     "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
@@ -247,6 +250,17 @@ cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t p
             break
         got[0] += k
     return 0
+
+
+cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil:
+    """Send a range of a file to a socket, as much as it takes; 0 only if the file ends before the range begins."""
+    cdef off_t at = position
+    cdef ssize_t sent
+    cdef int status = pass_open(fs, point, fd)
+    if status < 0:
+        return status
+    sent = sendfile(to, fd, &at, <size_t>n)
+    return sent if sent >= 0 else -errno
 
 
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:

@@ -74,6 +74,7 @@ class LogDir:
         self._written: dict[str, str] = {}
         self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
         self._lock = -1
+        self._read_errors_told = 0
 
     # -- taking it -------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,11 @@ class LogDir:
             return os.strerror(error).lower()
         return self._failure
 
+    @property
+    def read_errors(self) -> int:
+        """Reads that the disk failed; they are errors of those reads alone."""
+        return 0 if self.core is None else self.core.read_errors(self.path)
+
     def fail(self, reason: str) -> None:
         """Take it offline, with everything that lies here, and say so."""
         if self._failure is None:
@@ -186,7 +192,14 @@ class LogDir:
 
     def check(self) -> None:
         """See whether the disk failed, or the directory or what is written to was taken from beneath the broker."""
-        if self._failure is not None or self.core is None:
+        if self.core is None:
+            return
+        if (errors := self.core.read_errors(self.path)) != self._read_errors_told:
+            self._read_errors_told = errors
+            for partition, error in self.core.unread(self.path):
+                why = os.strerror(error).lower()
+                event(log, logging.ERROR, "read failed", directory=partition.directory, reason=why)
+        if self._failure is not None:
             return
         if reason := self.failure:
             self.fail(reason)

@@ -150,8 +150,10 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
     total = GaugeMetricFamily("pybroker_log_dir_bytes", "The disk under a log dir.", labels=["dir"])
     free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "What is free of it.", labels=["dir"])
     failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 for a log dir that cannot be used.", labels=["dir"])
+    errors = CounterMetricFamily("pybroker_log_dir_read_errors", "Reads that the disk failed.", labels=["dir"])
     for log_dir in replicas.log_dirs:
         path = os.path.abspath(log_dir.path)
+        errors.add_metric([path], log_dir.read_errors)
         usable = not log_dir.failure
         if usable:
             try:
@@ -162,7 +164,7 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
                 total.add_metric([path], disk.f_blocks * disk.f_frsize)
                 free.add_metric([path], disk.f_bavail * disk.f_frsize)
         failed.add_metric([path], not usable)
-    yield from (total, free, failed)
+    yield from (total, free, failed, errors)
     count = sum(log_dir.failure is not None for log_dir in replicas.log_dirs)
     yield GaugeMetricFamily("pybroker_offline_log_directory_count", "Kafka's OfflineLogDirectoryCount.", count)
 

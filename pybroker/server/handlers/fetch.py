@@ -191,6 +191,7 @@ class Fetch:
                 self._fill(read.answer, log, read.wanted, isolation, limit, empty and total == 0)
             except (KafkaError, core.LogError, OSError) as problem:
                 read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+                read.answer.high_watermark = -1
             total += len(read.answer.records)
         return total
 
