@@ -10,6 +10,8 @@ import click
 
 from pybroker.cli.main import Misuse
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
     from pybroker.server.broker import Broker
@@ -19,6 +21,9 @@ HOST_DEFAULT: Final = "127.0.0.1"
 PORT_DEFAULT: Final = 9092
 KIND: Final = "PLAINTEXT"
 """Of the listener that --host and --port stand for."""
+GROUP_DELAY: Final = "group.initial.rebalance.delay.ms"
+"""Of 3 s in Kafka, where many members of a group may start at once. With one broker, whose store is embedded, a person
+most often waits for a single reader; members that come later share the partitions then."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -92,7 +97,7 @@ def _configuration(
     if metrics_port is not None:
         shown_at = host or HOST_DEFAULT
         from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")
-    defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT)}
+    defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT), GROUP_DELAY: "0"}
     try:
         if host is not None or port is not None:
             from_options.append(f"listeners={_listener_of(host, port, file)}")
@@ -130,13 +135,19 @@ def _listener(host: str, port: int) -> str:
 
 
 def _say_ready(broker: "Broker") -> None:
-    """The line that a person, a script and the tests wait for."""
+    """The line that a person, a script and the tests wait for; in the log, what serve sets otherwise than Kafka."""
+    from pybroker.config.broker import BY_PROGRAM
+    from pybroker.logs import event
+
     facts = (
         f"data {','.join(broker.config.log_dirs)}, {broker.topic_count} topics, {broker.partition_count} partitions, "
         f"cluster {broker.cluster_id}, start {_age_s():.2f} s"
     )
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     click.echo(f"pybroker ready on {host}:{broker.port} ({facts})")
+    if broker.config.where(GROUP_DELAY) == BY_PROGRAM:
+        reason = "a group's first read does not wait for more members; Kafka's default is 3000"
+        event(log, logging.INFO, "default of serve", **{GROUP_DELAY: broker.config[GROUP_DELAY]}, reason=reason)
 
 
 def _age_s() -> float:

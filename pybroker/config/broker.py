@@ -34,6 +34,9 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
 DYNAMIC = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER)
 """Where changes of a running broker come from: what is said of it alone goes before what is said of all."""
 
+BY_PROGRAM = "set by the program"
+"""Where a value comes from that the program gave which starts the broker, in place of the table's default."""
+
 
 class _Given(NamedTuple):
     text: str
@@ -77,7 +80,7 @@ class BrokerConfig:
         """Read a .properties file and name=value pairs; pairs win over the file, both over the program's `defaults`.
 
         ConfigError says in one sentence which setting, which value, what is allowed and where it was set."""
-        given = {name: (text, "set by the program") for name, text in (defaults or {}).items()}
+        given = {name: (text, BY_PROGRAM) for name, text in (defaults or {}).items()}
         warnings: list[str] = []
         if file is not None:
             for name, text, line in read_properties(file):

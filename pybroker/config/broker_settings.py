@@ -206,7 +206,8 @@ GROUPS = table(
         "group.initial.rebalance.delay.ms",
         INT,
         "3000",
-        "How long an empty group waits for more members after its first before it assigns partitions.",
+        "How long an empty group waits for more members after its first before it assigns partitions. `pybroker "
+        "serve` sets it to 0 unless it is set otherwise.",
         Range(0),
     ),
     Setting(

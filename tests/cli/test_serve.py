@@ -211,3 +211,23 @@ def test_a_port_and_the_listeners_of_a_file(tmp_path: Path) -> None:
                 f"{option} stands for one PLAINTEXT listener, and listeners = '{listeners}' ({file}:2) says something "
                 f"else: leave {option} out, or change the setting"
             )
+
+
+def test_a_groups_first_read_does_not_wait(tmp_path: Path) -> None:
+    """serve sets Kafka's delay of 3 s to 0 and says so in a line of its log; what the user sets holds, and no line."""
+    setting = "group.initial.rebalance.delay.ms"
+    for sets, delay in (([], "0"), (["--set", f"{setting}=2000"], "2000")):
+        serving = Serving("--data-dir", tmp_path / delay, "--port", 0, *sets)
+        there = ("-b", f"{HOST}:{serving.ready['port']}")
+        try:
+            (told,) = run("configs", "describe", "--broker", 1001, setting, "--json", *there).json
+            assert told["value"] == delay
+            assert run("produce", "t", "--create", *there, stdin="x\n").code == 0
+            began = time.monotonic()
+            read = run("consume", "t", "--group", "g", "--exit-at-end", *there)
+            taken = time.monotonic() - began
+        finally:
+            ended = serving.end(signal.SIGTERM)
+        assert (read.code, read.out) == (0, "x\n")
+        assert taken < 2 if delay == "0" else taken >= 2
+        assert (f"default of serve {setting}=0 " in ended.err) == (delay == "0")
