@@ -12,7 +12,8 @@ from pybroker.core.syncer cimport syncer_t
 cdef class Broker:
     cdef context_t* context
     cdef dict table              # (topic, partition) -> Partition
-    cdef object thread
+    cdef dict flushers           # log dir -> its flusher's thread
+    cdef bint closed
     cdef object lock
     cdef syncer_t* log_dir(self, str path) except NULL
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL

@@ -1,4 +1,4 @@
-"""The broker's context as Python sees it: opens and deletes partitions, owns the flusher's thread.
+"""The broker's context as Python sees it: opens and deletes partitions, owns the flushers' threads.
 
     partition.metadata   text: "version: 0", "topic_id: <22 characters>"; written before the first record is
 
@@ -11,7 +11,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
 from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32
-from pybroker.core.context cimport context_discard, context_free, context_new, context_stop, context_syncer, context_t
+from pybroker.core.backlog cimport backlog_discard
+from pybroker.core.context cimport context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.failure cimport log_dir_trust, log_trust, logs_lost
@@ -53,7 +54,7 @@ LEFTOVERS = (".deleted", ".cleaned", ".tmp")
 SWAP = ".swap"
 
 
-cdef log_t* new_log(context_t* context, bytes directory) except NULL:
+cdef log_t* new_log(context_t* context, syncer_t* log_dir, bytes directory) except NULL:
     """An empty log; its only reference is the caller's."""
     cdef log_t* l
     if len(directory) > DIRECTORY_BYTES_MAX:
@@ -64,10 +65,7 @@ cdef log_t* new_log(context_t* context, bytes directory) except NULL:
     l.context = context
     l.work.owner = l
     l.refs = 1
-    l.syncer = context_syncer(context, os.path.dirname(directory))
-    if l.syncer == NULL:
-        free(l)
-        raise MemoryError()
+    l.syncer = log_dir
     strcpy(l.directory, directory)
     pthread_mutex_init(&l.append_mutex, NULL)
     pthread_mutex_init(&l.flush_mutex, NULL)
@@ -133,7 +131,7 @@ cdef str recovered(const recovery_t* r, int64_t end):
 
 
 cdef class Broker:
-    """One broker's context: its partitions and its background flusher."""
+    """One broker's context: its partitions, and the background flusher of each log dir."""
 
     def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200):
         self.context = context_new(write_behind_bytes, flush_idle_ms)
@@ -141,12 +139,12 @@ cdef class Broker:
             raise MemoryError()
         self.table = {}
         self.lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run_flusher, name="pybroker-flusher", daemon=True)
-        self.thread.start()
+        self.flushers = {}
 
-    def _run_flusher(self) -> None:
+    def _run_flusher(self, bytes log_dir) -> None:
+        cdef syncer_t* syncer = context_syncer(self.context, log_dir)
         with nogil:
-            flusher_run(self.context)
+            flusher_run(self.context, syncer)
 
     def _close_log(self, Partition p) -> tuple:
         cdef int status
@@ -164,11 +162,11 @@ cdef class Broker:
         return closed
 
     def close(self, *, bint clean=True) -> None:
-        """Stop the flusher; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
+        """Stop the flushers; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
         cdef Partition p
         cdef int status
         failed = None
-        if self.thread is None:
+        if self.closed:
             return
         if clean:
             # Each waits for syncs of its own, which the file system does together.
@@ -176,17 +174,21 @@ cdef class Broker:
                 for p, status in threads.map(self._close_log, [p for p in self.partitions() if not p.offline]):
                     if status != 0 and failed is None:
                         failed = (status, p)
-        context_stop(self.context)
-        self.thread.join()
-        self.thread = None
+        with nogil:
+            context_stop(self.context)
+        with self.lock:
+            self.closed = True   # from here on no flusher begins
+        for thread in self.flushers.values():
+            thread.join()
         self.table.clear()
         if failed is not None:
             (<Partition>failed[1]).check(failed[0], "close")
 
     def __dealloc__(self):
         # Every handle holds the broker, so that the last log is gone before the context goes.
-        if self.context != NULL and self.thread is None:
-            context_free(self.context)
+        if self.context != NULL and self.closed:
+            with nogil:
+                context_free(self.context)
 
     def partitions(self) -> list:
         """A handle to every partition."""
@@ -197,9 +199,18 @@ cdef class Broker:
         return self.table.get((topic, partition))
 
     cdef syncer_t* log_dir(self, str path) except NULL:
-        cdef syncer_t* found = context_syncer(self.context, os.fsencode(path))
+        """What belongs to a log dir. Its flusher begins with the first asking."""
+        cdef bytes name = os.fsencode(path)
+        cdef syncer_t* found = context_syncer(self.context, name)
         if found == NULL:
             raise MemoryError()
+        if name not in self.flushers:
+            with self.lock:
+                if name not in self.flushers and not self.closed:
+                    thread = threading.Thread(
+                        target=self._run_flusher, args=(name,), name="pybroker-flusher", daemon=True)
+                    thread.start()
+                    self.flushers[name] = thread
         return found
 
     def log_dir_error(self, str log_dir) -> int:
@@ -283,6 +294,7 @@ cdef class Broker:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless clean."""
         cdef Partition p = Partition()
         cdef recovery_t r
+        cdef log_t* log
         directory = os.path.join(log_dir, f"{topic}-{partition}")
         with self.lock:
             if (topic, partition) in self.table:
@@ -293,7 +305,8 @@ cdef class Broker:
             p.partition = partition
             p.directory = directory
             p.topic_id = self._claim(directory, topic_id)
-            p.state = self._new_state(topic, partition, p.topic_id, new_log(self.context, os.fsencode(directory)))
+            log = new_log(self.context, self.log_dir(os.path.dirname(directory)), os.fsencode(directory))
+            p.state = self._new_state(topic, partition, p.topic_id, log)
             p.owner = self
             p.recovery = ""
             read_settings(p.state.log, config)
@@ -426,6 +439,6 @@ cdef class Broker:
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell(p.state)
             if status == 0:
-                context_discard(self.context, c_to, True, delay)
+                backlog_discard(&l.syncer.backlog, c_to, True, delay)
         del self.table[key]
         raise_status(status, p.directory)

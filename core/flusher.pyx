@@ -1,10 +1,10 @@
-"""The flusher: one thread a broker that does what no append should wait for.
+"""The flusher: one thread a log dir that does what no append should wait for.
 
 It asks the kernel to begin writing what appends left in the page cache (write-behind, a second later, so that a burst is
 taken in at the speed of memory and a steady stream is still written as it comes), writes index entries behind the active
 segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes that a
 look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
-mutex over a file call.
+mutex over a file call. A slow disk holds up the flusher of its own log dir alone.
 """
 
 from libc.errno cimport EIO
@@ -15,8 +15,9 @@ from libc.string cimport strrchr
 from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, swap_ptr
+from pybroker.core.backlog cimport backlog_empty_trash, backlog_next, work_t
 from pybroker.core.clock cimport monotonic_ms
-from pybroker.core.context cimport context_empty_trash, context_next, context_t, work_t
+from pybroker.core.context cimport context_t
 from pybroker.core.epochs cimport epochs_retry, epochs_take
 from pybroker.core.failure cimport log_lost_file, log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
@@ -33,6 +34,7 @@ from pybroker.core.segment cimport (
     PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
+from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport (
     P_EPOCH_WRITE, P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, vfs_replace, vfs_sync, vfs_sync_dir, vfs_truncate, vfs_write_behind,
 )
@@ -41,7 +43,7 @@ cdef enum:
     INDEX_ENTRIES_BEHIND = 512   # of the active segment before its index file is brought up to date
     LATER_MS = 1000              # between an append and the wish that the kernel writes it
     LATER_COUNT = 256            # steps that wait for that
-    LATER_BYTES = 512 << 20      # of all logs: when more waits, the oldest is not waited for
+    LATER_BYTES = 512 << 20      # of a log dir: when more waits, the oldest is not waited for
     WAITING_LOOK_US = 100        # between two looks whether others still wait for the log
 
 
@@ -400,16 +402,16 @@ cdef int log_close(log_t* l) noexcept nogil:
     return status
 
 
-cdef void flusher_run(context_t* c) noexcept nogil:
-    """The flusher's thread: work until the context stops and nothing is left."""
+cdef void flusher_run(context_t* c, syncer_t* log_dir) noexcept nogil:
+    """The thread of a log dir's flusher: work until the context stops and nothing is left."""
     cdef work_t* w
     cdef later_t later
     cdef int64_t now, looked = 0
     cdef bint stops
     later.first = later.count = later.bytes = 0
     while True:
-        stops = load_i32(&c.stopping)  # before the look at the queue: into which nothing comes after it
-        w = context_next(c)
+        stops = load_i32(&log_dir.backlog.stopping)  # before the look at the queue: nothing comes into it after that
+        w = backlog_next(&log_dir.backlog, c.idle_ms)
         if w != NULL:
             flusher_work(<log_t*>w.owner, &later)
             log_drop(<log_t*>w.owner)
@@ -420,5 +422,6 @@ cdef void flusher_run(context_t* c) noexcept nogil:
         now = monotonic_ms()
         begin_due(&later, now)
         if now - looked >= c.idle_ms:
-            context_empty_trash(c, now)
+            backlog_empty_trash(&log_dir.backlog, c.fs, now)
+            collect(&c.quiesce)
             looked = now

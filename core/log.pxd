@@ -2,7 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.atomic cimport load_i32, load_i64
-from pybroker.core.context cimport context_t, work_t
+from pybroker.core.backlog cimport work_t
+from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport traffic_t
 from pybroker.core.epochs cimport epochs_t
 from pybroker.core.quiesce cimport pthread_mutex_t
@@ -66,7 +67,7 @@ cdef struct snapshots_t:     # of producers, that are in the directory; under th
 
 cdef struct log_t:
     context_t* context
-    work_t work              # in the flusher's queue
+    work_t work              # in the backlog of its log dir
     int32_t refs
     syncer_t* syncer         # of its log dir
     int32_t offline          # a write could not be undone: no more appends

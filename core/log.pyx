@@ -13,8 +13,8 @@ from pybroker.core.atomic cimport (
     add_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set, store_i32, store_i64,
     store_ptr,
 )
+from pybroker.core.backlog cimport backlog_put
 from pybroker.core.batch cimport batch_t
-from pybroker.core.context cimport context_queue
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
@@ -91,7 +91,7 @@ cdef void log_drop(log_t* l) noexcept nogil:
 
 cdef void log_wake_flusher(log_t* l) noexcept nogil:
     log_hold(l)
-    if not context_queue(l.context, &l.work):
+    if not backlog_put(&l.syncer.backlog, &l.work):
         log_drop(l)
 
 

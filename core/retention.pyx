@@ -12,7 +12,7 @@ from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, store_ptr
 from pybroker.core.batch cimport batch_t
-from pybroker.core.context cimport context_discard
+from pybroker.core.backlog cimport backlog_discard
 from pybroker.core.damage cimport damage_cut
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.failure cimport log_trust
@@ -51,11 +51,11 @@ cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil:
     if delay_ms <= 0 or segment_rename(s, "", ".deleted") < 0:
         return segment_unlink(s, "")
     segment_path(s, ".timeindex.deleted", path)
-    context_discard(l.context, path, False, delay_ms)
+    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
     segment_path(s, ".index.deleted", path)
-    context_discard(l.context, path, False, delay_ms)
+    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
     segment_path(s, ".log.deleted", path)
-    context_discard(l.context, path, False, delay_ms)
+    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
     return 0
 
 

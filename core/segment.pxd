@@ -5,6 +5,7 @@ from pybroker.core.index cimport index_t
 from pybroker.core.quiesce cimport quiesce_t
 from pybroker.core.spots cimport spots_t
 from pybroker.core.vfs cimport iovec, vfs_t
+from pybroker.core.worker cimport task_t
 
 cdef enum:
     PATH_BYTES = 4096
@@ -14,6 +15,8 @@ cdef enum:
 
 # What reading a segment needs open. Counted, because a slice on its way to a socket outlives the segment.
 cdef struct files_t:
+    task_t closing               # by another thread, where that takes its time
+    vfs_t* fs
     int32_t refs
     int32_t fd
     int32_t used                 # read from since somebody looked

@@ -21,10 +21,11 @@ from pybroker.core.index cimport (
 )
 from pybroker.core.quiesce cimport quiesce_t, retire
 from pybroker.core.vfs cimport (
-    P_INDEX_SYNC, P_NONE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC,
-    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_open, vfs_pwritev, vfs_rename,
-    vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
+    P_INDEX_SYNC, P_NONE, P_SEGMENT_CLOSE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE,
+    P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_close_elsewhere,
+    vfs_open, vfs_pass_file, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
+from pybroker.core.worker cimport task_t
 
 cdef extern from *:
     """
@@ -63,11 +64,13 @@ cdef void segment_free(void* segment) noexcept nogil:
     free(s)
 
 
-cdef files_t* files_new(int fd) noexcept nogil:
+cdef files_t* files_new(vfs_t* fs, int fd) noexcept nogil:
     cdef files_t* f = <files_t*>calloc(1, sizeof(files_t))
     if f == NULL:
         return NULL
     f.refs = 1
+    f.closing.run = close_without_name
+    f.fs = fs
     f.fd = fd
     index_init(&f.offsets, OFFSET_ENTRY)
     index_init(&f.times, TIME_ENTRY)
@@ -78,16 +81,28 @@ cdef void files_hold(files_t* f) noexcept nogil:
     add_i32(&f.refs, 1)
 
 
-cdef void files_drop(void* files) noexcept nogil:
-    cdef files_t* f = <files_t*>files
-    if add_i32(&f.refs, -1) > 0:
-        return
+cdef void close_files(files_t* f) noexcept nogil:
     if f.map != NULL:
         munmap(f.map, f.map_size)
     index_free(&f.offsets)
     index_free(&f.times)
     vfs_close(f.fd)
     free(f)
+
+
+cdef void close_without_name(task_t* task) noexcept nogil:
+    cdef files_t* f = <files_t*>task
+    vfs_pass_file(f.fs, P_SEGMENT_CLOSE, f.fd)
+    close_files(f)
+
+
+cdef void files_drop(void* files) noexcept nogil:
+    """Let go; with the last hold the files are closed, by another thread where that takes the disk its time."""
+    cdef files_t* f = <files_t*>files
+    if add_i32(&f.refs, -1) > 0:
+        return
+    if not vfs_close_elsewhere(f.fs, f.fd, &f.closing):
+        close_files(f)
 
 
 cdef void suffixed_path(const segment_t* s, const char* kind, const char* suffix, char* out) noexcept nogil:
@@ -106,7 +121,7 @@ cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil:
         return fd
     status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, fd, 0)
     if status == 0:
-        s.files = files_new(fd)
+        s.files = files_new(s.fs, fd)
         s.modified_ms = modified_ms(fd)
     if s.files == NULL:
         vfs_close(fd)
@@ -122,7 +137,7 @@ cdef int segment_claim(segment_t* s) noexcept nogil:
     fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT | O_EXCL)
     if fd < 0:
         return fd
-    s.files = files_new(fd)
+    s.files = files_new(s.fs, fd)
     if s.files == NULL:
         vfs_close(fd)
         return -ENOMEM
@@ -150,7 +165,7 @@ cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept no
     if not active:
         vfs_close(fd)
         return 0
-    s.files = files_new(fd)
+    s.files = files_new(s.fs, fd)
     if s.files == NULL:
         vfs_close(fd)
         return -ENOMEM
@@ -165,7 +180,7 @@ cdef int open_sealed_files(segment_t* s, files_t** out) noexcept nogil:
     fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
     if fd < 0:
         return fd
-    out[0] = files_new(fd)
+    out[0] = files_new(s.fs, fd)
     if out[0] == NULL:
         vfs_close(fd)
         return -ENOMEM

@@ -1,6 +1,7 @@
 # Group commit: a thread of a log dir makes durable what its acknowledgements wait for; another one reads what is cold.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from pybroker.core.backlog cimport backlog_t
 from pybroker.core.worker cimport task_t, worker_t
 
 ctypedef void (*synced_fn)(sync_t* s) noexcept nogil
@@ -20,6 +21,7 @@ cdef struct syncer_t:        # of one log dir
     syncer_t* next
     worker_t worker
     worker_t reader
+    backlog_t backlog        # of its flusher
     int32_t failed           # an errno: the disk failed, and nothing in the log dir is trusted any more
     int64_t unread           # reads that failed
     char directory[<int>2048]

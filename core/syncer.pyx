@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
+from pybroker.core.backlog cimport backlog_destroy, backlog_init
 from pybroker.core.flusher cimport log_sync
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_drop, log_durable, log_hold, log_offline, log_t
@@ -23,6 +24,7 @@ cdef syncer_t* syncer_new(const char* directory) noexcept nogil:
         return NULL
     worker_init(&s.worker)
     worker_init(&s.reader)
+    backlog_init(&s.backlog)
     snprintf(s.directory, sizeof(s.directory), "%s", directory)
     return s
 
@@ -36,6 +38,7 @@ cdef void syncer_stop(syncer_t* s) noexcept nogil:
 cdef void syncer_free(syncer_t* s) noexcept nogil:
     worker_destroy(&s.worker)
     worker_destroy(&s.reader)
+    backlog_destroy(&s.backlog)
     free(s)
 
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport mode_t, off_t
 
 from pybroker.core.counters cimport histogram_t
+from pybroker.core.worker cimport task_t, worker_t
 
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
@@ -23,6 +24,7 @@ cdef enum point_t:
     P_SEGMENT_TRUNCATE
     P_SEGMENT_RENAME
     P_SEGMENT_UNLINK
+    P_SEGMENT_CLOSE       # the last hold on a large file without a name is let go of
     P_CLEAN_WRITE         # compaction writes what stays
     P_CLEAN_SYNC
     P_ROLL_BEFORE         # the old segment is full, the new one does not exist
@@ -65,13 +67,18 @@ cdef struct vfs_t:
     failpoint_t points[<int>POINTS]
     int32_t dozing       # calls that sleep in a failpoint just now
     histogram_t syncs    # how long flushes took
+    worker_t closer      # lets go of large files that have no name any more
 
 cdef vfs_t* vfs_new() noexcept nogil
+cdef void vfs_stop(vfs_t* fs) noexcept nogil
+cdef void vfs_free(vfs_t* fs) noexcept nogil
 cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil
 cdef void vfs_disarm(vfs_t* fs) noexcept nogil
 cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil   # 0, or the -errno to fail with
+cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil            # the same, of an open file
 cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil       # fd or -errno
 cdef void vfs_close(int fd) noexcept nogil
+cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil
 cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil

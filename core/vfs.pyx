@@ -8,7 +8,7 @@ not armed costs one load.
 from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport rename, snprintf
-from libc.stdlib cimport calloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport strrchr, strstr
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, open
 from posix.types cimport mode_t, off_t
@@ -18,6 +18,7 @@ from pybroker.core.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i3
 from pybroker.core.clock cimport monotonic_ns
 from pybroker.core.counters cimport histogram_share
 from pybroker.core.status cimport raise_status
+from pybroker.core.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t pwritev(int fd, iovec* v, int n, off_t position)
@@ -47,8 +48,14 @@ cdef extern from *:
       struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
       return futimens(fd, t);
     }
+    // The bytes that go with the last descriptor of a file: none while it has a name.
+    static int64_t freed_by_close(int fd) {
+      struct stat s;
+      return fstat(fd, &s) == 0 && s.st_nlink == 0 ? (int64_t)s.st_size : 0;
+    }
     """
     int mkdir(const char* path, mode_t mode) nogil
+    int64_t freed_by_close(int fd) nogil
     int set_modified(int fd, int64_t ms) nogil
 
 cdef enum:
@@ -56,11 +63,13 @@ cdef enum:
     # Records may be secrets: what is made here is its owner's alone, whatever the umask lets through.
     FILE_MODE = 0o600
     DIRECTORY_MODE = 0o700
+    CLOSE_BYTES = 1 << 20        # of a file without a name that no reactor closes
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
-    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "clean.write", "clean.sync", "roll.before",
-    "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write", "snapshot.sync", "snapshot.rename",
+    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "segment.close", "clean.write",
+    "clean.sync", "roll.before", "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write",
+    "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
     "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
     "directory.sync",
@@ -69,7 +78,21 @@ assert len(FAILPOINTS) == POINTS
 
 
 cdef vfs_t* vfs_new() noexcept nogil:
-    return <vfs_t*>calloc(1, sizeof(vfs_t))
+    cdef vfs_t* fs = <vfs_t*>calloc(1, sizeof(vfs_t))
+    if fs != NULL:
+        worker_init(&fs.closer)
+    return fs
+
+
+cdef void vfs_stop(vfs_t* fs) noexcept nogil:
+    """Wait for the files that are being let go of; who lets go of others later does it himself."""
+    worker_stop(&fs.closer)
+
+
+cdef void vfs_free(vfs_t* fs) noexcept nogil:
+    worker_stop(&fs.closer)
+    worker_destroy(&fs.closer)
+    free(fs)
 
 
 cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
@@ -145,7 +168,7 @@ cdef int act(vfs_t* fs, failpoint_t* f) noexcept nogil:
     return -EIO if action == ACT_SHORT else -<int>load_i64(&f.value)
 
 
-cdef int pass_open(vfs_t* fs, int point, int fd) noexcept nogil:
+cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil:
     """A call on an open file comes by."""
     return act(fs, fire(fs, point, NULL, fd))
 
@@ -170,6 +193,12 @@ cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept no
 cdef void vfs_close(int fd) noexcept nogil:
     if fd >= 0:
         close(fd)
+
+
+cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil:
+    """Have a thread do `t`, which closes a file, where that takes a disk its time: a large one that has no name any more
+    gives back all its blocks with its last hold. False: the caller does it, at once."""
+    return freed_by_close(fd) >= CLOSE_BYTES and worker_put(&fs.closer, t)
 
 
 cdef int write_all(int fd, iovec* v, int n, int64_t position) noexcept nogil:
@@ -236,7 +265,7 @@ cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, in
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil:
     """Read up to n bytes; `got` is less only at the end of the file."""
     cdef ssize_t k
-    cdef int status = pass_open(fs, point, fd)
+    cdef int status = vfs_pass_file(fs, point, fd)
     got[0] = 0
     if status < 0:
         return status
@@ -256,7 +285,7 @@ cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position
     """Send a range of a file to a socket, as much as it takes; 0 only if the file ends before the range begins."""
     cdef off_t at = position
     cdef ssize_t sent
-    cdef int status = pass_open(fs, point, fd)
+    cdef int status = vfs_pass_file(fs, point, fd)
     if status < 0:
         return status
     sent = sendfile(to, fd, &at, <size_t>n)
@@ -265,7 +294,7 @@ cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position
 
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
     """Reserve disk space past the end without moving the end. A file system that cannot is no error."""
-    cdef int status = pass_open(fs, point, fd)
+    cdef int status = vfs_pass_file(fs, point, fd)
     if status < 0:
         return status
     while fallocate(fd, FALLOC_FL_KEEP_SIZE, position, n) != 0:
@@ -279,7 +308,7 @@ cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) 
 
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil:
     """Cut or, at the present size, give back the space reserved past the end."""
-    cdef int status = pass_open(fs, point, fd)
+    cdef int status = vfs_pass_file(fs, point, fd)
     if status < 0:
         return status
     while ftruncate(fd, size) != 0:
@@ -290,7 +319,7 @@ cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
     cdef int64_t began = monotonic_ns()
-    cdef int status = pass_open(fs, point, fd)
+    cdef int status = vfs_pass_file(fs, point, fd)
     if status == 0 and fdatasync(fd) != 0:
         status = -errno
     if fs != NULL:
