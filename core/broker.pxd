@@ -14,6 +14,7 @@ cdef class Broker:
     cdef dict table              # (topic, partition) -> Partition
     cdef dict flushers           # log dir -> its flusher's thread
     cdef bint closed
+    cdef int pid                 # of the process that made it
     cdef object lock
     cdef syncer_t* log_dir(self, str path) except NULL
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL

@@ -140,6 +140,7 @@ cdef class Broker:
         self.table = {}
         self.lock = threading.Lock()
         self.flushers = {}
+        self.pid = os.getpid()
 
     def _run_flusher(self, bytes log_dir) -> None:
         cdef syncer_t* syncer = context_syncer(self.context, log_dir)
@@ -166,8 +167,8 @@ cdef class Broker:
         cdef Partition p
         cdef int status
         failed = None
-        if self.closed:
-            return
+        if self.closed or self.pid != os.getpid():
+            return               # a forked child has none of the threads, and the files are the parent's
         if clean:
             # Each waits for syncs of its own, which the file system does together.
             with ThreadPoolExecutor(CLOSING_THREADS, "pybroker-close") as threads:

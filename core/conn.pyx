@@ -11,7 +11,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 from posix.types cimport off_t
-from posix.unistd cimport close
 
 from pybroker.core.atomic cimport add_i64
 from pybroker.core.failure cimport log_note_unread
@@ -301,11 +300,10 @@ cdef void conn_empty(conn_t* c) noexcept nogil:
 
 
 cdef void conn_free(conn_t* c) noexcept nogil:
+    """Its descriptor is closed already."""
     conn_unwatch(c)
     conn_leave_session(c)
     conn_empty(c)
     conn_repay(c)
     pool_leave(c.pool, c.address)
-    if c.fd >= 0:
-        close(c.fd)
     free(c)

@@ -2,6 +2,10 @@
 
 Its descriptor is closed at once. Its memory goes at the end of the turn, or when whoever still knows it (Python with its
 request, the syncer, a reader) has told the reactor.
+
+A process that was forked from this one may hold the socket and the epoll instance, too. So close(2) alone ends nothing:
+shutdown(2) tells the peer, and epoll is told to forget the connection before its memory goes (epoll(7), questions and
+answers, 6).
 """
 
 from libc.stdint cimport uint8_t
@@ -11,17 +15,32 @@ from posix.unistd cimport close
 from pybroker.core.atomic cimport store_i32
 from pybroker.core.chain cimport chain_remove
 from pybroker.core.conn cimport AWAY, CLOSING, PARKED, conn_free, conn_t, conn_unwatch
+from pybroker.core.epoll cimport EPOLL_CTL_DEL, epoll_ctl, epoll_event
 from pybroker.core.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.reactor cimport make_ready, reactor_t
 from pybroker.core.timer cimport heap_remove
 
+cdef extern from "<sys/socket.h>" nogil:
+    int shutdown(int fd, int how)
+    int SHUT_RDWR
+
+
+cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
+    """Its peer sees the end, epoll knows it no more, and its descriptor is closed, in this order: who else has it is asked
+    for nothing."""
+    cdef epoll_event e
+    if c.fd >= 0:
+        shutdown(c.fd, SHUT_RDWR)
+        epoll_ctl(r.poll, EPOLL_CTL_DEL, c.fd, &e)
+        close(c.fd)
+        c.fd = -1
+
 
 cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
     """End a connection; `reason` is NULL or empty if its peer did. It is freed at the end of the turn, or once Python answered."""
     if c.fd >= 0:
-        close(c.fd)
-        c.fd = -1
+        hang_up(r, c)
         c.readable = c.writable = 0
         mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason) if reason != NULL else 0)
         if c.state == AWAY:
@@ -33,6 +52,7 @@ cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil
 
 cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     """Free a connection that nobody holds any more."""
+    hang_up(r, c)
     heap_remove(r.heap, &r.heap_count, c)
     conn_unwatch(c)              # from here on nobody wakes it
     pthread_mutex_lock(&r.lock)

@@ -10,5 +10,5 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_create1(int flags)
     int epoll_ctl(int ep, int op, int fd, epoll_event* e)
     int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
-    int EPOLL_CLOEXEC, EPOLL_CTL_ADD
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL
     uint32_t EPOLLIN, EPOLLOUT, EPOLLET, EPOLLRDHUP, EPOLLHUP, EPOLLERR

@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
+from posix.unistd cimport close as close_fd
 
 from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.broker cimport Broker
@@ -20,7 +21,7 @@ from pybroker.core.handles cimport Partition
 from pybroker.core.inbox cimport reactor_leave, reactor_wake
 from pybroker.core.log cimport log_hold
 from pybroker.core.mailbox cimport (
-    GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
+    CLOSED, GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
@@ -36,10 +37,24 @@ from pybroker.core.slices cimport Slice
 from pybroker.core.status cimport raise_status
 from pybroker.core.validate cimport ENVELOPE, FULL
 
+import contextlib
+import os
 import threading
+import weakref
 
 KINDS = ("request", "gone", "closed", "grown")
 REACTORS_MAX = 64
+PLANES = weakref.WeakSet()
+
+
+def forked() -> None:
+    """In the child of a fork: no thread of the planes is there, and what they have open is the parent's."""
+    cdef Plane plane
+    for plane in list(PLANES):
+        plane._inherit()
+
+
+os.register_at_fork(after_in_child=forked)
 
 
 cdef struct bell_t:          # Python watches a partition
@@ -111,6 +126,9 @@ cdef class Plane:
     cdef dict bells              # Partition -> the address of its bell_t
     cdef set away                # the tokens of requests that were taken and not answered: these connections are not freed
     cdef int64_t published
+    cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
+    cdef bint inherited          # this process is such a child: the plane is out of use
+    cdef object __weakref__
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
@@ -123,6 +141,7 @@ cdef class Plane:
         self.threads = []
         self.bells = {}
         self.away = set()
+        self.sockets = {}
         self.state.context = broker.context
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
@@ -138,11 +157,12 @@ cdef class Plane:
         for _ in range(reactors):
             raise_status(reactor_new(&self.state, &self.reactors[self.count]), "a reactor's epoll and eventfd")
             self.count += 1
+        PLANES.add(self)
 
     def __dealloc__(self):
         cdef int i
-        if self.state.registry == NULL:
-            return
+        if self.state.registry == NULL or self.inherited:
+            return               # in a forked child locks may be held by threads that it has not
         with nogil:  # it waits for what its threads still ask of the disk
             for i in range(self.count):
                 reactor_free(self.reactors[i])
@@ -151,10 +171,29 @@ cdef class Plane:
         pool_destroy(&self.state.pool)
         registry_free(self.state.registry)
 
+    def _inherit(self) -> None:
+        """This process is the child of a fork: close what the parent goes on with, and touch nothing of it ever after."""
+        cdef int i
+        self.inherited = True
+        for fd, inode in self.sockets.values():
+            with contextlib.suppress(OSError):  # the reactor closed it, and has not told yet
+                if os.fstat(fd).st_ino == inode:
+                    os.close(fd)
+        for i in range(self.count):
+            close_fd(self.reactors[i].poll)
+            close_fd(self.reactors[i].bell)
+        close_fd(self.state.mailbox.fd)
+
+    cdef int _check(self) except -1:
+        if self.inherited:
+            raise RuntimeError("this plane was made before a fork and works in the parent process only")
+        return 0
+
     # -- threads -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Run each reactor on a thread of its own, without the GIL."""
+        self._check()
         for i in range(self.count):
             thread = threading.Thread(target=self._run, args=(i,), name=f"pybroker-network-{i}", daemon=True)
             thread.start()
@@ -166,6 +205,7 @@ cdef class Plane:
 
     def step(self, int reactor=0, int64_t timeout_ms=0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
+        self._check()
         with nogil:
             reactor_step(self.reactors[reactor], timeout_ms)
 
@@ -195,6 +235,8 @@ cdef class Plane:
         self._wake()
 
     def _wake(self) -> None:
+        if self.inherited:
+            return
         for i in range(self.count):
             reactor_wake(self.reactors[i])
 
@@ -253,20 +295,26 @@ cdef class Plane:
 
     def adopt(self, int fd) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the caller's."""
-        cdef conn_t* c = <conn_t*>calloc(1, sizeof(conn_t))
-        cdef note_t* n = <note_t*>calloc(1, sizeof(note_t))
+        cdef conn_t* c
+        cdef note_t* n
         cdef reactor_t* r
-        cdef int64_t id
-        cdef address_t* address = pool_join(&self.state.pool, fd)
+        cdef address_t* address
+        cdef int64_t id = self.adopted + 1
+        self._check()
+        self.sockets[id] = fd, os.fstat(fd).st_ino
+        c = <conn_t*>calloc(1, sizeof(conn_t))
+        n = <note_t*>calloc(1, sizeof(note_t))
+        address = pool_join(&self.state.pool, fd)
         if c == NULL or n == NULL or address == NULL:
             if address != NULL:
                 pool_leave(&self.state.pool, address)
             free(c)
             free(n)
+            del self.sockets[id]
             raise MemoryError()
         r = self.reactors[self.adopted % self.count]
-        self.adopted += 1
-        c.id = id = self.adopted
+        self.adopted = id
+        c.id = id
         c.fd = fd
         c.state = OPEN
         c.reactor = r
@@ -289,6 +337,7 @@ cdef class Plane:
         cdef letter_t* l
         cdef letter_t* after
         out = []
+        self._check()
         with nogil:
             l = mailbox_take(&self.state.mailbox)
         while l != NULL:
@@ -297,6 +346,8 @@ cdef class Plane:
                 letter = (KINDS[l.kind], l.id, <uintptr_t>l.conn, frame_of(l))
                 if l.kind == REQUEST:
                     self.away.add(<uintptr_t>l.conn)
+                elif l.kind == CLOSED:
+                    self.sockets.pop(l.id, None)
                 out.append(letter)
             except MemoryError:
                 mailbox_return(&self.state.mailbox, l)  # with those behind it, for the next call
@@ -315,6 +366,7 @@ cdef class Plane:
         cdef conn_t* c = <conn_t*>token
         cdef note_t* n
         cdef uint8_t size[4]
+        self._check()
         if token not in self.away:
             raise ValueError(f"no request with the token {token} waits for an answer")
         n = <note_t*>calloc(1, sizeof(note_t))

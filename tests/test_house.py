@@ -20,7 +20,7 @@ FLOORS = {
     4: ["pybroker.coordination", "pybroker.client"],
     3: ["pybroker.cluster"],
     2: ["pybroker.protocol"],
-    1: ["pybroker.errors", "pybroker.model", "pybroker.config", "pybroker.metrics", "pybroker.logs"],
+    1: ["pybroker.errors", "pybroker.forks", "pybroker.model", "pybroker.config", "pybroker.metrics", "pybroker.logs"],
     0: ["pybroker.core"],
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pybroker import errors
-from pybroker.client import forks
+from pybroker import errors, forks
 from pybroker.core import Appender, Delivery, OpenQueue, PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
 

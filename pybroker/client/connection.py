@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pybroker import __version__, errors
-from pybroker.client import forks
+from pybroker import __version__, errors, forks
 from pybroker.errors import KafkaError, system_words
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pybroker import errors
-from pybroker.client import forks
+from pybroker import errors, forks
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m

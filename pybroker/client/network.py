@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pybroker import errors
-from pybroker.client import forks
+from pybroker import errors, forks
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pybroker import core, errors
+from pybroker import core, errors, forks
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -97,6 +97,7 @@ class LogDir:
         """Two kinds of lock: flock also holds brokers of one process apart, lockf is the one that Kafka takes."""
         path = os.path.join(self.path, LOCK)
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        forks.tell(self)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -318,7 +319,13 @@ class LogDir:
         self._written[name] = text
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock, also for a process that was forked from this one and has the file open, too."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: the lock is the parent's."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from pybroker import forks
 from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.core import LogError
 from pybroker.logs import event
@@ -323,6 +324,10 @@ class Connection:
         if self._out is None:
             self._advance()
 
+    def forked(self) -> None:
+        """In a forked child: the socket is the parent's."""
+        self._sock.close()
+
     # -- end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -341,7 +346,7 @@ class Connection:
             owner.closings.tell("connection closed", self.caller, reason, owner.loop.time())
         owner.loop.remove_reader(fd)
         owner.loop.remove_writer(fd)
-        self._sock.close()
+        forks.hang_up(self._sock)
         _discard(self._out)
         partial = len(self._partial) if self._partial is not None else 0
         running = 0 if self._task is not None else self._running

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from pybroker import forks
 from pybroker.cluster.caller import Caller
 from pybroker.logs import event
 from pybroker.server.bridge import Bridge
@@ -101,6 +102,7 @@ class Listener:
         elif not host:
             family, address = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "")
         self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
+        forks.tell(self)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if not host and family == socket.AF_INET6:
@@ -180,8 +182,16 @@ class Listener:
             self._timer.cancel()
         self._pause()
         if self._sock:
-            self._sock.close()
+            forks.hang_up(self._sock)
             self._sock = None
+
+    def forked(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        if self._sock:
+            self._sock.close()
+        for connection in self._connections:
+            if isinstance(connection, Connection):  # the plane sees to its own
+                connection.forked()
 
     # -- accepting -------------------------------------------------------------------------------------------------
 
@@ -230,7 +240,7 @@ class Listener:
         if host.startswith("::ffff:"):
             host = host.removeprefix("::ffff:")
         if self._per_host[host] >= self.limits.connections_per_ip_max:
-            sock.close()
+            forks.hang_up(sock)
             reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
             self.closings.tell("connection refused", Caller(host, port, self.name), reason, self.loop.time())
             return

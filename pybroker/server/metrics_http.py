@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -35,6 +36,9 @@ class MetricsServer:
     async def close(self) -> None:
         if self._server is None:
             return
+        for sock in self._server.sockets:
+            with contextlib.suppress(OSError):  # a process that was forked from this one may have it open, too
+                sock.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for task in list(self._open):
             task.cancel()

@@ -41,6 +41,12 @@ class DataDir:
         self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
+    def forked(self) -> None:
+        """In a forked child: it is the parent's, and remove() does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def remove(self) -> None:
         """Remove it, unless the test gave it; calling it again does nothing."""
         if self._lock < 0:

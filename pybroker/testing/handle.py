@@ -9,18 +9,20 @@ client that keeps trying to connect meets its own other end there.
 import asyncio
 import atexit
 import contextlib
+import os
 import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from pybroker import forks
 from pybroker.testing import clients, records
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
 from pybroker.testing.frames import hidden
 from pybroker.testing.inprocess import InProcess
-from pybroker.testing.life import HOST, Life, Plan, as_text
+from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text
 from pybroker.testing.process import Subprocess
 from pybroker.testing.records import Content, Record, StoredRecord
 
@@ -73,8 +75,9 @@ class BrokerHandle:
         given = {name: as_text(value) for name, value in (settings or {}).items()}
         plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
         self._life: Life = InProcess(plan) if mode == "inprocess" else Subprocess(plan, self._directory)
-        self.faults = Faults(self._life.ask)
+        self.faults = Faults(lambda command: self._life.ask(command))
         LIVE.add(self)
+        forks.tell(self)
         try:
             self.start()
         except BaseException:
@@ -128,6 +131,12 @@ class BrokerHandle:
             self._held.close()
             self._directory.remove()
             LIVE.discard(self)
+
+    def forked(self) -> None:
+        """In a forked child: the broker is the parent's. The child's clients reach it; nothing here ends it."""
+        self._life = Inherited(os.getppid())
+        self._held.close()
+        self._directory.forked()
 
     def discard(self) -> None:
         """The interpreter ends, and its threads with it: leave nothing else."""

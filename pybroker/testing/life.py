@@ -64,6 +64,32 @@ class Life(Protocol):
         """What it said; empty where it logs into this process."""
 
 
+class Inherited:
+    """What a forked child has of its parent's broker: it may be talked to, and only the parent starts or ends it."""
+
+    running = False
+
+    def __init__(self, parent: int) -> None:
+        self._words = f"this broker was made before a fork: only process {parent}, which made it, starts and ends it"
+
+    def start(self) -> None:
+        raise BrokerFailed(self._words)
+
+    def stop(self) -> None:
+        raise BrokerFailed(self._words)
+
+    def kill(self) -> None:
+        """The end of a `with` in the child ends nothing."""
+
+    discard = kill
+
+    def ask(self, command: dict[str, Any]) -> Any:
+        raise BrokerFailed(self._words)
+
+    def output(self) -> str:
+        return ""
+
+
 def as_text(value: object) -> str:
     """A setting's value as a properties file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,11 +1,13 @@
-"""What `os.fork` does to clients: the child has their memory, and none of their threads.
+"""What `os.fork` does to clients and brokers: the child has their memory, and none of their threads.
 
 Whatever would wait for such a thread waits for ever, and what is written to a socket of both gets mixed up with what
-the parent writes. So a client belongs to the process that made it: in the child its sockets are closed, which the
-parent does not notice, and it refuses to do anything.
+the parent writes. So a client or a broker belongs to the process that made it: in the child its sockets are closed,
+which the parent does not notice, and it refuses to do anything.
 """
 
+import contextlib
 import os
+import socket
 import weakref
 from typing import Final, Protocol
 
@@ -23,9 +25,16 @@ class Inherited(Protocol):
 _made: Final["weakref.WeakSet[Inherited]"] = weakref.WeakSet()
 
 
-def tell(client: Inherited) -> None:
+def tell(made: Inherited) -> None:
     """Call its `forked` in every child that is forked from here on."""
-    _made.add(client)
+    _made.add(made)
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Close a socket that a forked child may have, too: its peer sees the end, and a listening one listens no more."""
+    with contextlib.suppress(OSError):  # its peer has gone
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def refusal(kind: str) -> KafkaError:
@@ -35,8 +44,8 @@ def refusal(kind: str) -> KafkaError:
 
 
 def _in_child() -> None:
-    for client in list(_made):
-        client.forked()
+    for made in list(_made):
+        made.forked()
 
 
 os.register_at_fork(after_in_child=_in_child)
