@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -68,14 +68,22 @@ def command(
     if as_json:
         output.as_json([_document(o) for o in outcomes])
     else:
-        output.table(("", "workload", "requests/s", "records/s", "MB/s", "p50 us", "p99 us", "p99.9 us", "errors"),
-                     [_row(o) for o in outcomes])  # fmt: skip
+        tell(outcomes)
+
+
+def tell(outcomes: Sequence[Outcome]) -> None:
+    """The figures, and below them what each workload is."""
+    output.table(("", "requests/s", "records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "errors"),
+                 [_row(o) for o in outcomes])  # fmt: skip
+    click.echo()
+    for o in outcomes:
+        click.echo(f"{o.workload}  {WORKLOADS[o.workload].shows}")
 
 
 def _row(o: Outcome) -> tuple[output.Cell, ...]:
-    rates = (round(o.requests_s), round(o.records_s), round(o.mb_s, 1))
-    latencies = (round(o.p50_us), round(o.p99_us), round(o.p999_us))
-    return (o.workload, WORKLOADS[o.workload].shows, *rates, *latencies, o.errors)
+    rates = (f"{o.requests_s:,.0f}", f"{o.records_s:,.0f}", f"{o.mb_s:,.1f}")
+    latencies = (f"{us / 1000:,.3f}" for us in (o.p50_us, o.p99_us, o.p999_us))
+    return (o.workload, *rates, *latencies, output.count(o.errors))
 
 
 def _document(o: Outcome) -> dict[str, Any]:

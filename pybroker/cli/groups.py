@@ -1,7 +1,8 @@
 """`pybroker groups`: who reads what, how far they are behind, and why they last rebalanced."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
@@ -14,6 +15,8 @@ from pybroker.client.admin import LATEST, Admin, Committed, GroupDescription
 from pybroker.logs import printable
 from pybroker.model import TopicPartition
 
+LINE: Final = 80
+PARTITIONS_WIDTH: Final = 28
 Offsets = Mapping[TopicPartition, int | None]
 
 
@@ -51,7 +54,8 @@ def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_
     """Show members, what each has, committed offsets and lag, and why the group last rebalanced; of all groups, where
     none is named.
 
-    A committed offset is that of the next record to be read. Only pybroker tells why a group rebalanced.
+    A committed offset is that of the next record to be read. Members are numbered; --json has their ids. Only pybroker
+    tells why a group rebalanced.
     """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         found = admin.describe_groups(groups or [group.id for group in admin.groups()])
@@ -133,31 +137,54 @@ def _progress(partition: TopicPartition, at: Committed | None, end: int | None, 
 
 
 def _show(document: dict[str, Any]) -> None:
+    """What fits a terminal: members have numbers here, for their ids are as long as half a line."""
     node, last = document["coordinator"], document["last_rebalance"]
     protocol = " ".join(filter(None, (document["protocol_type"], document["protocol"])))
+    members = document["members"]
     click.echo(printable(f"Group {document['group']}  {document['state']}  {protocol}".rstrip()))
-    click.echo(f"Members {len(document['members'])}  lag {document['lag']}  coordinator {node['id']} at {node['host']}:"
+    click.echo(f"Members {len(members):,}  lag {document['lag']:,}  coordinator {node['id']} at {node['host']}:"
                f"{node['port']}")  # fmt: skip
     if last:
-        click.echo(printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}"))
-    if document["members"]:
+        words = printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
+        click.echo("\n".join(textwrap.wrap(words, LINE, subsequent_indent="  ", break_on_hyphens=False)))
+    if members:
         click.echo()
-        output.table(
-            ("member", "client", "host", "instance", "partitions"),
-            [
-                (m["member"], m["client"], m["host"], m["instance"], _words(m["partitions"]))
-                for m in document["members"]
-            ],
-        )
+        instances = any(member["instance"] for member in members)
+        rows = (row for number, member in enumerate(members, 1) for row in _member_rows(number, member, instances))
+        output.table(("member", "client", "host", *["instance"] * instances, "topic", "partitions"), rows)
     if document["partitions"]:
         click.echo()
-        columns = ("topic", "partition", "committed", "latest", "lag", "member")
-        output.table(columns, [[p[column] for column in columns] for p in document["partitions"]])
+        columns = ("topic", "partition", "committed", "latest")
+        numbers = {member["member"]: number for number, member in enumerate(members, 1)}
+        output.table(
+            (*columns, "lag", "member"),
+            [
+                (*(p[column] for column in columns), output.count(p["lag"]), numbers.get(p["member"]))
+                for p in document["partitions"]
+            ],
+        )
 
 
-def _words(partitions: Sequence[Mapping[str, Any]]) -> str | None:
-    """`orders:0,1,4 returns:2`"""
-    topics: dict[str, list[str]] = {}
-    for p in partitions:
-        topics.setdefault(p["topic"], []).append(str(p["partition"]))
-    return " ".join(f"{topic}:{','.join(indexes)}" for topic, indexes in topics.items()) or None
+def _member_rows(number: int, member: Mapping[str, Any], instances: bool) -> Iterator[tuple[output.Cell, ...]]:
+    """A member's line, and one more for each topic or line of partitions that finds no room in it."""
+    first = (number, member["client"], member["host"], *[member["instance"]] * instances)
+    blank = ("",) * len(first)
+    for topic, partitions in _runs(member["partitions"]) or [("-", "-")]:
+        yield (*first, topic, partitions)
+        first = blank
+
+
+def _runs(partitions: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """[("orders", "0-4,7"), ("returns", "2")]: runs of partitions; of more than fill a line, the rest goes into lines
+    without a topic."""
+    runs: dict[str, list[tuple[int, int]]] = {}
+    for topic, index in sorted((p["topic"], p["partition"]) for p in partitions):
+        mine = runs.setdefault(topic, [])
+        first = mine.pop()[0] if mine and mine[-1][1] == index - 1 else index
+        mine.append((first, index))
+    lines = []
+    for topic, found in runs.items():
+        words = " ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in found)
+        pieces = textwrap.wrap(words, PARTITIONS_WIDTH, break_on_hyphens=False)
+        lines += [("" if number else topic, piece.replace(" ", ",")) for number, piece in enumerate(pieces)]
+    return lines

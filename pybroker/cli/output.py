@@ -2,15 +2,18 @@
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from pybroker.logs import printable
 
+SIZE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
+_NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B))?")
 Cell = str | int | float | None
 
 
@@ -53,6 +56,19 @@ def text(value: Cell) -> str:
     return "-" if value is None else str(value)
 
 
+def count(number: int | None) -> str | None:
+    """How many, as people read it: 1,234,567. Offsets stay as they are: they are typed and pasted into commands."""
+    return None if number is None else f"{number:,}"
+
+
+def size(number: int | None) -> str | None:
+    """How many bytes, in the unit that leaves one to three digits before the point: 999 B, 1.5 kB, 12.3 MB."""
+    if number is None or number < 1000:
+        return None if number is None else f"{number} B"
+    power = next((p for p in range(1, len(SIZE_UNITS)) if number < 999.95 * 1000**p), len(SIZE_UNITS))
+    return f"{number / 1000**power:,.1f} {SIZE_UNITS[power - 1]}"
+
+
 def moment(timestamp_ms: int) -> str:
     """Milliseconds since the epoch as UTC; the number itself where it is none that a calendar has."""
     if timestamp_ms < 0:
@@ -79,8 +95,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
 def _is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column holds numbers, some of which may be missing."""
-    there = [cell for cell in cells if cell != "-"]
-    return bool(there) and all(cell.removeprefix("-").replace(".", "", 1).isdigit() for cell in there)
+    there = [cell for cell in cells if cell not in ("-", "")]
+    return bool(there) and all(_NUMBER.fullmatch(cell) for cell in there)
 
 
 def _plain_table(columns: Sequence[str], body: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:

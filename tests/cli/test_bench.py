@@ -1,6 +1,9 @@
 """`pybroker bench` against any broker: what is measured is told, and nothing is left behind."""
 
-from pybroker.client.load import WORKLOADS
+import pytest
+
+from pybroker.cli.bench import tell
+from pybroker.client.load import WORKLOADS, Outcome
 from tests.cli.conftest import Command, run
 from tests.harness import Server, free_port
 
@@ -27,8 +30,18 @@ def test_a_table_for_people(pybroker_: Command) -> None:
     """One line a workload, in the order that was asked for."""
     done = pybroker_("bench", "--only", "f3,w3", "--seconds", 0.2, "--warm", 0.1, "--read-mib", 8)
     assert done.code == 0, done.err
-    head, *rows = done.out.splitlines()
-    assert head.split()[:2] == ["WORKLOAD", "REQUESTS/S"] and [row.split()[0] for row in rows] == ["F3", "W3"]
+    head, *rows, blank, f3, w3 = done.out.splitlines()
+    assert head.split()[:2] == ["REQUESTS/S", "RECORDS/S"] and [row.split()[0] for row in rows] == ["F3", "W3"]
+    assert (blank, f3, w3) == ("", f"F3  {WORKLOADS['F3'].shows}", f"W3  {WORKLOADS['W3'].shows}")
+
+
+def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """80 columns hold more than a broker of one core will reach, with numbers as people read them."""
+    most = (1.0, 123_456_789, 1_234_567_890, 12_345_678_900, 0, 45, 12_345, 1_234_567)
+    tell([Outcome(name, *most) for name in WORKLOADS])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert lines[1].split() == ["W1", "123,456,789", "1,234,567,890", "12,345.7", "0.045", "12.345", "1,234.567", "0"]
 
 
 def test_what_cannot_be_measured() -> None:

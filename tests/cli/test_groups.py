@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Command, run
 from tests.cli.members import Reader, commit, write
+from tests.conftest import new_name
 from tests.harness import Server, until
 
 
@@ -43,7 +44,7 @@ def test_a_group_at_work(pybroker_: Command, target: Server, topic: str) -> None
         owners = [(p["partition"], p["committed"], p["latest"], p["lag"]) for p in described["partitions"]]
         assert owners == [(0, None, 0, None), (1, 5, 5, 0), (2, None, 0, None)]
         shown = pybroker_("groups", "describe", topic).out
-        assert f"Group {topic}  Stable  consumer range" in shown and f"{topic}:0,1,2" in shown
+        assert f"Group {topic}  Stable  consumer range" in shown and f"  w1        {topic}  0-2" in shown
         assert ("Last rebalance 20" in shown) == (target.name == "pybroker")
         if target.name == "pybroker":
             assert "joined" in described["last_rebalance"]["cause"]
@@ -68,6 +69,27 @@ def test_how_far_a_group_is_behind(pybroker_: Command, target: Server, group: st
     assert described["lag"] == 7 and [p["lag"] for p in described["partitions"]] == [0, 7]
     row = pybroker_("groups", "describe", group).out.splitlines()[-1].split()
     assert row == [group, "1", "10", "17", "7", "-"]
+
+
+def test_what_is_shown_of_a_group_fits_a_terminal(shared_broker: Server) -> None:
+    """80 columns hold a group of usual names with many partitions: a member is a number, and a lag has commas."""
+    ours = shared_broker.bootstrap
+    topic, group = new_name("orders"), new_name("billing")
+    assert run("topics", "create", topic, "-p", 30, "-b", ours).code == 0
+    write(ours, topic, 1234)
+    commit(ours, f"{group}-idle", topic, {0: 0})
+    idle = run("groups", "describe", f"{group}-idle", "-b", ours).out.splitlines()
+    assert "Members 0  lag 1,234  " in idle[1] and idle[-1].split() == [topic, "0", "0", "1234", "1,234", "-"]
+    how = {"partition.assignment.strategy": "roundrobin", "client.id": "billing-worker"}
+    with (
+        Reader(ours, group, topic, **how) as one,
+        Reader(ours, group, topic, **how) as two,
+    ):
+        until("both have a half", lambda: len(one.assigned) == len(two.assigned) == 15, 30)
+        shown = run("groups", "describe", group, "-b", ours)
+    assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= 80, shown.out
+    numbered = [line.split()[:2] for line in shown.out.splitlines() if "billing-worker" in line]
+    assert numbered == [["1", "billing-worker"], ["2", "billing-worker"]]
 
 
 @pytest.mark.parametrize(
