@@ -153,6 +153,7 @@ class Partition:
     highest_producer_id: int  # -1 if none was ever seen
     traffic: Traffic  # since it was opened
     offline: bool
+    slow_reads: bool  # a read waited long for the disk, not long ago: no thread that serves others is to read from it
     recovery: str  # one line on what start-up repaired; empty if nothing was amiss
 
     def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
@@ -202,7 +203,7 @@ class Partition:
         """Make leader-epoch-checkpoint durable if it changed. Call before the recovery point is recorded."""
 
 class Broker:
-    """One broker's context: its partitions and its background flusher. No state is shared between two of them."""
+    """One broker's context: its partitions, and the flusher of each log dir. No state is shared between two of them."""
 
     def __init__(self, *, write_behind_bytes: int = 1 << 20, flush_idle_ms: int = 200) -> None: ...
     def open(

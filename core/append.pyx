@@ -7,10 +7,11 @@ goes out in front of the untouched rest: the caller's bytes are never written to
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.atomic cimport load_i32, peek_i64
+from pybroker.core.atomic cimport load_i32, peek_i64, poke_i64
 from pybroker.core.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
+from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.counters cimport tally
 from pybroker.core.cursor cimport SHORT
 from pybroker.core.epochs cimport epochs_assign
@@ -27,6 +28,7 @@ from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.sequence cimport (
     DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
 )
+from pybroker.core.slow cimport slow_note
 from pybroker.core.validate cimport batch_validate
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
 
@@ -197,10 +199,12 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
     cdef gather_t g
     cdef log_t* l = p.log
     cdef ready_t* r = first
-    cdef int64_t end
+    cdef int64_t end, began_ms
     g.count = g.vectors = 0
     g.bytes = 0
     pthread_mutex_lock(&l.append_mutex)
+    began_ms = monotonic_ms()
+    poke_i64(&l.slow_appends.since_ms, began_ms)
     end = g.start = l.view.log_end
     while r != NULL:
         take(p, r, end, now_ms)
@@ -220,10 +224,23 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
                 undo(l, &r.batch, &g.before[g.count])
         r = r.next
     write_gathered(p, &g, &end)
+    poke_i64(&l.slow_appends.since_ms, 0)
     pthread_mutex_unlock(&l.append_mutex)
     if first.status == 0:
         vfs_pass(l.context.fs, P_APPEND_AFTER, l.directory)
+    slow_note(&l.slow_appends, began_ms)
     partition_tell(p)
+
+
+cdef int pass_before(log_t* l) noexcept nogil:
+    cdef int64_t began_ms
+    cdef int status
+    if load_i32(&l.context.fs.armed) == 0:
+        return 0
+    began_ms = monotonic_ms()
+    status = vfs_pass(l.context.fs, P_APPEND_BEFORE, l.directory)
+    slow_note(&l.slow_appends, began_ms)
+    return status
 
 
 cdef int partition_check(
@@ -248,7 +265,7 @@ cdef int partition_check(
         return RECORD_LIST_TOO_LARGE
     if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
         return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
-    return vfs_pass(l.context.fs, P_APPEND_BEFORE, l.directory)
+    return pass_before(l)
 
 
 cdef int partition_append(

@@ -13,12 +13,14 @@ from libc.string cimport memcpy, memmove
 from posix.types cimport off_t
 
 from pybroker.core.atomic cimport add_i64
+from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.failure cimport log_note_unread
 from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.pool cimport pool_leave
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport session_drop
+from pybroker.core.slow cimport slow_note
 from pybroker.core.vfs cimport P_SEGMENT_SEND, iovec, vfs_sendfile
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -170,9 +172,12 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
     """Send from the range of a file at the front; what was sent, or -errno."""
     cdef chunk_t* k = c.first
     cdef ssize_t sent
+    cdef int64_t began_ms
     if not log_lend(k.log, k.generation):
         return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
+    began_ms = monotonic_ms()
     sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, k.found.length)
+    slow_note(&k.log.slow_reads, began_ms)
     log_take_back(k.log)
     if sent <= 0:
         return log_note_unread(k.log, <int>sent if sent < 0 else -ENODATA)

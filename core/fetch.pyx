@@ -15,6 +15,7 @@ from libc.stdlib cimport calloc, free
 
 from pybroker.core.atomic cimport load_i32
 from pybroker.core.chain cimport link_t
+from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.conn cimport PARKED, conn_leave_session, conn_t, conn_unwatch, parked_t
 from pybroker.core.cursor cimport cursor_t
 from pybroker.core.epochs cimport epochs_end
@@ -33,6 +34,7 @@ from pybroker.core.session cimport (
     session_drop, session_new, session_next_epoch, session_t, session_to_end, session_track, sessions_add,
     sessions_begin, sessions_remove, sessions_touch, tracked_t,
 )
+from pybroker.core.slow cimport slow_is, slow_note
 
 cdef enum:
     EPOCH_FULL = 0               # a full fetch that asks for a session
@@ -97,6 +99,7 @@ cdef bint find(fetcher_t* f, bint* settled) noexcept nogil:
     The first that has anything gives at least one whole batch, whatever the limits (KIP-74). settled: no waiting."""
     cdef fetch_t* q = &f.request
     cdef int64_t left = q.max_bytes if q.max_bytes < f.bytes_max else f.bytes_max
+    cdef int64_t began_ms = monotonic_ms()
     cdef wanted_t* w
     cdef int32_t i
     q.found_bytes = 0
@@ -110,6 +113,9 @@ cdef bint find(fetcher_t* f, bint* settled) noexcept nogil:
             return False
         settled[0] |= w.error != 0
         f.errors += w.error != 0
+        if w.read.found.length > 0:
+            slow_note(&w.partition.log.slow_reads, began_ms)
+            began_ms = monotonic_ms()
         q.found_bytes += w.read.found.length
         left = max(<int64_t>0, left - w.read.found.length)
     settled[0] |= q.found_bytes >= q.min_bytes
@@ -162,10 +168,21 @@ cdef bint is_read_first(fetcher_t* f, conn_t* c) noexcept nogil:
     return True
 
 
+cdef bint is_slow(const fetch_t* q) noexcept nogil:
+    """Is something wanted that a reactor may have to wait for?"""
+    cdef int32_t i
+    for i in range(q.count):
+        if slow_is(&q.wanted[i].partition.log.slow_reads):
+            return True
+    return False
+
+
 cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     """Find enough for an answer: DONE; WAITS once it is parked, holding nothing; DECLINED or REFUSED."""
     cdef bint again = c.state == PARKED, settled = False
     cdef int64_t waits_until_ms = now_ms + f.request.max_wait_ms + 1  # the clock is cut to milliseconds: none too few
+    if is_slow(&f.request):
+        return DECLINED
     if not (again and now_ms >= c.deadline_ms) and is_read_first(f, c):
         if not again:
             c.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)

@@ -28,6 +28,7 @@ from pybroker.core.segment cimport segment_t
 from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t
 from pybroker.core.settings cimport read_settings
 from pybroker.core.slices cimport Slice
+from pybroker.core.slow cimport slow_is
 from pybroker.core.status cimport raise_status
 from pybroker.core.times cimport segment_learn
 from pybroker.core.validate cimport batch_validate
@@ -109,6 +110,10 @@ cdef class Partition:
     @property
     def offline(self) -> bool:
         return log_offline(self.state.log)
+
+    @property
+    def slow_reads(self) -> bool:
+        return slow_is(&self.state.log.slow_reads)
 
     @property
     def highest_producer_id(self) -> int:

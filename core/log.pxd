@@ -9,6 +9,7 @@ from pybroker.core.epochs cimport epochs_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.segment cimport files_t, segment_t
 from pybroker.core.sequence cimport sequence_t
+from pybroker.core.slow cimport slow_t
 from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport iovec
 
@@ -97,6 +98,8 @@ cdef struct log_t:
     int32_t unread           # an errno: a read failed, or a range of the log could not be sent
     int32_t unread_told      # Python knows of it
     int64_t looked_at        # the log's end when its active file was last seen to have a name
+    slow_t slow_appends
+    slow_t slow_reads
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written

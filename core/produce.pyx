@@ -21,6 +21,7 @@ from pybroker.core.log cimport log_sync_due
 from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
+from pybroker.core.slow cimport slow_is
 from pybroker.core.syncer cimport sync_new, sync_put, sync_t
 from pybroker.core.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.wire cimport (
@@ -78,7 +79,7 @@ cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t v
         o.partition = registry_by_id(reg, topic.at, index)
     else:
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
-    if o.partition == NULL or not load_i32(&o.partition.opaque):
+    if o.partition == NULL or not load_i32(&o.partition.opaque) or slow_is(&o.partition.log.slow_appends):
         return NULL
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.ready) != 0:
         return NULL

@@ -1,5 +1,6 @@
 """One partition here: its log, or why it has none, its settings, and who waits for it to grow."""
 
+import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -30,6 +31,7 @@ class Replica:
     """One partition here: its log, or why it has none, and who waits for it to grow."""
 
     __slots__ = (
+        "_appending",
         "_flush_messages",
         "_waiters",
         "config",
@@ -70,6 +72,7 @@ class Replica:
         self.failure = "it is not open"
         self.gone = False
         self._flush_messages: int = config["flush.messages"]
+        self._appending: asyncio.Lock | None = None  # made at the first append by Python
         self._waiters: dict[Waiter, None] | None = None  # made at the first wait: most partitions never need it
 
     def partition(self) -> core.Partition:
@@ -101,8 +104,13 @@ class Replica:
         return await self.disk.run(self.directory, work, *args, **named)
 
     async def append(self, records: Buffer, now_ms: int) -> core.Appended:
-        """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError."""
-        appended = await self.at_disk(self._write, records, now_ms)
+        """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError.
+
+        One at a time: of the threads of a log dir a partition whose write hangs takes only one."""
+        if self._appending is None:
+            self._appending = asyncio.Lock()
+        async with self._appending:
+            appended = await self.at_disk(self._write, records, now_ms)
         if self._waiters:
             self.tell()
         return appended

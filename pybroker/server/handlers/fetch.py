@@ -223,8 +223,7 @@ class Fetch:
         if isolation == READ_COMMITTED:
             answer.aborted_transactions = []
         if read.slice is not None:
-            read.slice.warm()  # who sends it holds up others
-            answer.records = read.slice
+            answer.records = _sendable(read.slice, slow=log.slow_reads)
 
     # -- answering -------------------------------------------------------------------------------------------------
 
@@ -261,6 +260,17 @@ class Fetch:
             response.node_endpoints.append(
                 kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
             )
+
+
+def _sendable(found: core.Slice, *, slow: bool) -> core.Slice | bytes:
+    """What was found, so that who sends it does not hold up others: in the page cache or, from a slow disk, copied."""
+    if not slow:
+        found.warm()
+        return found
+    try:
+        return found.tobytes()
+    finally:
+        found.close()
 
 
 def _follower(request: Any) -> int:
