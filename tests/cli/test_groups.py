@@ -88,7 +88,7 @@ def test_what_is_shown_of_a_group_fits_a_terminal(shared_broker: Server) -> None
         until("both have a half", lambda: len(one.assigned) == len(two.assigned) == 15, 30)
         shown = run("groups", "describe", group, "-b", ours)
     assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= 80, shown.out
-    numbered = [line.split()[:2] for line in shown.out.splitlines() if "billing-worker" in line]
+    numbered = [line.split()[:2] for line in shown.out.splitlines() if "  billing-worker  " in line]
     assert numbered == [["1", "billing-worker"], ["2", "billing-worker"]]
 
 
