@@ -43,7 +43,6 @@ import threading
 import weakref
 
 KINDS = ("request", "gone", "closed", "grown")
-REACTORS_MAX = 64
 PLANES = weakref.WeakSet()
 
 
@@ -118,7 +117,7 @@ cdef class Plane:
     """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
 
     cdef plane_t state
-    cdef reactor_t* reactors[64]
+    cdef reactor_t** reactors
     cdef int count
     cdef int64_t adopted
     cdef Broker owner
@@ -134,8 +133,8 @@ cdef class Plane:
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500,
                   int64_t holder_ms=10000):
-        if not 1 <= reactors <= REACTORS_MAX:
-            raise ValueError(f"{reactors} reactors: from 1 to {REACTORS_MAX} are supported")
+        if reactors < 1:
+            raise ValueError(f"{reactors} reactors: at least one is needed")
         memset(&self.state, 0, sizeof(self.state))
         self.owner = broker
         self.threads = []
@@ -151,7 +150,8 @@ cdef class Plane:
         self.state.holder_ms = holder_ms
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
-        if self.state.registry == NULL:
+        self.reactors = <reactor_t**>calloc(reactors, sizeof(reactor_t*))
+        if self.state.registry == NULL or self.reactors == NULL:
             raise MemoryError()
         raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
         for _ in range(reactors):
@@ -166,6 +166,7 @@ cdef class Plane:
         with nogil:  # it waits for what its threads still ask of the disk
             for i in range(self.count):
                 reactor_free(self.reactors[i])
+            free(self.reactors)
         sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
         pool_destroy(&self.state.pool)

@@ -16,11 +16,15 @@ cdef extern from "<pthread.h>" nogil:
 ctypedef void (*free_fn)(void*) noexcept nogil
 
 cdef enum:
-    PINS = 64            # threads that may read at once; one more waits for a slot
+    PINS = 64            # slots of a block
+    PIN_BLOCKS = 128     # at most: one more pin than fit into so many waits for a slot
 
 cdef struct pin_t:
     int64_t turn         # the turn that its reader entered in; 0 free
     uint8_t padding[56]  # a cache line each
+
+cdef struct pins_t:
+    pin_t pins[<int>PINS]
 
 cdef struct retired_t:
     int64_t turn
@@ -30,7 +34,9 @@ cdef struct retired_t:
 
 cdef struct quiesce_t:
     int64_t turn         # grows with every retirement
-    pin_t pins[<int>PINS]
+    pins_t first         # a block
+    pins_t* blocks[<int>PIN_BLOCKS]  # the first, and those that were added because all slots were taken
+    int32_t count        # of blocks; none ever goes
     pthread_mutex_t lock # guards the list alone
     retired_t* retired
 

@@ -175,6 +175,14 @@ def test_a_file_that_is_no_properties_file_is_one_sentence(tmp_path: Path) -> No
         BrokerConfig.load(str(file))
 
 
+def test_network_threads_at_their_limit_and_beyond() -> None:
+    """Threads that the broker cannot start are refused in a sentence."""
+    assert config("num.network.threads=1024")["num.network.threads"] == 1024
+    for wrong in (0, 1025):
+        with pytest.raises(ConfigError, match=f"num.network.threads = '{wrong}' .* it takes an integer from 1 to 1024"):
+            config(f"num.network.threads={wrong}")
+
+
 # -- who wins ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     Type.LIST,
 )
 NEVER = str(LONG_MAX)
+NETWORK_THREADS_MAX = 1024
+"""Each takes two file descriptors and a megabyte of memory."""
 CODECS = Choice(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 
 
@@ -101,7 +103,7 @@ NETWORK = table(
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
         dynamic=True,
     ),
-    Setting("num.network.threads", INT, "3", "Threads that serve the sockets.", Range(1)),
+    Setting("num.network.threads", INT, "3", "Threads that serve the sockets. Not set: one for each processor but one.", Range(1, NETWORK_THREADS_MAX)),
     Setting(
         "num.io.threads",
         INT,

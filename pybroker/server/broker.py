@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
+from pybroker.config.broker_settings import NETWORK_THREADS_MAX
 from pybroker.controller import configs, identity, loading, nodes
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.election import Fence, elect
@@ -384,8 +385,8 @@ class Broker:
 
 
 def _reactors() -> int:
-    """One for each processor but one, which the rest of the broker has."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    """One for each processor but one, which the rest of the broker has; no more than may be set."""
+    return min(NETWORK_THREADS_MAX, max(1, len(os.sched_getaffinity(0)) - 1))
 
 
 def _positive(number: int) -> int | None:

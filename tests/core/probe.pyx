@@ -12,6 +12,7 @@ from pybroker.core cimport append as a
 from pybroker.core cimport batch as b
 from pybroker.core cimport cursor as c
 from pybroker.core cimport validate as v
+from pybroker.core cimport quiesce as q
 from pybroker.core.handles cimport Partition
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
@@ -198,3 +199,35 @@ def look_inside(bytes batch):
         made = v.batch_look_inside(&header)
     free(copy)
     return status, made
+
+
+# -- quiesce -----------------------------------------------------------------------------------------------------------
+
+PINS, PIN_BLOCKS = q.PINS, q.PIN_BLOCKS
+
+
+cdef class Quiesce:
+    """Pins and retired objects."""
+
+    cdef q.quiesce_t state
+
+    def __cinit__(self):
+        q.quiesce_init(&self.state)
+
+    def __dealloc__(self):
+        q.quiesce_destroy(&self.state)
+
+    def pin(self):
+        cdef int slot
+        with nogil:
+            slot = q.pin(&self.state)
+        return slot
+
+    def unpin(self, int slot):
+        q.unpin(&self.state, slot)
+
+    def retire(self):
+        q.retire(&self.state, malloc(8), free)
+
+    def collect(self):
+        return q.collect(&self.state)

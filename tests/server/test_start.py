@@ -383,6 +383,19 @@ async def test_a_krafts_meta_properties_is_understood(live: Live) -> None:
     assert (broker.broker_id, broker.cluster_id) == (3, "abcdefghijklmnopqrstuv")
 
 
+# -- many processors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processors", [1, 66, 96, 5000])
+async def test_any_number_of_processors(live: Live, monkeypatch: pytest.MonkeyPatch, processors: int) -> None:
+    """A broker starts and serves."""
+    await live.stop()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(processors))
+    await live.start()
+    await filled(live)
+    assert await read(live) == [b"0", b"1", b"2"]
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
