@@ -50,7 +50,10 @@ cdef int log_dir_trust(syncer_t* log_dir, int status) noexcept nogil:
 
 
 cdef int log_trust(log_t* l, int status) noexcept nogil:
-    """Pass on what became of a call that changes files of a log."""
+    """Pass on what became of a call that changes files of a log. Those of a deleted one have other names: its directory's
+    is no failure to whoever was at work in it."""
+    if (status == -ENOENT or status == -ENOTDIR) and load_i32(&l.deleted):
+        return status
     return log_dir_trust(l.syncer, status)
 
 

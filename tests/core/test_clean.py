@@ -6,6 +6,7 @@ import contextlib
 import errno
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,35 @@ def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> No
             worker.join(0.01)
     assert results == [None, None]
     assert_whole(partition)
+    home.crash()
+
+
+@pytest.mark.parametrize("point", ["segment.create", "clean.write", "clean.sync", "segment.rename", "index.write"])
+def test_a_deletion_in_the_middle_of_a_round_is_no_failed_disk(tmp_path: Path, point: str) -> None:
+    """The round finds the directory under its old name no more: it fails, and its log dir stays in use."""
+    home, partition = opened(tmp_path)
+    broker = home.broker
+    assert broker is not None
+    for i in range(100):
+        put(partition, (b"key-%d" % (i % 5), b"%d" % i))
+    seal(partition)
+
+    def round_that_fails() -> None:
+        with contextlib.suppress(OSError, LogError):
+            one_round(partition)
+
+    broker.arm(point, "sleep", 60_000, under="t-0")
+    worker = threading.Thread(target=round_that_fails)
+    worker.start()
+    while not broker.sleeping:
+        time.sleep(0.001)
+    deletion = threading.Thread(target=broker.delete, args=(partition,))  # it may wait for the round's lock
+    deletion.start()
+    deletion.join(0.1)
+    broker.disarm()
+    worker.join()
+    deletion.join()
+    assert broker.log_dir_error(str(tmp_path)) == 0
     home.crash()
 
 
