@@ -19,7 +19,7 @@ from pybroker.core.plane import Plane
 from pybroker.core.record import check_records, walk_records
 from pybroker.core.sequence import read_snapshot
 from pybroker.core.slices import Slice
-from pybroker.core.status import LogError
+from pybroker.core.status import LogError, MissingFiles
 from pybroker.core.vfs import FAILPOINTS, write_atomic
 
 from pybroker.core.appender import NO_CHOICE, NO_MEMORY, NO_TOPIC, Appender, OpenQueue
@@ -57,6 +57,7 @@ __all__ = [
     "Headers",
     "Load",
     "LogError",
+    "MissingFiles",
     "OpenQueue",
     "Partition",
     "PendingBatch",

@@ -40,6 +40,9 @@ class LogError(Exception):
     code: int
     def __init__(self, code: int, message: str) -> None: ...
 
+class MissingFiles(LogError):
+    """A log does not begin or end where it did: files of it are missing, and it is not used without them."""
+
 # -- batch: record batch v2, uncompressed or opaque ---------------------------------------------------------------
 
 def crc32c(data: Bytes, initial: int = 0) -> int:
@@ -220,9 +223,13 @@ class Broker:
         clean: bool = False,
         epoch_max: int = -1,
         compacted: bool = False,
+        written: int = 0,
+        given_up: bool = False,
     ) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless `clean`.
 
+        written: records up to here were in files that cannot be gone: a log that ends before, without a tail that was
+        cut, lost files. given_up: what is missing at its start or end does not come back, use what is there.
         epoch_max: no batch can carry a larger leader epoch (-1: unknown); one that does is cut off with its tail.
         compacted: gaps between offsets are no damage, as they are none where cleanup.policy has compact.
 
@@ -230,7 +237,8 @@ class Broker:
         index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
         1 LogAppendTime), file.delete.delay.ms, producer.id.expiration.ms, flush.messages, cleanup.policy (1 delete | 2
         compact)).
-        Raises LogError 56 (a segment missing in the middle), 103 (partition.metadata has another id), OSError."""
+        Raises LogError 56 (a segment missing in the middle), 103 (partition.metadata has another id), MissingFiles (56;
+        one missing at the start or end), OSError."""
     def get(self, topic: str, partition: int) -> Partition | None: ...
     def partitions(self) -> list[Partition]: ...
     def delete(self, partition: Partition) -> None:

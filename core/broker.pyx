@@ -22,7 +22,7 @@ from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNK
 from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.recovery cimport FAULT_GAP, log_recover, recovery_t
+from pybroker.core.recovery cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, log_recover, recovery_t
 from pybroker.core.sequence cimport sequence_init
 from pybroker.core.settings cimport read_settings
 from pybroker.core.status cimport raise_status
@@ -41,7 +41,7 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from pybroker.core.status import LogError
+from pybroker.core.status import LogError, MissingFiles
 from pybroker.core.vfs import FAILPOINTS
 
 cdef enum:
@@ -117,6 +117,8 @@ def read_metadata(str directory) -> bytes:
 cdef str recovered(const recovery_t* r, int64_t end):
     """What start-up did to a log that ends at offset `end`, in a line; empty if nothing."""
     told = []
+    if r.high_watermark > end and not r.cut_bytes:
+        told.append(f"offsets {end} to {r.high_watermark - 1} are lost: they were not on disk yet")
     if r.cut_bytes:
         name = f"{r.cut_base:020}.log"
         kind = "a torn tail" if not r.aside else "a damaged tail"
@@ -128,6 +130,19 @@ cdef str recovered(const recovery_t* r, int64_t end):
     if r.rebuilt:
         told.append(f"rebuilt {r.rebuilt} indexes")
     return ", ".join(told)
+
+
+cdef refuse(Partition p, const recovery_t* r):
+    """Say why a log cannot be used as it is."""
+    if r.fault == FAULT_HEAD:
+        raise MissingFiles(KAFKA_STORAGE_ERROR, f"the first segment is missing from {p.directory}: the log began at "
+                           f"offset {r.fault_end}, its first file begins at {r.fault_base}")
+    if r.fault == FAULT_TAIL:
+        raise MissingFiles(KAFKA_STORAGE_ERROR, f"the last segment is missing from {p.directory}, or its end is: "
+                           f"there were records up to offset {r.fault_base}, the log ends at {r.fault_end}")
+    what = "a segment is missing" if r.fault == FAULT_GAP else "two segments overlap"
+    raise LogError(KAFKA_STORAGE_ERROR, f"{p.directory}: {what}: one ends at offset {r.fault_end}, the next begins at "
+                   f"{r.fault_base}; the partition stays offline")
 
 
 cdef class Broker:
@@ -291,7 +306,8 @@ cdef class Broker:
         return histogram_dict(&self.context.fs.syncs)
 
     def open(self, str log_dir, str topic, int partition, *, bytes topic_id, config, int64_t recovery_point=0,
-             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1, bint compacted=False) -> Partition:
+             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1, bint compacted=False,
+             int64_t written=0, bint given_up=False) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless clean."""
         cdef Partition p = Partition()
         cdef recovery_t r
@@ -314,6 +330,8 @@ cdef class Broker:
             r.recovery_point = recovery_point
             r.log_start = log_start_offset
             r.high_watermark = high_watermark
+            r.written = written
+            r.given_up = given_up
             r.epoch_max = epoch_max
             r.clean = clean
             r.gaps = compacted or p.state.log.settings.cleanup_policy & CLEANUP_COMPACT
@@ -403,9 +421,7 @@ cdef class Broker:
             status = log_recover(l, c_bases, n, r)
         free(c_bases)
         if r.fault:
-            what = "a segment is missing" if r.fault == FAULT_GAP else "two segments overlap"
-            raise LogError(KAFKA_STORAGE_ERROR, f"{p.directory}: {what}: one ends at offset {r.fault_end}, the next "
-                           f"begins at {r.fault_base}; the partition stays offline")
+            refuse(p, r)
         p.check(status, "open")
         if l.epochs.count:
             p.state.leader_epoch = l.epochs.items[l.epochs.count - 1].epoch

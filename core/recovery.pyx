@@ -29,6 +29,14 @@ from pybroker.core.spots cimport spot_t
 from pybroker.core.walk cimport NOT_FOUND, walk_init, walk_t, walk_to_last
 
 
+cdef int fault(recovery_t* r, int what, int64_t end, int64_t base) noexcept nogil:
+    """Note what is amiss; nothing of the log is used then."""
+    r.fault = what
+    r.fault_end = end
+    r.fault_base = base
+    return KAFKA_STORAGE_ERROR
+
+
 cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     """The offset after a segment's last batch, and that its last batch ends where the file does."""
     cdef walk_t w
@@ -62,10 +70,7 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
         status = damage_search(l, s, next_base, not r.gaps)
         end = next_base
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
-        r.fault = FAULT_GAP if end < next_base else FAULT_ORDER
-        r.fault_base = next_base
-        r.fault_end = end
-        status = KAFKA_STORAGE_ERROR
+        status = fault(r, FAULT_GAP if end < next_base else FAULT_ORDER, end, next_base)
     if status == 0:
         segment_times(s, s.files, &times)  # is there one?
         index_free(&times)
@@ -234,10 +239,7 @@ cdef int scan_listed(log_t* l, scan_t* c, const int64_t* bases, int64_t n, int64
         if bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start):
             if all_empty(l, bases, i, n):
                 return unlink_from(l, bases, i, n)  # a roll made them just before the power went
-            r.fault = FAULT_GAP if bases[i] > c.expected else FAULT_ORDER
-            r.fault_base = bases[i]
-            r.fault_end = c.expected
-            return KAFKA_STORAGE_ERROR
+            return fault(r, FAULT_GAP if bases[i] > c.expected else FAULT_ORDER, c.expected, bases[i])
         c.expected = bases[i]
         status = open_scanned(l, c, bases, i, n, r, &last)
         i += 1
@@ -311,17 +313,47 @@ cdef int forget_segments(log_t* l) noexcept nogil:
     return 0
 
 
+cdef int check_head(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) noexcept nogil:
+    """Does the log begin where it did? The first leader epoch begins at the log start, and is on disk before retention
+    removes a file. A log without files begins there again."""
+    cdef int64_t began
+    if l.epochs.count == 0:
+        return 0                 # nothing tells
+    began = max(r.log_start, l.epochs.items[0].start)
+    if n == 0:
+        r.log_start = began
+    elif bases[0] > began and not r.given_up:
+        return fault(r, FAULT_HEAD, began, bases[0])
+    return 0
+
+
+cdef int check_tail(recovery_t* r, int64_t* end, int64_t n) noexcept nogil:
+    """Does the log end where it did, or was it cut, which is told elsewhere?"""
+    if end[0] >= r.written or r.cut_bytes:
+        return 0
+    if not r.given_up:
+        return fault(r, FAULT_TAIL, end[0], r.written)
+    if n == 0:
+        r.log_start = end[0] = r.written  # none of the offsets is used twice
+    r.log_start = min(r.log_start, end[0])
+    return 0
+
+
 cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) noexcept nogil:
     """Open the segments with these base offsets (ascending) and publish the watermarks. The caller is alone.
 
-    KAFKA_STORAGE_ERROR with r.fault if a segment is missing in the middle."""
+    KAFKA_STORAGE_ERROR with r.fault if a segment is missing."""
     cdef view_t v
-    cdef int64_t end = r.log_start, first
-    cdef int status = 0
-    if n > 0:
+    cdef int64_t end, first
+    cdef int status = check_head(l, bases, n, r)
+    end = r.log_start
+    if n > 0 and status == 0:
         status = open_segments(l, bases, n, r, &end)
-        if status != 0:
-            return status
+    if status == 0:
+        status = check_tail(r, &end, n)
+    if status != 0:
+        return status
+    if n > 0:
         r.log_start = max(r.log_start, bases[0])
     if end < r.log_start:
         # Records were deleted up to here, and then the tail that held them was lost: begin anew where readers expect.

@@ -5,7 +5,7 @@ file.delete.delay.ms; who reads it meanwhile goes on reading the open file. The 
 removed and never goes back: what a crash, or a disk that refuses, leaves below it goes with the next round.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport free
 from posix.unistd cimport usleep
@@ -16,7 +16,7 @@ from pybroker.core.backlog cimport backlog_discard
 from pybroker.core.damage cimport damage_cut
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.failure cimport log_trust
-from pybroker.core.flusher cimport sync_names
+from pybroker.core.flusher cimport log_write_epochs, sync_names
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
@@ -226,7 +226,13 @@ cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogi
     snapshots = take_pending(l)
     pthread_mutex_unlock(&l.append_mutex)
     settle_snapshots(l, snapshots, INT64_MAX)  # the batches that tell the same are about to go
-    status = discard_head(l, gone, deleted)
+    status = log_write_epochs(l)  # or a crash leaves a log that seems to lack its first segment
+    if status == -ENOSPC or status == -EDQUOT:
+        status = 0               # what goes makes room for it
+    if status == 0:
+        status = discard_head(l, gone, deleted)
+    if status == 0:
+        status = log_write_epochs(l)
     pthread_mutex_lock(&l.append_mutex)
     unlisted = unlist_head(l, deleted[0])
     pthread_mutex_unlock(&l.append_mutex)

@@ -19,6 +19,10 @@ class LogError(Exception):
         return self.message
 
 
+class MissingFiles(LogError):
+    """A log does not begin or end where it did: files of it are missing, and it is not used without them."""
+
+
 cdef int raise_status(int status, object what) except -1:
     """Raise what a status means, `what` saying on which object; 0 passes."""
     if status == 0:

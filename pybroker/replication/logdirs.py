@@ -5,6 +5,7 @@ then starts from what is safe, with a warning. Recovery points are recorded only
 are durable, so that a crash in between finds the older point and scans a little more.
 """
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -66,6 +67,7 @@ class LogDir:
         self._failure: str | None = None
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self.clean = False
+        self._same_boot = False
         self.meta: Meta | None = None
         self.id: str | None = None  # its directory.id, once that is on disk
         self._meta_text = ""
@@ -107,6 +109,17 @@ class LogDir:
                 f"another broker is using the data directory {self.path} (its {LOCK} is held): stop that one, or give "
                 "this one a directory of its own"
             ) from None
+        self._same_boot = self._mark_boot()
+
+    def _mark_boot(self) -> bool:
+        """Was the last life in this boot of the machine? Then all that it wrote is in the files, on disk or not."""
+        boot = _boot_id()
+        if os.pread(self._lock, len(boot) + 1, 0) == boot:
+            return bool(boot)
+        with contextlib.suppress(OSError):  # a full disk: the next start knows less
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, boot, 0)
+        return False
 
     def tell_if_others_read(self) -> None:
         """Say so if other users can read records that lie here: an older broker or Kafka made them. Raises OSError."""
@@ -126,6 +139,14 @@ class LogDir:
             self.clean = not torn  # who tore that checkpoint may have torn more
             mark.unlink()
             self.sync()
+
+    def written(self, key: TopicPartition) -> int:
+        """The offset below which a partition's records cannot be gone, unless their files are."""
+        recovery_point = self.recorded[checkpoints.RECOVERY_POINTS].get(key, 0)
+        if not (self.clean or self._same_boot):
+            return recovery_point  # what was not on disk went with the machine's power
+        later = (self.recorded[name].get(key, 0) for name in (checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS))
+        return max(recovery_point, *later)
 
     def _read(self, name: str) -> str | None:
         try:
@@ -337,6 +358,14 @@ def _sync_names(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _boot_id() -> bytes:
+    """What names this boot of the machine; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return b""
 
 
 def _key(partition: core.Partition) -> TopicPartition:

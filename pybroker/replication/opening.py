@@ -2,6 +2,7 @@
 
     on record, and there ──> it is opened             no record, and nowhere ──> it is made: its creation was cut short
     on record, not there ──> offline, until it is back or given up by name; what is made in its place begins at 0
+    files missing, at its start or end ──> offline as well; given up, what is there is used
 
 Everything here waits for the disk, but for `place`.
 """
@@ -107,6 +108,10 @@ class Opener:
             replica.directory, replica.leader_epoch = log_dir, opening.state.leader_epoch
             try:
                 replica.log = self._open_one(log_dir, opening)
+            except core.MissingFiles as problem:
+                replica.failure = str(problem)
+                how = give_up(replica.key)
+                event(log, logging.ERROR, "partition offline", partition=replica.key, reason=problem, given_up_by=how)
             except (core.LogError, OSError) as problem:
                 replica.failure = str(problem)
                 event(log, logging.ERROR, "partition offline", partition=replica.key, reason=problem)
@@ -129,6 +134,8 @@ class Opener:
             clean=log_dir.clean and not new,
             epoch_max=opening.state.leader_epoch,
             compacted=key in recorded[CLEANED],
+            written=0 if new else log_dir.written(key),
+            given_up=str(key) in self._given_up,
         )
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)

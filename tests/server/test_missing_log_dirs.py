@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -277,6 +279,8 @@ async def test_a_creation_that_was_cut_short_is_finished(home: Home, caplog: pyt
     await edit_store(home, forget)
     [log_dir] = [name for name in ("one", "two") if "t0" in home.topics(name)]
     shutil.rmtree(home.path / log_dir / "t0-0")
+    for checkpoint in (home.path / log_dir).glob("*-checkpoint"):
+        checkpoint.unlink()
     await home.live.start(home.dirs())
     assert await home.ends() == {**home.expected(set()), "t0": 0}
     assert not errors_in(caplog)
@@ -294,3 +298,130 @@ async def test_a_partition_can_be_deleted_while_it_is_missing(home: Home) -> Non
     assert deleted.responses[0].error_code == 0
     assert (await wire.create(lost)).error_code == 0
     assert os.path.isdir(home.path / "two" / f"{lost}-0")
+
+
+# -- files of a partition ----------------------------------------------------------------------------------------------
+
+
+async def fill_segments(home: Home, end: str) -> tuple[str, Path]:
+    """(a topic whose log has three segments, its directory), after a clean stop or as `kill -9` leaves it."""
+    topic = min(home.topics())
+    broker = await home.live.start(home.dirs())
+    wire = await home.live.connect()
+    assert broker.replicas is not None
+    for n in range(2):
+        log = broker.replicas.leader(topic, 0).partition()
+        log.roll()
+        for value in range(COUNT):
+            assert (await wire.produce(topic, batch(b"%d" % value))).base_offset == COUNT * (n + 1) + value
+    if end == "stop":
+        await home.live.stop()
+    else:
+        log.flush()
+        broker.replicas.record_high_watermarks()
+        await broker.abort()
+        home.live.broker = None
+    return topic, home.path / "two" / f"{topic}-0"
+
+
+@pytest.mark.parametrize("end", ["stop", "abort"])
+@pytest.mark.parametrize("which", ["first", "active", "all", "active cut"])
+async def test_segments_that_are_not_there(
+    home: Home, caplog: pytest.LogCaptureFixture, which: str, end: str
+) -> None:
+    """The partition is offline, with one line; back it is as before; given up, what is there is served."""
+    topic, directory = await fill_segments(home, end)
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) == 3
+    gone = {"first": logs[:1], "active": logs[-1:], "all": logs, "active cut": logs[-1:]}[which]
+    kept = {path: path.read_bytes() for path in gone}
+    for path in gone:
+        if which == "active cut":  # at the end of a batch
+            os.truncate(path, path.stat().st_size * 2 // COUNT)
+        else:
+            path.unlink()
+    left = sorted(directory.glob("*.log"))
+    for _ in range(2):
+        caplog.clear()
+        await home.live.start(home.dirs())
+        [line] = errors_in(caplog)
+        what = "the first segment is missing" if which == "first" else "the last segment is missing"
+        assert line.startswith(f"partition offline partition={topic}-0 ") and what in line
+        assert f"--give-up {topic}-0" in line and str(directory) in line
+        answers = await home.ends()
+        assert [name for name, end in answers.items() if end < 0] == [topic]
+        assert answers[topic] == -KAFKA_STORAGE_ERROR
+        await home.live.stop()
+        assert sorted(directory.glob("*.log")) == left
+    for path, data in kept.items():
+        path.write_bytes(data)
+    caplog.clear()
+    await home.live.start(home.dirs())
+    assert (await home.ends())[topic] == 3 * COUNT and not errors_in(caplog)
+    await home.live.stop()
+    for path in gone:
+        path.unlink()
+    await home.live.start(home.dirs(), give_up=[f"{topic}-0"])
+    wire = await home.live.connect()
+    end_now = {"first": 3 * COUNT + 1, "all": 3 * COUNT + 1}.get(which, 2 * COUNT)
+    start = {"first": COUNT, "all": end_now}.get(which, 0)
+    answer = await wire.fetch(topic, start)
+    assert (answer.error_code, answer.log_start_offset, answer.high_watermark) == (0, start, end_now)
+    assert (await home.ends())[topic] == end_now
+    caplog.clear()
+    await home.live.restart(home.dirs())
+    assert (await home.ends())[topic] == end_now + 1 and not errors_in(caplog)
+
+
+async def test_a_log_start_beyond_the_log(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint says that records were deleted up to where the log never came, or does not come any more: nothing of
+    the log is removed for it."""
+    topic, directory = await fill_segments(home, "stop")
+    checkpoint = home.path / "two" / "log-start-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{topic} 0 500\n")
+    logs = {path: path.read_bytes() for path in directory.glob("*.log")}
+    await home.live.start(home.dirs())
+    [line] = errors_in(caplog)
+    assert "there were records up to offset 500, the log ends at 9" in line
+    assert (await home.ends())[topic] == -KAFKA_STORAGE_ERROR
+    await home.live.stop()
+    assert {path: path.read_bytes() for path in directory.glob("*.log")} == logs
+    await home.live.start(home.dirs(), give_up=[f"{topic}-0"])
+    assert (await home.ends())[topic] == 3 * COUNT
+
+
+async def test_what_a_loss_of_power_took_is_no_missing_file(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """Records and names of files that were not on disk yet: the log goes on where it ends, and says so."""
+    topic = min(home.topics())
+    log = home.path / "two" / f"{topic}-0" / f"{0:020}.log"
+    on_disk = log.stat().st_size
+    broker = await home.live.start(home.dirs())
+    assert broker.replicas is not None
+    assert (await home.ends())[topic] == COUNT
+    broker.replicas.record_high_watermarks()
+    await broker.abort()
+    home.live.broker = None
+    os.truncate(log, on_disk)
+    (home.path / "two" / ".lock").write_text("another boot\n")
+    await home.live.start(home.dirs())
+    assert (await home.ends())[topic] == COUNT
+    assert not errors_in(caplog)
+    assert f"offsets {COUNT} to {COUNT} are lost" in caplog.text
+
+
+async def test_retention_leaves_no_missing_segment(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """Whenever the broker ends, however: before the files go it is on disk where the log begins."""
+    topic, _ = await fill_segments(home, "stop")
+    for point in ("segment.rename", "segment.unlink", "epoch.write", "directory.sync"):
+        broker = await home.live.start(home.dirs())
+        assert broker.replicas is not None and not errors_in(caplog)
+        log = broker.replicas.leader(topic, 0).partition()
+        log.roll()
+        log.set_log_start(log.segments()[-1][0])
+        broker.replicas.arm(point, errno.EPERM, 1)
+        with contextlib.suppress(OSError):
+            log.enforce_retention(0)
+        await broker.abort()
+        home.live.broker = None
+    await home.live.start(home.dirs())
+    assert (await home.ends())[topic] == 3 * COUNT and not errors_in(caplog)
