@@ -103,7 +103,13 @@ NETWORK = table(
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
         dynamic=True,
     ),
-    Setting("num.network.threads", INT, "3", "Threads that serve the sockets. Not set: one for each processor but one.", Range(1, NETWORK_THREADS_MAX)),
+    Setting(
+        "num.network.threads",
+        INT,
+        "3",
+        "Threads that serve the sockets. Not set: one for each processor but one.",
+        Range(1, NETWORK_THREADS_MAX),
+    ),
     Setting(
         "num.io.threads",
         INT,
