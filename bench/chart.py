@@ -8,9 +8,11 @@ from pathlib import Path
 
 from bench.build import ROOT
 from bench.figures import FIGURES
+from bench.peers import KAFKA, LIMIT, OURS
+from pybroker.cli import chart
+from pybroker.client.load import WORKLOADS
 
 TARGET = ROOT / "build/bench"
-COLOURS = {"pybroker": "#2a6f97", "limit": "#b0b0b0", "Kafka 3.9.1": "#c1666b"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Reached:
     p99_us: float
     p999_us: float
     cpu_s_gb: float
+
+    def figure(self) -> chart.Figure:
+        times = (self.p50_us, self.p99_us, self.p999_us)
+        rates = (self.requests_s, self.records_s)
+        return chart.Figure(self.workload, self.shows, self.broker, *rates, *times, bool(WORKLOADS[self.workload].rate))
 
 
 REACHED: list[Reached] = []
@@ -46,42 +53,7 @@ def write(machine: str) -> list[Path]:
     (TARGET / "figures.json").write_text(json.dumps(document, indent=1) + "\n")
     if not REACHED:
         return [TARGET / "figures.json"]
-    _draw(TARGET / "plane.svg", machine)
+    order = [name for name in (OURS, LIMIT, KAFKA) if any(r.broker == name for r in REACHED)]
+    figures = [reached.figure() for name in order for reached in REACHED if reached.broker == name]
+    chart.draw(TARGET / "plane.svg", figures, machine)
     return [TARGET / "figures.json", TARGET / "plane.svg"]
-
-
-def _draw(path: Path, machine: str) -> None:
-    """Bars of requests a second, each workload beside its limit, which is 100 %."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    best = {(r.workload, r.broker): r.requests_s for r in REACHED}
-    workloads = list(dict.fromkeys(r.workload for r in REACHED))
-    brokers = [name for name in COLOURS if any(r.broker == name for r in REACHED)]
-    figure, axes = pyplot.subplots(figsize=(10, 4.5))
-    width = 0.8 / len(brokers)
-    for at, broker in enumerate(brokers):
-        own = {w: best.get((w, broker), 0.0) for w in workloads}
-        full = {w: best.get((w, "limit")) or best[w, "pybroker"] for w in workloads}
-        bars = axes.bar(
-            [x + (at - (len(brokers) - 1) / 2) * width for x in range(len(workloads))],
-            [100 * own[w] / full[w] for w in workloads],
-            width,
-            label=broker,
-            color=COLOURS[broker],
-        )
-        axes.bar_label(bars, [_short(own[w]) for w in workloads], fontsize=6, rotation=90, padding=2)
-    axes.set_xticks(range(len(workloads)), workloads)
-    axes.set_ylabel("requests/s, % of the limit (W8: of pybroker)")
-    axes.set_title(machine, fontsize=7)
-    axes.margins(y=0.15)
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
-def _short(rate: float) -> str:
-    return f"{rate / 1000:,.1f} k" if rate >= 1000 else f"{rate:,.0f}"

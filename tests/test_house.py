@@ -27,6 +27,7 @@ FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 OPTIONAL = {  # what a room needs that not all install
     "pybroker.testing": {"pytest"},
     "pybroker.client": {"pyarrow"},
+    "pybroker.cli": {"matplotlib"},
     "pybroker.spark": {"fastavro", "py4j", "pyarrow", "pyspark"},
 }
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library

@@ -1,14 +1,16 @@
 """`pybroker bench`: the same work asked of any broker that speaks Kafka's protocol, and how fast it was done."""
 
 import contextlib
+import importlib.util
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from pybroker.cli import output
+from pybroker.cli import chart, output
 from pybroker.cli.options import Seconds, cluster_options
 from pybroker.client.load import READ_MIB, WORKLOADS, Bench, Outcome, Prepared, Workload
 
@@ -32,12 +34,15 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> lis
               help="Not counted, before each: a JVM needs some.")  # fmt: skip
 @click.option("--read-mib", type=click.IntRange(1, 1 << 20), default=READ_MIB, show_default=True, metavar="MIB",
               help="How much is written first where reading is measured.")  # fmt: skip
+@click.option("--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE",
+              help="Draw the figures into this file, too.")  # fmt: skip
 @cluster_options
 def command(
     workloads: list[Workload],
     seconds: float,
     warm: float,
     read_mib: int,
+    svg: Path | None,
     bootstrap_server: str,
     timeout_s: float,
     as_json: bool,
@@ -58,6 +63,8 @@ def command(
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
+    if svg is not None:
+        check_svg(svg)
     outcomes = []
     with Bench(bootstrap_server, timeout_s=timeout_s, read_bytes=read_mib << 20) as bench:
         for workload in workloads:
@@ -65,6 +72,9 @@ def command(
                 if warm:
                     _run(ready, warm, "warming up")
                 outcomes.append(_run(ready, seconds, workload.shows))
+    if svg is not None:
+        figures = [_figure(o, bootstrap_server) for o in outcomes]
+        chart.draw(svg, figures, f"pybroker bench, {seconds:g} s for each workload, {time.strftime('%Y-%m-%d')}")
     if as_json:
         output.as_json([_document(o) for o in outcomes])
     else:
@@ -84,6 +94,22 @@ def _row(o: Outcome) -> tuple[output.Cell, ...]:
     rates = (f"{o.requests_s:,.0f}", f"{o.records_s:,.0f}", f"{o.mb_s:,.1f}")
     latencies = (f"{us / 1000:,.3f}" for us in (o.p50_us, o.p99_us, o.p999_us))
     return (o.workload, *rates, *latencies, output.count(o.errors))
+
+
+def check_svg(path: Path) -> None:
+    """Refuse before an hour of measuring what could not be drawn, or not be written, after it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--svg needs matplotlib, which is not installed: pip install 'pybroker[chart]'")
+    try:
+        path.touch()
+    except OSError as problem:
+        raise click.BadParameter(f"{path}: {problem.strerror}", param_hint="--svg") from None
+
+
+def _figure(o: Outcome, broker: str) -> chart.Figure:
+    workload = WORKLOADS[o.workload]
+    times = (o.p50_us, o.p99_us, o.p999_us)
+    return chart.Figure(o.workload, workload.shows, broker, o.requests_s, o.records_s, *times, bool(workload.rate))
 
 
 def _document(o: Outcome) -> dict[str, Any]:

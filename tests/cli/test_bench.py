@@ -1,8 +1,12 @@
 """`pybroker bench` against any broker: what is measured is told, and nothing is left behind."""
 
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
 import pytest
 
-from pybroker.cli.bench import tell
+from pybroker.cli.bench import check_svg, tell
 from pybroker.client.load import WORKLOADS, Outcome
 from tests.cli.conftest import Command, run
 from tests.harness import Server, free_port
@@ -42,6 +46,28 @@ def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
     assert lines[1].split() == ["W1", "123,456,789", "1,234,567,890", "12,345.7", "0.045", "12.345", "1,234.567", "0"]
+
+
+def test_a_picture(pybroker_: Command, target: Server, tmp_path: Path) -> None:
+    """Rates are bars and what runs at a fixed rate latencies, with text that can be read and searched."""
+    svg = tmp_path / "bench.svg"
+    quick = ("--seconds", 0.2, "--warm", 0, "--json")
+    done = pybroker_("bench", "--only", "W3,W6", *quick, "--svg", svg)
+    assert done.code == 0, done.err
+    texts = {text.text for text in ElementTree.parse(svg).iter() if text.tag.endswith("text")}
+    w3, w6 = done.json
+    rate = f"{w3['records_s'] / 1000:,.1f} k" if w3["records_s"] >= 1000 else f"{w3['records_s']:,.0f}"
+    times = " / ".join(f"{w6[name] / 1000:,.3f}" for name in ("p50_us", "p99_us", "p999_us"))
+    assert texts >= {target.bootstrap, f"W3  {WORKLOADS['W3'].shows}", rate, f"{times} ms"}
+    nowhere = pybroker_("bench", "--svg", tmp_path / "none" / "bench.svg")
+    assert nowhere.code == 2 and "No such file or directory" in nowhere.err
+
+
+def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is said before anything is measured, with the command that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(click.UsageError, match=r"pip install 'pybroker\[chart\]'"):
+        check_svg(tmp_path / "bench.svg")
 
 
 def test_what_cannot_be_measured() -> None:
