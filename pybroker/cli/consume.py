@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from pybroker.cli import jsonlines, lines, starts
+from pybroker.cli import formats, jsonlines, lines, starts
 from pybroker.cli.lines import Notation
 from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse
 from pybroker.cli.options import address_options, client_settings, complete_groups, complete_topics, escaped
@@ -53,26 +53,46 @@ OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of ea
 @click.option("--null-value", callback=escaped, default="null", show_default=True, metavar="TEXT",
               help="What stands for null.")  # fmt: skip
 @click.option("--delimiter", "-D", default=r"\n", show_default=True, callback=escaped, help="What ends a record.")
+@click.option("--format", "-f", "form", metavar="FORMAT",
+              help="A record as FORMAT says, such as '%t %p %o %k %s'; the letters are below.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="On a terminal too, write bytes as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Each record as a JSON object on a line, without any loss.")
 @click.option("--setting", "-X", "settings", multiple=True, metavar="NAME=VALUE",
               help="A setting of the consumer by Kafka's name, such as fetch.max.bytes=99999; repeatable.")  # fmt: skip
 @address_options
 def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **how: Any) -> None:
-    r"""Write the records of TOPICs to standard output, those that come from now on unless told otherwise.
+    """Write the records of TOPICs to standard output, those that come from now on unless told otherwise.
 
-    Separators and delimiters may be written with \n, \t, \r, \0, \\ and \xNN. What goes to a file or a pipe is written
-    byte for byte; on a terminal control characters are shown as escapes. A group's offsets are committed when what lies
-    before them is written.
+    Separators, delimiters and formats may be written with \\n, \\t, \\r, \\0, \\\\ and \\xNN. What goes to a file or a
+    pipe is written byte for byte; on a terminal control characters are shown as escapes. A group's offsets are
+    committed when what lies before them is written.
+
+    \b
+    The letters of --format are those of kcat:
+      %t  topic      %k  key          %K  bytes of the key, -1 if it is null
+      %p  partition  %s  value        %S  bytes of the value, -1 if it is null
+      %o  offset     %T  time in ms   %R  the same, as 4 bytes, big-endian
+      %%  percent    %h  headers: NAME=VALUE,NAME=VALUE
+
+    A record ends with the delimiter, which is added where FORMAT does not end with it: none with --delimiter ''.
 
     Exit codes: 0 what was asked for is written, or whoever read the output left; 1 the broker refused or could not be
     reached; 2 the command, its options or a setting are wrong; 130 ended by Ctrl-C; 143 by SIGTERM.
     """
-    start = starts.chosen(how)
+    start, shape = starts.chosen(how), _shape(how)
     if how["last"] and how["max_messages"]:
         raise click.UsageError("--last and --max-messages both say how many")
     if how["group"] is not None and (how["partitions"] or start.kind not in ("earliest", "latest")):
         raise click.UsageError("a group itself says which partitions a member reads, and from where")
+    consumer = _consumer(bootstrap_server, start, timeout_s, how)
+    with _terminable(), consumer:
+        with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+            partitions = _partitions(admin, topics, how["partitions"])
+        _read(consumer, partitions, start, timeout_s, how, shape)
+
+
+def _consumer(bootstrap_server: str, start: Start, timeout_s: float, how: Mapping[str, Any]) -> Consumer:
+    """Misuse for a setting that is wrong."""
     settings = {
         "bootstrap_servers": bootstrap_server,
         "group_id": how["group"],
@@ -84,17 +104,18 @@ def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **ho
         **client_settings(how["settings"], "consumer", CONSUMER),
     }
     try:
-        consumer = Consumer(**settings)
+        return Consumer(**settings)
     except ConfigError as error:
         raise Misuse(error.message) from error
-    with _terminable(), consumer:
-        with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
-            partitions = _partitions(admin, topics, how["partitions"])
-        _read(consumer, partitions, start, timeout_s, how)
 
 
 def _read(
-    consumer: Consumer, partitions: Sequence[TopicPartition], start: Start, timeout_s: float, how: Mapping[str, Any]
+    consumer: Consumer,
+    partitions: Sequence[TopicPartition],
+    start: Start,
+    timeout_s: float,
+    how: Mapping[str, Any],
+    shape: Callable[[Record], bytes],
 ) -> None:
     """Write what was asked for, from its beginning to its end."""
     commits = Commits(consumer) if how["group"] is not None else None
@@ -109,7 +130,7 @@ def _read(
     found = batches(consumer, ends, how["max_messages"], timeout_s)
     if how["last"]:
         found = iter([newest(found, how["last"])])
-    with _Sink(_shape(how), commits) as sink:
+    with _Sink(shape, commits) as sink:
         for batch in found:
             sink.write(batch)
 
@@ -127,13 +148,30 @@ def _partitions(admin: Admin, topics: Sequence[str], wanted: Collection[int]) ->
 
 
 def _shape(how: Mapping[str, Any]) -> Callable[[Record], bytes]:
-    """How a record is written."""
+    """How a record is written. UsageError for two ways at once."""
+    ways = {"--format": how["form"] is not None, "--json": how["as_json"], "--headers": how["headers"],
+            "--key": how["key"] or how["key_separator"] is not None}  # fmt: skip
+    given = [option for option, is_given in ways.items() if is_given]
+    if how["form"] is not None and len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} both say how a record is written")
     if how["as_json"]:
         return jsonlines.show
+    shown = _text_shape(how)
+    if sys.stdout.isatty() and not how["raw"]:
+        return lambda record: lines.harmless(shown(record))
+    return shown
+
+
+def _text_shape(how: Mapping[str, Any]) -> Callable[[Record], bytes]:
+    if how["form"] is not None:
+        try:
+            by_format = formats.compiled(how["form"], how["delimiter"])
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--format") from None
+        null = how["null_value"] or b""
+        return lambda record: by_format(record, null)
     separator = how["key_separator"] if how["key_separator"] is not None else b"\t" if how["key"] else None
     notation = Notation(how["delimiter"], separator, how["headers"], how["null_value"])
-    if sys.stdout.isatty() and not how["raw"]:
-        return lambda record: lines.harmless(lines.show(record, notation))
     return lambda record: lines.show(record, notation)
 
 

@@ -321,3 +321,46 @@ def test_a_wrong_setting_is_2() -> None:
     done = run("consume", "t", "-X", "fetch.max.byte=5", "-b", "127.0.0.1:1")
     assert done.code == 2 and done.sentence.startswith("'fetch.max.byte' is no setting of a consumer; did you mean ")
     assert done.sentence.endswith("fetch.max.bytes?")
+
+
+FORMATS = [
+    ("%t %p %o %k %s", "T 0 0 k1 one\nT 0 1 null null\nT 0 2 \x00 \n"),
+    (r"%o|%k:%s|%h\n", "0|k1:one|a=1,b=null\n1|null:null|\n2|\x00:|\n"),
+    (r"%K\t%S\x21\\%%", "2\t3!\\%\n-1\t-1!\\%\n1\t0!\\%\n"),
+    ("%T", "1700000000000\n" * 3),
+    ("%R%s", "\0\0\0\3one\n\xff\xff\xff\xffnull\n\0\0\0\0\n"),
+    ("", "\n" * 3),
+]
+
+
+@pytest.mark.parametrize(("form", "expected"), FORMATS, ids=[form for form, _ in FORMATS])
+def test_a_record_by_a_format(shared_broker: Server, topic: str, form: str, expected: str) -> None:
+    """kcat's letters and escapes; the delimiter ends a record, once."""
+    ours = shared_broker.bootstrap
+    run("topics", "create", topic, "-p", 1, "-b", ours)
+    producer = ck.Producer({"bootstrap.servers": ours, "log_level": 0})
+    for key, value, headers in ((b"k1", b"one", [("a", b"1"), ("b", None)]), (None, None, []), (b"\0", b"", [])):
+        producer.produce(topic, value, key, timestamp=1_700_000_000_000, headers=headers)
+    assert producer.flush(30) == 0
+    done = run("consume", topic, "--exit-at-end", "-f", form, "-b", ours)
+    assert (done.code, done.err) == (0, "")
+    assert done.bytes == expected.replace("T 0", f"{topic} 0").encode("latin-1")
+    bare = run("consume", topic, "--exit-at-end", "-f", "%o", "-D", "", "--null-value", "", "-b", ours)
+    assert bare.out == "012"
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [("%t %q", "%q stands for nothing: the letters are %t %p %o %T %k %s %h %K %S %R %%"),
+     ("%", "% stands for nothing"), (r"%t\q", r"the escapes are \n, \t")],
+)  # fmt: skip
+def test_a_format_that_is_none(form: str, said: str) -> None:
+    """An unknown letter or escape is wrong usage, told before a broker is asked."""
+    done = run("consume", "t", "-f", form, "-b", "127.0.0.1:1")
+    assert done.code == 2 and said in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("other", [["--key"], ["-K", ":"], ["--headers"], ["--json"]])
+def test_one_way_to_write_a_record(other: list[str]) -> None:
+    done = run("consume", "t", "-f", "%s", *other, "-b", "127.0.0.1:1")
+    assert done.code == 2 and "both say how a record is written" in done.err
