@@ -74,6 +74,11 @@ wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
 sanitize: $(BUILT) $(DEV) ## core built with AddressSanitizer and UBSan, and its tests run under them
 	@$(PY) tools/sanitize.py $(PYTEST_ARGS)
 
+.PHONY: stalls
+stalls: export PYBROKER_STALLS_MS ?= 50
+stalls: $(BUILT) $(DEV) ## each file call slowed to 1 s in turn: what others wait meanwhile, and none longer than 50 ms
+	@$(PY) -m pytest -q -s -p no:xdist tests/server/test_slow_disk.py $(PYTEST_ARGS)
+
 .PHONY: lives
 lives: SECONDS = 600
 lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7

@@ -150,10 +150,14 @@ class Live:
         self.broker = broker
         return broker
 
-    async def stop(self) -> None:
+    def hang_up(self) -> None:
+        """Close all connections from here."""
         for wire in self._wires:
             wire.writer.close()
         self._wires.clear()
+
+    async def stop(self) -> None:
+        self.hang_up()
         if self.broker is not None:
             broker, self.broker = self.broker, None
             await broker.stop()
