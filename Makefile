@@ -71,7 +71,7 @@ wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
 	@ls dist/*
 
 .PHONY: sanitize
-sanitize: $(BUILT) $(DEV) ## core built with AddressSanitizer and UBSan, and its tests run under them
+sanitize: $(BUILT) $(DEV) ## core built with ASan and UBSan, then TSan: its tests, forks and storms under them
 	@$(PY) tools/sanitize.py $(PYTEST_ARGS)
 
 .PHONY: stalls

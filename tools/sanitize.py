@@ -3,9 +3,13 @@
     tools/sanitize.py [address | thread] [pytest arguments]
 
 `address` is AddressSanitizer with UBSan and a look for leaks, Python's own allocator put aside so that every object has
-its guards; `thread` is ThreadSanitizer. Without a name both run. A run counts only if its sanitizer first finds a fault
-that was put there for it; it fails if a test does, or if anything was reported that core has a part in: the reports of
-all processes, children that a test starts too, are collected in files.
+its guards; `thread` is ThreadSanitizer. Without a name both run. Without arguments the tests are those of core and of
+forks, and the storms: a broker whose connections are reset, whose disks are slow and whose process forks, under real
+clients.
+
+A run counts only if it finds the faults that were put there for it: one in a test's own code, and one in core that is
+seen in a storm only (core is built with it first, and again without). It fails if a test does, or if anything was
+reported that core has a part in: the reports of all processes, children that a test starts too, are collected in files.
 """
 
 import os
@@ -21,13 +25,18 @@ JOBS = str(os.cpu_count() or 1)
 
 FLAGS = {"address": "address,undefined", "thread": "thread"}
 RUNTIMES = {"address": "libasan", "thread": "libtsan"}
+TESTS = ["tests/core", "tests/testing/test_forks.py", "tests/storms"]
+STORM = "tests/storms/test_storms.py::test_clients_in_a_storm[fast disks]"
+STORM_SECONDS = "20"
+PLANTED = ("plane", "        return id\n", "        return c.id  # planted: its reactor may have freed it\n")
+"""A module of core, a line of it, and what makes that a use of what another thread may have freed."""
 CANARIES = {"address": "step_too_far", "thread": "race"}
 # Exit codes say nothing here: a leak of somebody else's would change them, and so the reports are what counts.
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
     "LSAN_OPTIONS": "exitcode=0",
     "UBSAN_OPTIONS": "halt_on_error=0:print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=1",
+    "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=1:die_after_fork=0",
 }
 COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests")
 NOT_COPIED = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
@@ -103,22 +112,54 @@ def findings(reports: Path) -> list[str]:
     return found
 
 
-def sanitize(kind: str, arguments: list[str]) -> bool:
-    tree = TREES / kind
-    print(f"Building core with -fsanitize={FLAGS[kind]}", flush=True)
-    copy(tree)
+def pytest(tree: Path, kind: str, library: str, reports: Path, tests: list[str]) -> tuple[int, list[str]]:
+    """Run tests; how that ended, and what was found."""
+    command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--capture=sys", "--hypothesis-profile=ci"]
+    code = run(tree, kind, library, reports, [*command, "-o", "timeout=900", *tests])
+    return code, findings(reports)
+
+
+def rebuild(tree: Path, kind: str, *, planted: bool) -> None:
+    """Build core with the fault that is put into it, or without; what was built from the module before goes."""
+    module, line, fault = PLANTED
+    source = tree / "core" / f"{module}.pyx"
+    text = source.read_text()
+    if text.count(line if planted else fault) == 1:
+        source.write_text(text.replace(line, fault) if planted else text.replace(fault, line))
+        for path in [source.with_suffix(".c"), *source.parent.glob(f"{module}.*.so")]:
+            path.unlink(missing_ok=True)
+    elif planted:
+        sys.exit(f"There is not one line {line.strip()!r} in {source}: put the fault somewhere else.")
     build(tree, kind)
+
+
+def sees_faults(tree: Path, kind: str) -> str:
+    """See that the sanitizer finds what is put there for it; its library."""
+    print(f"Building core with -fsanitize={FLAGS[kind]}, and with a fault", flush=True)
+    rebuild(tree, kind, planted=True)
     library = runtime(tree, kind)
-    for old in tree.glob("report-*"):
-        old.unlink()
     canary = f"from tests.core import probes; probes.load().{CANARIES[kind]}()"
     run(tree, kind, library, tree / "report-canary", ["-c", canary])
     if not findings(tree / "report-canary"):
         sys.exit(f"The {kind} sanitizer does not see a fault that is there: its silence would mean nothing.")
-    command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--capture=sys", "--hypothesis-profile=ci"]
-    command += ["-o", "timeout=900", *(arguments or ["tests/core"])]
-    code = run(tree, kind, library, tree / "report-tests", command)
-    found = findings(tree / "report-tests")
+    _, found = pytest(tree, kind, library, tree / "report-planted", [STORM])
+    if not any(f"core/{PLANTED[0]}." in report for report in found):
+        sys.exit(f"The {kind} sanitizer does not see in a storm the fault that was put into core.")
+    print(f"{kind}: the faults that were put there are found", flush=True)
+    return library
+
+
+def sanitize(kind: str, arguments: list[str]) -> bool:
+    tree = TREES / kind
+    os.environ["PYBROKER_STORM_SECONDS"] = STORM_SECONDS
+    copy(tree)
+    for old in tree.glob("report-*"):
+        old.unlink()
+    try:
+        library = sees_faults(tree, kind)
+    finally:
+        rebuild(tree, kind, planted=False)
+    code, found = pytest(tree, kind, library, tree / "report-tests", arguments or TESTS)
     print("\n".join(found))
     print(f"{kind}: {len(found)} findings, pytest ended with {code}", flush=True)
     return code == 0 and not found

@@ -1,0 +1,71 @@
+"""Peers that come and go: connections that are reset at once, behind a piece of a request, or behind a whole one."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+from contextlib import suppress
+
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from tests.harness import HOST
+
+RESET = struct.pack("ii", 1, 0)
+API_VERSIONS, PRODUCE, FETCH, METADATA = 18, 0, 1, 3
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+def fetch(topic: str) -> bytes:
+    kind = m.FetchRequest.Topics
+    topics = [kind(topic=topic, partitions=[kind.Partitions(partition=0, partition_max_bytes=1 << 20)])]
+    request = m.FetchRequest(max_wait_ms=1000, min_bytes=1 << 30, max_bytes=1 << 20, topics=topics)
+    return framed(codec.encode_request(FETCH, 12, 3, "c", request))
+
+
+class Storm(threading.Thread):
+    """Connects and goes, again and again, until it is told to end; `count` says how often."""
+
+    def __init__(self, port: int, seed: int, topic: str = "storm") -> None:
+        super().__init__(name=f"storm-{seed}", daemon=True)
+        self.port = port
+        self.random = random.Random(seed)
+        self.ended = threading.Event()
+        self.count = 0
+        self.words = [
+            b"",
+            framed(struct.pack(">hhih", API_VERSIONS, 0, 1, -1)),
+            framed(codec.encode_request(METADATA, 9, 2, "c", m.MetadataRequest(topics=None))),
+            fetch(topic),                          # parked when its client goes
+            struct.pack(">i", 0),
+            struct.pack(">i", -1),
+            struct.pack(">i", 1 << 20) + bytes(100),  # the rest never comes
+            framed(bytes(40)),
+        ]  # fmt: skip
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            with suppress(OSError):
+                self.come_and_go()
+
+    def come_and_go(self) -> None:
+        with socket.socket() as sock:
+            if self.random.random() < 0.8:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            sock.connect((HOST, self.port))
+            for _ in range(self.random.randrange(3)):
+                sock.sendall(self.random.choice(self.words))
+            if self.random.random() < 0.1:
+                sock.settimeout(0.05)
+                with suppress(TimeoutError):
+                    sock.recv(100)
+        self.count += 1
+
+    def end(self) -> int:
+        self.ended.set()
+        self.join(30)
+        return self.count
