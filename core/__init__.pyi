@@ -255,6 +255,9 @@ class Broker:
     def lost_file(self, log_dir: str) -> Partition | None:
         """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
         dir is offline then. None if there is none."""
+    def take_suspects(self) -> list[tuple[Partition, int]]:
+        """Where reads met what is no batch since the last call: a partition, and the base offset of the segment. A scan
+        of it (SegmentScan) lets reads pass by what is bad."""
     def write_atomic(self, path: str, data: bytes) -> None:
         """Like the function, passing the failpoints checkpoint.write, checkpoint.sync and checkpoint.rename. Where the
         disk failed, the log dir that the file lies in is offline."""

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
-from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32
+from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.backlog cimport backlog_discard
 from pybroker.core.context cimport context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
@@ -270,6 +270,20 @@ cdef class Broker:
             found = logs_lost(logs, n)
         free(logs)
         return held[found] if found >= 0 else None
+
+    def take_suspects(self) -> list:
+        """Where reads met what is no batch since the last call: (partition, base offset of the segment)."""
+        cdef Partition p
+        cdef int64_t base
+        found = []
+        if load_i32(&self.context.suspects):
+            store_i32(&self.context.suspects, 0)
+            for p in self.partitions():
+                base = load_i64(&p.state.log.suspect) - 1
+                if base >= 0:
+                    store_i64(&p.state.log.suspect, 0)
+                    found.append((p, base))
+        return found
 
     def write_atomic(self, str path, bytes data) -> None:
         """Replace a checkpoint file of a log dir; passes the failpoints checkpoint.write, .sync and .rename."""

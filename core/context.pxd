@@ -12,6 +12,7 @@ cdef struct context_t:
     syncer_t* syncers            # of the log dirs
     int32_t stopping
     int32_t no_cleaning          # compaction ends where it is
+    int32_t suspects             # a log has a segment in which a read met what is no batch
     int64_t write_behind_bytes   # of one log, before the kernel is asked to begin writing
     int64_t idle_ms              # between two looks at the trash of a log dir
 

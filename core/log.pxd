@@ -101,6 +101,7 @@ cdef struct log_t:
     slow_t slow_appends
     slow_t slow_reads
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
+    int64_t suspect          # base offset + 1 of a segment in which a read met what is no batch; 0 none
 
 cdef struct placed_t:        # what the accounting needs of a batch that was written
     int64_t bytes

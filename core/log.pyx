@@ -363,7 +363,7 @@ cdef int read_segment(
             return status
     status = walk_to_offset(&w, offset, &position, &b)
     if status != 0:
-        return status if status != DAMAGED else CORRUPT_MESSAGE
+        return status
     status = walk_to_boundary(&w, position, most, &end)
     if status != 0:
         return status
@@ -393,7 +393,10 @@ cdef int log_read(
     while i < load_i64(&list.count) and list.items[i].base_offset < bound:
         status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
         log_note_index(l, list.items[i].segment)
+        if status == CORRUPT_MESSAGE:
+            store_i64(&l.suspect, list.items[i].base_offset + 1)
+            store_i32(&l.context.suspects, 1)
         if status != NOT_FOUND:
-            return status
+            return status if status != DAMAGED else CORRUPT_MESSAGE
         i += 1
     return 0

@@ -106,7 +106,7 @@ class Coordinator:
     async def _load(self, shard: Shard) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._workers, load, shard.replica.partition(), self._read_bytes)
+            found, lost = await loop.run_in_executor(self._workers, load, shard.replica, self._read_bytes)
         except (KafkaError, core.LogError, OSError) as problem:
             shard.failure = str(problem)
             event(log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem)
@@ -122,6 +122,8 @@ class Coordinator:
         shard.entries = found
         shard.loading = False
         unstable = sum(len(entry.unstable) for entry in found.values())
+        if lost:
+            event(log, logging.ERROR, "records of groups are passed by", partition=shard.replica.key, records=lost)
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         for topic in shard.deleted_topics:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from pybroker import core
 from pybroker.cluster.group import Group
 from pybroker.cluster.offsets import Committed
+from pybroker.errors import CORRUPT_MESSAGE, KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord
-from pybroker.groups.shard import Entry
+from pybroker.groups.shard import Entry, OffsetsLog
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import open_batch
 
@@ -36,22 +37,43 @@ class _Stored(NamedTuple):
     at: int  # the base offset of its batch
 
 
-def load(log: core.Partition, read_bytes: int) -> dict[str, Entry]:
-    """Read all groups of a partition. On a thread. Raises KafkaError, core.LogError, OSError."""
+class Loaded(NamedTuple):
+    """The groups of a partition, by name, and how many of its records say nothing that can be understood."""
+
+    entries: dict[str, Entry]
+    records_lost: int
+
+
+def load(replica: OffsetsLog, read_bytes: int) -> Loaded:
+    """Read all groups of a partition; a damaged batch costs what it held. On a thread.
+
+    Raises KafkaError, core.LogError, OSError."""
+    log = replica.partition()
     replay = _Replay()
     offset, end = log.log_start_offset, log.high_watermark
     while offset < end:
-        piece = log.read(offset, read_bytes).slice
-        if piece is None:
-            break
         try:
-            data = piece.tobytes()
-        finally:
-            piece.close()
-        for position, header in core.iter_batches(data):
-            offset = header.last_offset + 1
-            replay.batch(memoryview(data)[position : position + header.size], header)
-    return replay.groups()
+            data = _read(log, offset, read_bytes)
+            if data is None:
+                break
+            for position, header in core.iter_batches(data):
+                replay.batch(memoryview(data)[position : position + header.size], header)
+                offset = header.last_offset + 1
+        except core.LogError as problem:
+            if problem.code != CORRUPT_MESSAGE:
+                raise
+            offset = replica.pass_by(offset)
+    return Loaded(replay.groups(), replay.lost)
+
+
+def _read(log: core.Partition, offset: int, read_bytes: int) -> bytes | None:
+    piece = log.read(offset, read_bytes).slice
+    if piece is None:
+        return None
+    try:
+        return piece.tobytes()
+    finally:
+        piece.close()
 
 
 class _Replay:
@@ -61,16 +83,25 @@ class _Replay:
         self._groups: dict[str, GroupRecord] = {}
         self._offsets: dict[_Place, _Stored] = {}
         self._pending: dict[int, dict[_Place, _Stored]] = {}  # by producer id
+        self.lost = 0  # records that could not be understood
 
     def batch(self, data: memoryview, header: core.BatchHeader) -> None:
-        found = core.walk_records(open_batch(data, header), header)
+        try:
+            found = list(core.walk_records(open_batch(data, header), header))
+        except (KafkaError, core.LogError):  # its CRC is right: who wrote it did it wrong
+            self.lost += header.count
+            return
         if header.attributes & CONTROL:
             pending = self._pending.pop(header.producer_id, {})
             if any(key == COMMIT for _, _, key, _, _ in found):
                 self._commit(pending)
             return
         for _, _, key, value, _ in found:
-            record = records.parse(key, value)
+            try:
+                record = records.parse(key, value)
+            except KafkaError:
+                self.lost += 1
+                continue
             if isinstance(record, OffsetRecord):
                 self._offset(record, header)
             elif isinstance(record, GroupRecord):

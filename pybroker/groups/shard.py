@@ -30,6 +30,9 @@ class OffsetsLog(Protocol):
     @property
     def key(self) -> TopicPartition: ...
     def partition(self) -> core.Partition: ...
+    def pass_by(self, offset: int) -> int:
+        """The offset behind the damage that a read met at `offset`. Raises core.LogError, OSError."""
+
     async def append(self, records: core.Bytes, now_ms: int) -> core.Appended: ...
 
 

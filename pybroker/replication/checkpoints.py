@@ -9,6 +9,8 @@ meta.properties: `version=0`, `cluster.id=...`, `broker.id=N`, `directory.id=<22
     alone is `coordination.directory.id`: of the log dir that holds the coordination store. Kafka passes it by.
 leader-epoch-checkpoint, of each partition: `0`, how many lines follow, and `epoch start_offset`, both ascending.
 partition.metadata: `version: 0`, `topic_id: <22 characters, url-safe base64>`.
+damage-checkpoint, ours alone: `0`, how many lines follow, and for each bad spot of a log that is known
+    `topic partition base position end first next`: the segment, the bytes in its file, and the offsets that they held.
 .kafka_cleanshutdown: `{"version":0,"brokerEpoch":N}`, before Kafka 3.7 an empty file.
 """
 
@@ -27,6 +29,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 OFFSET_FILES = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
 META = "meta.properties"
+DAMAGE = "damage-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -43,6 +46,19 @@ SHOWN_MAX = 100
 
 class Malformed(ValueError):
     """A file does not hold what it should; the text says what is wrong with which line."""
+
+
+class Spot(NamedTuple):
+    """A range of a segment's file that holds no sound batch, and the offsets that lay in it."""
+
+    base: int  # offset that the segment begins with
+    position: int
+    end: int
+    first: int
+    next: int  # the first offset behind it
+
+
+Damage = dict[TopicPartition, frozenset[Spot]]
 
 
 class Meta(NamedTuple):
@@ -84,6 +100,27 @@ def read_offsets(text: str) -> Offsets:
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    return "\n".join(["0", str(len(lines)), *lines, ""])
+
+
+def read_damage(text: str) -> Damage:
+    """The bad spots in a damage-checkpoint. Raises Malformed, also where the file is cut."""
+    first, *lines = text.split("\n")
+    if first != "0" or lines[-1:] != [""] or lines[0] != str(len(lines) - 2):
+        raise Malformed("it is not version 0, or is cut")
+    found: dict[TopicPartition, set[Spot]] = {}
+    for line in lines[1:-1]:
+        topic, *words = line.split(" ")
+        numbers = [number for word in words if (number := _number(word, _INT64_MAX)) is not None]
+        if len(numbers) != 6 or len(words) != 6:
+            raise Malformed(f"{line[:SHOWN_MAX]!r} is not a topic and six numbers")
+        found.setdefault(TopicPartition(topic, numbers[0]), set()).add(Spot(*numbers[1:]))
+    return {key: frozenset(spots) for key, spots in found.items()}
+
+
+def write_damage(damage: Damage) -> str:
+    known = [(key, spot) for key in sorted(damage) for spot in sorted(damage[key])]
+    lines = [f"{key.topic} {key.partition} {' '.join(map(str, spot))}" for key, spot in known]
     return "\n".join(["0", str(len(lines)), *lines, ""])
 
 

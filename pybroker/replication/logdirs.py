@@ -21,7 +21,7 @@ from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
-from pybroker.replication.checkpoints import Malformed, Meta, Offsets
+from pybroker.replication.checkpoints import Malformed, Meta, Offsets, Spot
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +72,11 @@ class LogDir:
         self.id: str | None = None  # its directory.id, once that is on disk
         self._meta_text = ""
         self.recorded: dict[str, Offsets] = {name: {} for name in checkpoints.OFFSET_FILES}
+        self.damage: checkpoints.Damage = {}  # the bad spots of its logs that are known
         self.placed = 0  # partitions that lie here
         self._written: dict[str, str] = {}
         self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
+        self._noting = threading.Lock()
         self._lock = -1
         self._read_errors_told = 0
 
@@ -133,6 +135,7 @@ class LogDir:
         """Read how the last life ended, and forget the mark of a clean stop."""
         told = {name: self._told(name, checkpoints.read_offsets) for name in checkpoints.OFFSET_FILES}
         self.recorded = {name: offsets or {} for name, offsets in told.items()}
+        self.damage = self._told(checkpoints.DAMAGE, checkpoints.read_damage) or {}
         torn = told[checkpoints.RECOVERY_POINTS] is None and Path(self.path, checkpoints.RECOVERY_POINTS).exists()
         mark = Path(self.path, checkpoints.CLEAN_SHUTDOWN)
         if mark.exists():
@@ -315,6 +318,14 @@ class LogDir:
             if not is_gone():
                 self._replace(checkpoints.CLEANED, self.recorded[checkpoints.CLEANED] | {key: first_dirty})
 
+    def record_damage(self, key: TopicPartition, spots: frozenset[Spot]) -> None:
+        """Write down what is known to be bad in a log. Raises OSError."""
+        with self._noting:
+            if spots != self.damage.get(key, frozenset()):
+                others = {other: its for other, its in self.damage.items() if other != key}
+                self.damage = others | {key: spots} if spots else others
+                self._write(checkpoints.DAMAGE, checkpoints.write_damage(self.damage))
+
     def forget(self, keys: Set[TopicPartition]) -> None:
         """These partitions are gone: what is recorded of them is not to be taken for what is of the next ones of their
         names. Raises OSError."""
@@ -322,6 +333,8 @@ class LogDir:
             with recording:
                 if not keys.isdisjoint(recorded := self.recorded[name]):
                     self._replace(name, {key: offset for key, offset in recorded.items() if key not in keys})
+        for key in keys & self.damage.keys():
+            self.record_damage(key, frozenset())
 
     def _replace(self, name: str, offsets: Offsets) -> None:
         self._write(name, checkpoints.write_offsets(offsets))

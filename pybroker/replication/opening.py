@@ -7,6 +7,7 @@
 Everything here waits for the disk, but for `place`.
 """
 
+import contextlib
 import logging
 import os
 import uuid
@@ -17,6 +18,7 @@ from pybroker import core
 from pybroker.cluster.image import PartitionState
 from pybroker.logs import event
 from pybroker.model import TopicPartition
+from pybroker.replication import damage
 from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from pybroker.replication.logdirs import Found, LogDir, StartError
 from pybroker.replication.replica import Replica
@@ -103,11 +105,13 @@ class Opener:
         return reason
 
     def open_share(self, log_dir: LogDir, share: Sequence[Opening]) -> None:
+        """Open or make these; the names of those that are made are durable before the store says that they lie here."""
         for opening in share:
             replica = opening.replica
             replica.directory, replica.leader_epoch = log_dir, opening.state.leader_epoch
             try:
                 replica.log = self._open_one(log_dir, opening)
+                damage.remember(replica)
             except core.MissingFiles as problem:
                 replica.failure = str(problem)
                 how = give_up(replica.key)
@@ -115,6 +119,9 @@ class Opener:
             except (core.LogError, OSError) as problem:
                 replica.failure = str(problem)
                 event(log, logging.ERROR, "partition offline", partition=replica.key, reason=problem)
+        if any(opening.new or opening.replica.key not in self._found for opening in share):
+            with contextlib.suppress(OSError):  # the log dir is offline then
+                log_dir.sync()
 
     def _open_one(self, log_dir: LogDir, opening: Opening) -> core.Partition:
         key, new = opening.replica.key, opening.new

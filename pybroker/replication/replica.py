@@ -10,6 +10,7 @@ from pybroker.config import TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import Buffer
+from pybroker.replication import damage
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.validation import Rules
@@ -80,6 +81,11 @@ class Replica:
         if self.log is None:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return self.log
+
+    def pass_by(self, offset: int) -> int:
+        """The offset behind the damage that a read met here, which is said and written down. Waits for the disk. Raises
+        core.LogError where no sound batch follows, OSError."""
+        return damage.pass_by(self, offset)
 
     def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
         """Go by other settings of its topic from the next append on."""

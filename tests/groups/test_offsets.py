@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -145,6 +146,9 @@ class Log:
 
     def partition(self) -> Any:
         return self
+
+    def pass_by(self, offset: int) -> int:
+        raise AssertionError(f"{offset} is damaged")
 
     async def append(self, records: core.Bytes, now_ms: int) -> core.Appended:
         return self._log.append(records, now_ms=now_ms)
@@ -333,10 +337,15 @@ async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
     again.resign()
 
 
-async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench) -> None:
+async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its groups answer NOT_COORDINATOR, the others are served."""
     bad = bench.logs[partition_of("g", 4)]
     await bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
+
+    def fail(*_: object) -> core.Read:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(bad, "read", fail, raising=False)
     await bench.groups.lead(bench.logs, 4)
     with pytest.raises(KafkaError) as refused:
         bench.groups.find("g")

@@ -1,0 +1,128 @@
+"""Bad spots of this broker's logs: found by a start, by a read or by scrubbing, said once, written down, passed by.
+
+    found ──> one line in the log ──> damage-checkpoint ──> marked again at each start, while it still is bad
+                                                       └──> its segment is gone, or was put right: forgotten
+
+Everything here waits for the disk.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from pybroker import core
+from pybroker.config import TopicConfig
+from pybroker.errors import CORRUPT_MESSAGE
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.replication.checkpoints import CLEANED, Spot
+from pybroker.replication.logdirs import LogDir
+
+log = logging.getLogger(__name__)
+
+LINES_MAX = 20
+"""Of the spots that are found at once in a log; the others are counted."""
+CHECK_BYTES_MAX = 64 << 20
+
+
+class Replica(Protocol):
+    """What is asked of a replica here."""
+
+    key: TopicPartition
+    config: TopicConfig
+    log: core.Partition | None
+    directory: LogDir | None
+
+    def partition(self) -> core.Partition:
+        """Raises KAFKA_STORAGE_ERROR."""
+
+
+def segment_file(directory: str, base: int) -> str:
+    return os.path.join(directory, f"{base:020}.log")
+
+
+def remember(replica: Replica) -> None:
+    """Have reads of a log that was just opened pass by what earlier lives found, and say what this start found."""
+    assert replica.log is not None and replica.directory is not None
+    for spot in replica.directory.damage.get(replica.key, ()):
+        if is_still_bad(segment_file(replica.log.directory, spot.base), spot):
+            core.mark_damaged(replica.log, *spot)
+    note(replica)
+
+
+def is_still_bad(path: str, spot: Spot) -> bool:
+    """False where a segment is gone, was cut, or holds a sound batch there: somebody put it right. Raises OSError."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < spot.end:
+                return False
+            file.seek(spot.position)
+            header = core.check_batch(file.read(min(spot.end - spot.position, CHECK_BYTES_MAX)))
+    except FileNotFoundError:
+        return False
+    except core.LogError:
+        return True
+    return header.base_offset < spot.first
+
+
+def note(replica: Replica) -> frozenset[Spot]:
+    """Write down what is known to be bad in a log now, and say what is new of it; what is new."""
+    assert replica.log is not None and replica.directory is not None
+    spots = frozenset(Spot(*found) for found in core.bad_spots(replica.log))
+    new = spots - replica.directory.damage.get(replica.key, frozenset())
+    try:
+        replica.directory.record_damage(replica.key, spots)
+    except OSError as problem:  # a full disk: it is found again
+        event(log, logging.ERROR, "damage not recorded", partition=replica.key, reason=problem)
+    say(replica, sorted(new))
+    return new
+
+
+def say(replica: Replica, spots: Iterable[Spot]) -> None:
+    """One line for each spot: where it is, and which offsets are lost."""
+    assert replica.log is not None
+    more = 0
+    for number, spot in enumerate(spots):
+        if number >= LINES_MAX:
+            more += 1
+            continue
+        event(
+            log,
+            logging.ERROR,
+            "damaged batches are passed by",
+            partition=replica.key,
+            file=segment_file(replica.log.directory, spot.base),
+            position=spot.position,
+            bytes=spot.end - spot.position,
+            offsets_lost=f"{spot.first}..{spot.next - 1}",
+        )
+    if more:
+        event(log, logging.ERROR, "more damaged batches are passed by", partition=replica.key, places=more)
+
+
+def look(replica: Replica, base: int) -> None:
+    """Check the whole segment with this base offset, and pass by what is bad in it. Raises OSError, core.LogError."""
+    partition = replica.partition()
+    following = [begin for begin, *_ in partition.segments() if begin > base]
+    scan_of(replica, base, min(following, default=-1)).step()
+    note(replica)
+
+
+def scan_of(replica: Replica, base: int, next_base: int) -> core.SegmentScan:
+    """The check of a segment; the next one, if any, begins with `next_base`, else -1. Raises OSError."""
+    assert replica.directory is not None
+    compacted = "compact" in replica.config["cleanup.policy"] or replica.key in replica.directory.recorded[CLEANED]
+    partition = replica.partition()
+    path = segment_file(partition.directory, base)
+    return core.SegmentScan(path, partition=partition, strict=not compacted, next_base=next_base)
+
+
+def pass_by(replica: Replica, offset: int) -> int:
+    """The offset behind the bad spot that a read of `offset` met. Raises LogError where there is none, OSError."""
+    partition = replica.partition()
+    look(replica, max((base for base, *_ in partition.segments() if base <= offset), default=0))
+    for _, _, _, first, beyond in core.bad_spots(partition):
+        if first <= offset < beyond:
+            return beyond
+    raise core.LogError(CORRUPT_MESSAGE, f"{replica.key}: the batch with offset {offset} cannot be read")

@@ -1,0 +1,90 @@
+"""A damaged log of groups: a batch that cannot be read costs what it held, and the coordinator serves on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pybroker import core
+from pybroker.groups.coordinator import OFFSETS_TOPIC, partition_of
+from tests.groups.members import commit, committed, until
+from tests.server.live import Live, Wire
+
+GROUPS = [name for name in (f"g{n}" for n in range(99)) if partition_of(name, 4) == partition_of("g0", 4)][:6]
+"""They live in one partition."""
+
+
+def log_file(live: Live) -> Path:
+    return live.data_dir / f"{OFFSETS_TOPIC}-{partition_of('g0', 4)}" / f"{0:020}.log"
+
+
+def batches(path: Path) -> list[tuple[int, int]]:
+    """(position, size) of each batch in a file."""
+    return [(position, header.size) for position, header in core.iter_batches(path.read_bytes())]
+
+
+def spoil(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+async def loaded(live: Live) -> Wire:
+    wire = await live.connect()
+
+    async def is_loaded() -> bool:
+        return (await wire.call("ListGroups", 4)).error_code == 0
+
+    await until("the groups are loaded", is_loaded)
+    return wire
+
+
+@pytest.mark.parametrize("end", ["stop", "abort"])
+@pytest.mark.parametrize("kind", ["a record", "the length", "zeros"])
+async def test_a_bad_batch_costs_what_it_held(
+    live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, end: str, kind: str
+) -> None:
+    """One group of six has forgotten where it stood; all can commit, and all is there after the next start."""
+    for number, group in enumerate(GROUPS):
+        assert await commit(wire, group, {"t0": number}) == [0]
+    assert live.broker is not None
+    if end == "stop":
+        await live.stop()
+    else:
+        await live.broker.abort()
+        live.broker = None
+    path = log_file(live)
+    position, size = batches(path)[2]
+    if kind == "zeros":
+        spoil(path, position, bytes(size))
+    else:
+        spoil(path, position + (size - 5 if kind == "a record" else 9), b"\xff")
+    for life in range(2):
+        caplog.clear()
+        await live.start()
+        wire = await loaded(live)
+        told = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+        for number, group in enumerate(GROUPS):
+            assert await committed(wire, group) == ({"t0": number} if number != 2 or life else {})
+        assert await commit(wire, GROUPS[2], {"t0": 2}) == [0]
+        assert not life or not told
+        assert life or [line for line in told if f"file={path} position={position} " in line and "lost=2..2" in line]
+        await live.stop()
+
+
+async def test_a_record_that_nobody_understands_costs_itself(
+    live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its CRC is right: a broker of a later version wrote it, or a bad one."""
+    assert await commit(wire, GROUPS[0], {"t0": 1}) == [0]
+    assert live.broker is not None and live.broker.replicas is not None
+    replica = live.broker.replicas.leader(OFFSETS_TOPIC, partition_of("g0", 4))
+    nonsense = [(0, b"\0\2nonsense", b"\0\3", ()), (0, b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\x63future", ())]
+    await replica.append(core.build_batch(nonsense), 0)
+    assert await commit(wire, GROUPS[1], {"t0": 2}) == [0]
+    await live.restart()
+    wire = await loaded(live)
+    assert [await committed(wire, group) for group in GROUPS[:2]] == [{"t0": 1}, {"t0": 2}]
+    assert "records of groups are passed by" in caplog.text and "records=2" in caplog.text
