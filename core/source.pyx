@@ -6,8 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 
-cdef int _hold(object data, Py_buffer* view, int64_t least, str what) except -1:
-    """Borrow the bytes of an object that has at least so many."""
+cdef int _hold(object data, Py_buffer* view, object least, str what) except -1:
+    """Borrow the bytes of an object that has at least so many, a number of Python's."""
     PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
     if view.len < least:
         raise ValueError(f"{what} of {view.len} bytes, where {least} are needed")
@@ -20,13 +20,17 @@ cdef int _hold_rows(
 ) except -1:
     """The rows of a list-like column in Arrow's layout: offsets of so many bytes each, and validity."""
     cdef int64_t rows = -1 if length is None else length
+    cdef object end = start      # counted as Python counts: what is asked for may be more than 64 bits hold
     if start < 0 or (rows < 0 and length is not None):
         raise ValueError(f"start {start}, length {length}")
-    _hold(offsets, offset_view, (start + rows + 1) * width if rows > 0 else 0, "offsets")
+    end += rows
+    _hold(offsets, offset_view, (end + 1) * width if rows > 0 else 0, "offsets")
     if length is None:
         rows = max(offset_view.len // width - 1 - start, 0)
+        end = start
+        end += rows
     if validity is not None:
-        _hold(validity, validity_view, (start + rows + 7) // 8, "validity")
+        _hold(validity, validity_view, (end + 7) // 8, "validity")
         s.validity = <const uint8_t*>validity_view.buf
     s.kind = SOURCE_SMALL if width == sizeof(int32_t) else SOURCE_LARGE
     s.offsets = <const uint8_t*>offset_view.buf

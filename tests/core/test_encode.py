@@ -166,6 +166,26 @@ def test_offsets_that_leave_the_data_are_refused(large: bool, offsets: list[int]
         assert sum(batch.count for batch in encoder.finish()) == row
 
 
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("power", [29, 30, 31, 59, 60, 61, 62, 63])
+def test_more_rows_than_there_are(large: bool, power: int) -> None:
+    """From a start, or of a length, whose bytes are more than 64 bits count, or near that: they are refused."""
+    offsets = np.zeros(8, np.int64 if large else np.int32)
+    ones = np.full(1, 255, np.uint8)
+    pair = ByteColumn.of_list([b"h", b"i"])
+    for far in (2**power - 2, 2**power - 1, 2**power, 2**power + 1):
+        for start, length in ((0, far), (1, far), (far, 1), (far, far), (far, None), (far, 0)):
+            for validity in (None, ones):
+                how = {"start": start, "length": length, "validity": validity}
+                if not length and validity is None and far < 2**63:
+                    assert len(ByteColumn.of_offsets(b"abcd", offsets, large=large, **how)) == 0
+                    continue
+                with pytest.raises((ValueError, OverflowError)):
+                    ByteColumn.of_offsets(b"abcd", offsets, large=large, **how)
+                with pytest.raises((ValueError, OverflowError)):
+                    HeaderColumn(offsets, pair, pair, **how)
+
+
 @pytest.mark.parametrize("offsets", [[0, 1, 3], [0, -1, 1], [2, 1, 1]])
 def test_headers_that_are_not_there_are_refused(offsets: list[int]) -> None:
     """A list of headers that leaves the two there are, or a header whose key is null."""
