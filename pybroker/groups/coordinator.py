@@ -111,7 +111,7 @@ class Coordinator:
             shard.failure = str(problem)
             event(log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem)
             return
-        if self._shards.get(shard.index) is not shard:  # resigned meanwhile
+        if self._shards.get(shard.index) is not shard or shard.replica.offline:  # resigned meanwhile, or about to be
             return
         now_ms = self._now_ms()
         for entry in found.values():
@@ -135,15 +135,35 @@ class Coordinator:
             self._upkeep.cancel()
             self._upkeep = None
         for shard in self._shards.values():
-            for entry in shard.entries.values():
-                if entry.alarm is not None:
-                    entry.alarm.cancel()
-                for member in entry.group.members.values():
-                    for token, kind in ((member.joining, Joined), (member.syncing, Synced)):
-                        if token is not None and not token.done():
-                            token.set_result(kind(None, errors.NOT_COORDINATOR))
+            self._let_go(shard)
         self._shards.clear()
         self._partitions = self._members_bytes = 0
+
+    def resign_failed(self) -> None:
+        """A log dir failed: the groups that are stored there are nobody's, until the broker is started again."""
+        for shard in list(self._shards.values()):
+            if shard.replica.offline and shard.failure is None:
+                self._let_go(shard)
+                # Another object: what is under way for the old one is not done to this.
+                lost = self._shards[shard.index] = Shard(shard.index, shard.replica, self._codec, set())
+                lost.loading, lost.failure = False, "its log is offline"
+
+    def _let_go(self, shard: Shard) -> None:
+        """Forget the groups of a partition; whoever waits is told to look for another coordinator."""
+        for entry in shard.entries.values():
+            if entry.alarm is not None:
+                entry.alarm.cancel()
+            self._members_bytes -= entry.held_bytes
+            for member in entry.group.members.values():
+                for token, kind in ((member.joining, Joined), (member.syncing, Synced)):
+                    if token is not None and not token.done():
+                        token.set_result(kind(None, errors.NOT_COORDINATOR))
+        shard.entries.clear()
+
+    def is_lost(self, group_id: str) -> bool:
+        """Can nobody coordinate a group, because its partition is offline?"""
+        shard = self._shards.get(partition_of(group_id, self._partitions)) if self._partitions else None
+        return shard is not None and shard.failed
 
     def shard_of(self, group_id: str) -> Shard:
         """The partition that a group lives in. Raises 14, 15, 16, 24."""
@@ -164,7 +184,7 @@ class Coordinator:
         return [entry for shard in list(self._shards.values()) for entry in list(shard.entries.values())]
 
     def loading(self) -> bool:
-        return any(shard.loading for shard in self._shards.values())
+        return any(shard.loading and not shard.failed for shard in self._shards.values())
 
     # -- members -----------------------------------------------------------------------------------------------------
 

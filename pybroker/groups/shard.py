@@ -1,6 +1,7 @@
 """One partition of __consumer_offsets: the groups that live in it, loaded from its log and written to it.
 
     loading --all records read--> active --partition lost--> (dropped, every waiting request told)
+                                         --its log is offline--> failed: whoever waits is told, as who asks later is
 
 While it loads its groups answer COORDINATOR_LOAD_IN_PROGRESS; other partitions are not held up, for the reading is done
 on a thread of its own.
@@ -29,6 +30,8 @@ class OffsetsLog(Protocol):
 
     @property
     def key(self) -> TopicPartition: ...
+    @property
+    def offline(self) -> bool: ...
     def partition(self) -> core.Partition: ...
     def pass_by(self, offset: int) -> int:
         """The offset behind the damage that a read met at `offset`. Raises core.LogError, OSError."""
@@ -69,10 +72,16 @@ class Shard:
         self.writing = asyncio.Lock()
         """Held from a look at what is stored of a group until what follows is in the log, and known here."""
 
+    @property
+    def failed(self) -> bool:
+        """Its groups are not coordinated: its log could not be read, or takes no records any more."""
+        return self.failure is not None or self.replica.offline
+
     def check(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS, or NOT_COORDINATOR where loading failed."""
-        if self.failure is not None:
-            raise KafkaError(errors.NOT_COORDINATOR, f"__consumer_offsets-{self.index}: {self.failure}")
+        """Raises COORDINATOR_LOAD_IN_PROGRESS, or NOT_COORDINATOR where loading failed, or the log did since."""
+        if self.failed:
+            why = self.failure or "its log is offline"
+            raise KafkaError(errors.NOT_COORDINATOR, f"__consumer_offsets-{self.index}: {why}")
         if self.loading:
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"__consumer_offsets-{self.index} is being read")
 

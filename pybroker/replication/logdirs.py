@@ -65,6 +65,7 @@ class LogDir:
         self.path = path
         self.core: core.Broker | None = None  # whose logs lie here
         self._failure: str | None = None
+        self.on_failed: Callable[[], object] = lambda: None  # called once, on whatever thread finds it failed
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self.clean = False
         self._same_boot = False
@@ -214,6 +215,7 @@ class LogDir:
             if self.core is not None:
                 self.core.fail_log_dir(self.path)
             event(log, logging.ERROR, "log dir offline", directory=self.path, reason=reason)
+            self.on_failed()
 
     def check(self) -> None:
         """See whether the disk failed, or the directory or what is written to was taken from beneath the broker."""

@@ -87,6 +87,11 @@ class Replica:
         core.LogError where no sound batch follows, OSError."""
         return damage.pass_by(self, offset)
 
+    @property
+    def offline(self) -> bool:
+        """It has no log, or one that takes no records any more."""
+        return self.log is None or self.log.offline
+
     def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
         """Go by other settings of its topic from the next append on."""
         self.config, self.core_config, self.rules = config, core_config, rules

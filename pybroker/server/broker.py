@@ -8,14 +8,15 @@ of a clean stop is written last.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Set
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, NoReturn
 
 from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
@@ -100,6 +101,12 @@ class Broker:
         self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
         self._deleted_topics: list[str] = []  # whose deletion this start finished
+        self.disks_failed = asyncio.Event()  # all of them, while it ran
+
+    @property
+    def log_dirs(self) -> Sequence[LogDir]:
+        """Those that it uses, and those that it misses."""
+        return self._dirs
 
     @property
     def topic_count(self) -> int:
@@ -219,6 +226,17 @@ class Broker:
                 partitions=",".join(map(str, strays[:STRAYS_SHOWN])),
             )
 
+    def _tell_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # it ended before the disk did
+            loop.call_soon_threadsafe(self._heed_failures)
+
+    def _heed_failures(self) -> None:
+        """A log dir failed, perhaps the last."""
+        if self.groups is not None:
+            self.groups.resign_failed()
+        if all(log_dir.failure for log_dir in self._dirs):
+            self.disks_failed.set()
+
     def _registration(self) -> tuple[Node, bytes]:
         """This broker as the settings say now that clients see it, and as the store has it."""
         assert self._listener is not None
@@ -259,6 +277,9 @@ class Broker:
         )
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         admin.on_deleted.append(locator.topic_deleted)
+        for log_dir in self._dirs:
+            log_dir.on_failed = functools.partial(self._tell_loop, asyncio.get_running_loop())
+        self._heed_failures()  # those of the start
         self._fetch = fetch_of(asked)
         self._cleaner = Cleaner(chores(replicas, self.config), replicas.stop_cleaning)
         self._cleaner.start()
@@ -406,6 +427,21 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Col
     asyncio.run(_run(config, on_ready, give_up))
 
 
+async def _end_without_disks(broker: Broker) -> NoReturn:
+    """There is nothing left to write to: end at once, as Kafka does, and not as a clean stop. Raises StartError.
+
+    A disk that does not answer would hold up whoever waits for the threads that wait for it."""
+    failed = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in broker.log_dirs)
+    reason = f"the broker ends, for all of its log directories failed ({failed})"
+    ending = asyncio.ensure_future(broker.abort())
+    await asyncio.wait([ending], timeout=FAREWELL_SECONDS)
+    if not ending.done() or ending.exception() is not None:
+        event(log, logging.CRITICAL, "broker ends", reason=reason)
+        logging.shutdown()
+        os._exit(1)
+    raise StartError(reason)
+
+
 async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str]) -> None:
     broker = Broker(config, give_up=give_up)
     asked_to_stop = asyncio.Event()
@@ -423,7 +459,10 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_
     await started
     if not asked_to_stop.is_set():
         on_ready(broker)
-    await asked_to_stop.wait()
+    ends = [loop.create_task(each.wait()) for each in (asked_to_stop, broker.disks_failed)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if not asked_to_stop.is_set():
+        await _end_without_disks(broker)
     event(log, logging.INFO, "stopping")
     await broker.stop()
     event(log, logging.INFO, "stopped")

@@ -42,6 +42,7 @@ class Locator:
         count = len(topic.partitions)
         held = [self._replicas.get(OFFSETS_TOPIC, index) for index in range(count)]
         await self._groups.lead([replica for replica in held if replica is not None], count, deleted)
+        self._groups.resign_failed()  # what failed meanwhile
 
     async def topic_deleted(self, topic: str) -> None:
         """A topic is gone, and what groups committed in it; with the offsets topic all of them."""
@@ -55,6 +56,8 @@ class Locator:
         """The broker that coordinates a group. Raises COORDINATOR_NOT_AVAILABLE while there is none."""
         if self._image.topic(OFFSETS_TOPIC) is None:
             await self._make()
+        if self._groups.is_lost(group_id):
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"the partition of {OFFSETS_TOPIC} is offline")
         node = self._image.brokers.get(self._broker_id)
         if node is None:
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "this broker is not registered yet")
