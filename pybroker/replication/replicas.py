@@ -232,7 +232,12 @@ class Replicas:
                     self._opener.set_aside(key, "delete")
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
+        # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
+        anywhere = any(replica is None or replica.log is None for replica in gone.values())
+        here = {replica.directory for replica in gone.values() if replica is not None}
         for log_dir in self._opener.usable():
+            if not anywhere and log_dir not in here:
+                continue
             try:
                 log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
                 log_dir.forget(gone.keys())
@@ -245,29 +250,44 @@ class Replicas:
         """Do something to every open partition; what fails is logged and does not stop the rest."""
         self.each_replica(lambda replica: work(replica.partition()))
 
-    def each_replica(self, work: Callable[[Replica], object]) -> None:
+    def each_replica(self, work: Callable[[Replica], object], log_dir: LogDir | None = None) -> None:
+        """Of one log dir, or of all."""
         for replica in self:
             if replica.log is None or replica.log.offline or replica.gone:
+                continue
+            if log_dir is not None and replica.directory is not log_dir:
                 continue
             try:
                 work(replica)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "upkeep failed", partition=replica.key, reason=problem)
 
-    def record_recovery_points(self) -> None:
-        self._record(LogDir.record_recovery_points)
+    def record_recovery_points(self, log_dir: LogDir | None = None) -> None:
+        """Of one log dir, or of all."""
+        self._record(LogDir.record_recovery_points, log_dir)
 
-    def record_log_starts(self, raised: Mapping[core.Partition, int]) -> list[LogDir]:
+    def record_log_starts(self, raised: Mapping[core.Partition, int], log_dir: LogDir | None = None) -> list[LogDir]:
         """Write them down, and raise those that are to be `raised`; the log dirs where that failed."""
-        return self._record(functools.partial(LogDir.record_log_starts, raised=raised))
+        return self._record(functools.partial(LogDir.record_log_starts, raised=raised), log_dir)
 
-    def record_high_watermarks(self) -> None:
-        self._record(LogDir.record_high_watermarks)
+    async def raise_log_starts(self, raised: Mapping[Replica, int]) -> Set[LogDir]:
+        """Raise them once they are on disk, on threads of the log dirs that they lie in; those where that failed."""
+        shares: dict[LogDir, dict[core.Partition, int]] = {}
+        for replica, start in raised.items():
+            if replica.directory is not None and replica.log is not None:
+                shares.setdefault(replica.directory, {})[replica.log] = start
+        work = [self._disk.run(d, self.record_log_starts, share, d) for d, share in shares.items()]
+        return {log_dir for failed in await asyncio.gather(*work) for log_dir in failed}
 
-    def _record(self, write: Callable[[LogDir, Held], None]) -> list[LogDir]:
+    def record_high_watermarks(self, log_dir: LogDir | None = None) -> None:
+        self._record(LogDir.record_high_watermarks, log_dir)
+
+    def _record(self, write: Callable[[LogDir, Held], None], only: LogDir | None) -> list[LogDir]:
         """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
         failed = []
         for log_dir in self._opener.usable():
+            if only not in (None, log_dir):
+                continue
             try:
                 write(log_dir, functools.partial(self._in, log_dir))
             except (core.LogError, OSError) as problem:

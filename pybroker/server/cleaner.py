@@ -1,6 +1,7 @@
 """The broker's chores: retention, compaction, forgotten producers, checkpoints, flushes; each has a thread.
 
-A chore that fails is logged and done again at its next turn. Threads, not tasks: every chore waits for the disk.
+Each log dir has threads of its own for what waits for its disk: a slow one delays no flush on another. A chore that
+fails is logged and done again at its next turn. Threads, not tasks: every chore waits for the disk.
 """
 
 import logging
@@ -77,35 +78,42 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
     compaction = Chore("log-cleaner", every("log.cleaner.backoff.ms"), Compactor(replicas, config).turn)
     return [
         *([compaction] if config["log.cleaner.enable"] else []),
-        Chore("retention", every("log.retention.check.interval.ms"), lambda: retain(replicas)),
         Chore(
             "producer-expiry",
             every("producer.id.expiration.check.interval.ms"),
             lambda: replicas.each(lambda partition: partition.expire_producers(wall_ms())),
         ),
+        Chore("idle-files", lambda: IDLE_FILES_MS, replicas.close_idle_files),
+        *(chore for log_dir in replicas.log_dirs for chore in chores_of(log_dir, replicas, every)),
+    ]
+
+
+def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callable[[], int]]) -> list[Chore]:
+    """Those that wait for the disk of one log dir."""
+    return [
+        Chore("log-dir-check", lambda: LOG_DIR_CHECK_MS, log_dir.check),
+        Chore("retention", every("log.retention.check.interval.ms"), lambda: retain(replicas, log_dir)),
         Chore(
             "high-watermark-checkpoint",
             every("replica.high.watermark.checkpoint.interval.ms"),
-            replicas.record_high_watermarks,
+            lambda: replicas.record_high_watermarks(log_dir),
         ),
         Chore(
             "recovery-point-checkpoint",
             every("log.flush.offset.checkpoint.interval.ms"),
-            replicas.record_recovery_points,
+            lambda: replicas.record_recovery_points(log_dir),
         ),
         Chore(
             "log-start-checkpoint",
             every("log.flush.start.offset.checkpoint.interval.ms"),
-            lambda: replicas.record_log_starts({}),
+            lambda: replicas.record_log_starts({}, log_dir),
         ),
-        *(Chore("log-dir-check", lambda: LOG_DIR_CHECK_MS, log_dir.check) for log_dir in replicas.log_dirs),
-        Chore("idle-files", lambda: IDLE_FILES_MS, replicas.close_idle_files),
-        Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas).turn),
+        Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas, log_dir).turn),
     ]
 
 
-def retain(replicas: Replicas) -> None:
-    """Delete the segments that are too old or too many."""
+def retain(replicas: Replicas, log_dir: LogDir) -> None:
+    """Delete the segments of a log dir that are too old or too many."""
     deleted = 0
 
     def enforce(replica: Replica) -> None:
@@ -113,7 +121,7 @@ def retain(replicas: Replicas) -> None:
         if replica.log is not None and "delete" in replica.config["cleanup.policy"]:
             deleted += replica.log.enforce_retention(wall_ms())
 
-    replicas.each_replica(enforce)
+    replicas.each_replica(enforce, log_dir)
     if deleted:
         event(log, logging.INFO, "retention", segments_deleted=deleted)
 
@@ -121,12 +129,13 @@ def retain(replicas: Replicas) -> None:
 class Flusher:
     """flush.ms: a partition with records that are not on disk is flushed when that long has passed since it was."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, log_dir: LogDir) -> None:
         self._replicas = replicas
+        self._log_dir = log_dir
         self._flushed_at: dict[TopicPartition, float] = {}
 
     def turn(self) -> None:
-        self._replicas.each_replica(self._flush)
+        self._replicas.each_replica(self._flush, self._log_dir)
 
     def _flush(self, replica: Replica) -> None:
         now = time.monotonic()

@@ -2,8 +2,8 @@
 
 Each failpoint in turn takes a second, for one part of the files. Meanwhile the 99th percentile of Produce and Fetch of
 other partitions, of Metadata and of heartbeats stays under 50 ms. So does that of appends to a partition whose log is
-flushed and retained just then. `make stalls` judges by that. `make test` runs beside much else, and on machines that do:
-it judges by most of the delay. Who waits for the disk waits for longer, who waits for a core does not.
+flushed and retained just then. `make stalls` judges by that. `make test` runs beside much else, and judges by most of
+the delay: who waits for the disk waits for longer, who waits for a core does not.
 """
 
 from __future__ import annotations

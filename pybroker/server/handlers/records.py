@@ -1,6 +1,5 @@
 """DeleteRecords: raise the first offset of a log; what lies before it is never served again (KIP-107)."""
 
-import asyncio
 from typing import Any
 
 from pybroker import core, errors
@@ -20,7 +19,7 @@ class DeleteRecords:
         """A raised log start is on disk before anybody sees it: it never goes back."""
         kind = m.DeleteRecordsResponse.Topics
         response = m.DeleteRecordsResponse()
-        raised: dict[core.Partition, int] = {}
+        raised: dict[Replica, int] = {}
         raising: list[tuple[Replica, Any]] = []
         for topic in request.topics:
             answers = []
@@ -29,13 +28,13 @@ class DeleteRecords:
                 try:
                     replica = self._deletable(topic.name, asked.partition_index)
                     log = replica.partition()
-                    raised[log] = max(raised.get(log, 0), _start(log, asked.offset))
+                    raised[replica] = max(raised.get(replica, 0), _start(log, asked.offset))
                     raising.append((replica, answer))
                 except KafkaError as problem:
                     answer.error_code = problem.code
                 answers.append(answer)
             response.topics.append(kind(name=topic.name, partitions=answers))
-        unwritten = await asyncio.to_thread(self._replicas.record_log_starts, raised)
+        unwritten = await self._replicas.raise_log_starts(raised)
         for replica, answer in raising:
             if replica.log is None or replica.log.offline or replica.directory in unwritten:
                 answer.error_code = errors.KAFKA_STORAGE_ERROR
