@@ -20,10 +20,11 @@ EXIT_TERMINATED: Final = 143  # 128 + SIGTERM
 
 
 class Command(NamedTuple):
-    """A subcommand: where it lives, and the line that the list of commands says of it."""
+    """A subcommand: where it lives, the line that the list of commands says of it, and its name in its module."""
 
     module: str
     summary: str
+    attribute: str = "command"
 
 
 # The modules are imported when their command runs: `serve` must not pay for tables, nor `version` for a broker.
@@ -33,6 +34,12 @@ COMMANDS: Final = {
     "produce": Command("pybroker.cli.produce", "Write standard input to a topic."),
     "consume": Command("pybroker.cli.consume", "Read topics, to standard output."),
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
+    "offsets": Command("pybroker.cli.offsets", "Show the offsets that partitions hold.", "offsets"),
+    "delete-records": Command(
+        "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
+    ),
+    "cluster": Command("pybroker.cli.cluster", "Show a cluster's id and its brokers."),
+    "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
@@ -83,7 +90,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[name].module).command
+        module, _, attribute = COMMANDS[name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(

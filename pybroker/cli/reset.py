@@ -83,9 +83,9 @@ def reset_offsets(
         committed = admin.group_offsets([group])[group]
         if from_file is not None:
             wanted: Wanted = dict(_plan(from_file))
-            partitions = _partitions(admin, [f"{topic}:{index}" for topic, index in wanted])
+            partitions = partitions_of(admin, [f"{topic}:{index}" for topic, index in wanted])
         else:
-            partitions = _partitions(admin, topics or _all_committed(group, committed))
+            partitions = partitions_of(admin, topics or _all_committed(group, committed), "--topic")
             wanted = _wanted(admin, partitions, committed, chosen[0], target[chosen[0]])
         moves = _moves(admin, partitions, committed, wanted)
         if execute:
@@ -113,14 +113,14 @@ def _all_committed(group: str, committed: Mapping[TopicPartition, Committed]) ->
     return [f"{topic}:{index}" for topic, index in committed]
 
 
-def _partitions(admin: Admin, named: Iterable[str]) -> list[TopicPartition]:
+def partitions_of(admin: Admin, named: Iterable[str], hint: str = "TOPIC") -> list[TopicPartition]:
     """What TOPIC or TOPIC:P,P stands for. Failure for what is not there."""
     asked: dict[str, set[int]] = {}
     for text in named:
         topic, colon, listed = text.partition(":")
         words = listed.split(",") if colon else []
         if not all(word.isascii() and word.isdigit() for word in words):
-            raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:P,P...", param_hint="--topic")
+            raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:P,P...", param_hint=hint)
         asked.setdefault(topic, set()).update(int(word) for word in words)
     found = []
     for name, _, _, partitions, _ in admin.topics(sorted(asked)):

@@ -1,6 +1,7 @@
 """`pybroker topics`: what a cluster's topics are and hold, on any broker that speaks Kafka's protocol."""
 
 import base64
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -88,12 +89,16 @@ def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json
 @click.option("--internal", is_flag=True, help="Internal topics too, where no name is given.")
 @cluster_options
 def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
-    """Show partitions, leaders, replicas, offsets, and the configs that differ from their default."""
+    """Show partitions, leaders, replicas, offsets, sizes, and the configs that differ from their default.
+
+    A partition's size is that of its leader's log on disk; "-" where a broker does not tell it.
+    """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
         configs = admin.topic_configs([t.name for t in topics])
         first, last = admin.offsets(topics, EARLIEST), admin.offsets(topics, LATEST)
-    documents = [_description(topic, configs.get(topic.name, []), first, last) for topic in topics]
+        sizes = _sizes(admin, topics)
+    documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
     if as_json:
         output.as_json(documents)
         return
@@ -148,11 +153,24 @@ def _summary(topic: TopicInfo) -> dict[str, Any]:
     }
 
 
+def _sizes(admin: Admin, topics: Sequence[TopicInfo]) -> dict[tuple[str, int, int], int]:
+    """{(topic, partition, broker): bytes}; none of brokers that cannot be asked or do not want to tell (an ACL)."""
+    names = [topic.name for topic in topics]
+    leaders = {p.leader for topic in topics for p in topic.partitions if p.leader >= 0}
+    found: dict[tuple[str, int, int], int] = {}
+    for broker in sorted(leaders):
+        with contextlib.suppress(KafkaError):
+            for log_dir in admin.log_dirs([broker], names):
+                found |= {(*r.partition, broker): r.size_bytes for r in log_dir.replicas if not r.future}
+    return found
+
+
 def _description(
     topic: TopicInfo,
     configs: Sequence[ConfigEntry],
     first: Mapping[TopicPartition, int | None],
     last: Mapping[TopicPartition, int | None],
+    sizes: Mapping[tuple[str, int, int], int],
 ) -> dict[str, Any]:
     """A topic as `describe --json` has it; an offset or a leader that is not known is null."""
     partitions = [
@@ -164,6 +182,7 @@ def _description(
             "isr": list(p.isr),
             "earliest": first[TopicPartition(topic.name, p.partition)],
             "latest": last[TopicPartition(topic.name, p.partition)],
+            "size_bytes": sizes.get((topic.name, p.partition, p.leader)),
             "error": errors.lookup(p.error).name if p.error else None,
         }
         for p in topic.partitions
@@ -178,7 +197,7 @@ def _show_topic(document: dict[str, Any]) -> None:
     if document["configs"]:
         words = (f"{name}={output.text(c['value'])} ({c['source']})" for name, c in document["configs"].items())
         click.echo("Configs " + "  ".join(words))
-    columns = ("partition", "leader", "replicas", "isr", "earliest", "latest", "")
+    columns = ("partition", "leader", "replicas", "isr", "earliest", "latest", "size", "")
     output.table(
         columns,
         [
@@ -189,6 +208,7 @@ def _show_topic(document: dict[str, Any]) -> None:
                 ",".join(map(str, p["isr"])),
                 p["earliest"],
                 p["latest"],
+                output.size(p["size_bytes"]),
                 p["error"] or "",
             )
             for p in document["partitions"]

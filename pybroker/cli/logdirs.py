@@ -1,0 +1,79 @@
+"""`pybroker logdirs`: where the partitions lie on the brokers' disks, how large they are, and what room is left."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pybroker import errors
+from pybroker.cli import output
+from pybroker.cli.options import cluster_options, complete_topics
+from pybroker.client.admin import Admin, LogDir
+
+
+@click.command(name="logdirs")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@click.option("--broker", "brokers", multiple=True, type=click.IntRange(0), metavar="ID",
+              help="Only the log dirs of this broker; repeatable.")  # fmt: skip
+@cluster_options
+def command(
+    topics: Sequence[str], brokers: Sequence[int], bootstrap_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """Show the log dirs of all brokers: their state, what the partitions in them take, and what the disk has.
+
+    With TOPICs only these are counted, and each of their partitions is shown with its log dir.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        found = admin.log_dirs(brokers or None, list(dict.fromkeys(topics)) or None)
+    if as_json:
+        output.as_json([_document(log_dir) for log_dir in found])
+        return
+    output.table(
+        ("broker", "log dir", "state", "partitions", "size", "disk", "free"),
+        [
+            (
+                log_dir.broker,
+                log_dir.path,
+                _error(log_dir) or "online",
+                output.count(len(log_dir.replicas)),
+                output.size(sum(replica.size_bytes for replica in log_dir.replicas)),
+                output.size(log_dir.total_bytes),
+                output.size(log_dir.usable_bytes),
+            )
+            for log_dir in found
+        ],
+    )
+    if topics:
+        click.echo()
+        rows = sorted((*r.partition, r.size_bytes, d.broker, d.path) for d in found for r in d.replicas)
+        output.table(
+            ("topic", "partition", "size", "broker", "log dir"),
+            [(topic, index, output.size(size), broker, path) for topic, index, size, broker, path in rows],
+        )
+
+
+def _error(log_dir: LogDir) -> str | None:
+    return errors.lookup(log_dir.error).name if log_dir.error else None
+
+
+def _document(log_dir: LogDir) -> dict[str, Any]:
+    """A log dir as --json has it; what a broker does not tell is null."""
+    return {
+        "broker": log_dir.broker,
+        "log_dir": log_dir.path,
+        "error": _error(log_dir),
+        "total_bytes": log_dir.total_bytes,
+        "usable_bytes": log_dir.usable_bytes,
+        "partitions": [
+            {
+                "topic": replica.partition.topic,
+                "partition": replica.partition.partition,
+                "size_bytes": replica.size_bytes,
+                "offset_lag": replica.offset_lag,
+                "future": replica.future,
+            }
+            for replica in log_dir.replicas
+        ],
+    }
