@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from pybroker.cli import formats, jsonlines, lines, starts
+from pybroker.cli import formats, jsonlines, lines, profiles, starts
 from pybroker.cli.lines import Notation
 from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse
 from pybroker.cli.options import address_options, client_settings, complete_groups, complete_topics, escaped
@@ -22,6 +22,16 @@ from pybroker.client.consumer import Consumer, Record
 from pybroker.client.settings import CONSUMER
 from pybroker.config.settings import ConfigError
 from pybroker.model import TopicPartition
+
+BY_OPTION: Final = {
+    "isolation_level": "isolation_level",
+    "default_api_timeout_ms": "timeout_s",
+    "group_id": None,
+    "enable_auto_commit": None,
+    "auto_offset_reset": None,
+    "allow_auto_create_topics": None,
+}
+"""Settings of the consumer, and the options by which they are typed; None: this command decides."""
 
 OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of each partition."
 
@@ -101,10 +111,10 @@ def _consumer(bootstrap_server: str, start: Start, timeout_s: float, how: Mappin
         "allow_auto_create_topics": False,
         "isolation_level": how["isolation_level"],
         "default_api_timeout_ms": max(1, int(timeout_s * 1000)),
-        **client_settings(how["settings"], "consumer", CONSUMER),
     }
+    from_x = client_settings(how["settings"], "consumer", CONSUMER)
     try:
-        return Consumer(**settings)
+        return Consumer(**{**profiles.merged(settings, BY_OPTION, CONSUMER), **from_x})
     except ConfigError as error:
         raise Misuse(error.message) from error
 

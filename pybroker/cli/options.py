@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from pybroker.cli import output
+from pybroker.cli import output, profiles
 from pybroker.cli.lines import unescaped
 from pybroker.cli.main import Misuse
 from pybroker.client.admin import Admin
@@ -38,9 +38,11 @@ class Seconds(click.FloatRange):
         return self.fail(f"{value} is no number of seconds.", param, ctx) if math.isnan(number) else number
 
 
-def _addresses(ctx: click.Context, option: click.Parameter, text: str) -> str:
+def _addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    text = profiles.addresses(ctx, option, text)
     try:
-        parse_bootstrap(text)
+        if text is not None:  # as it is while a shell asks for completions
+            parse_bootstrap(text)
     except KafkaError as error:
         raise click.BadParameter(error.message) from error
     return text
@@ -61,10 +63,13 @@ def address_options(function: F) -> F:
 
 
 def bootstrap_option(function: F) -> F:
-    """Where the cluster is."""
+    """Where the cluster is, by its address or by the name of a profile."""
+    profile = click.option("--profile", metavar="NAME", envvar=profiles.VARIABLE, show_envvar=True, is_eager=True,
+                           expose_value=False, callback=profiles.take, shell_complete=profiles.names,
+                           help="The cluster and settings of a profile (docs/cli.md).")  # fmt: skip
     return click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True,
                         metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, show_envvar=True, callback=_addresses,
-                        help="Where the cluster is found.")(function)  # fmt: skip
+                        help="Where the cluster is found.")(profile(function))  # fmt: skip
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import click
 
 from pybroker import errors
-from pybroker.cli import jsonlines, lines
+from pybroker.cli import jsonlines, lines, profiles
 from pybroker.cli.lines import Notation, Outgoing
 from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, failure_of
 from pybroker.cli.options import address_options, client_settings, complete_topics, escaped, header
@@ -38,6 +38,12 @@ class Fixed(NamedTuple):
         partition = self.partition if self.repartition or self.partition is not None else record.partition
         key = self.key if record.key is None and self.key is not None else record.key
         return record._replace(key=key, headers=[*record.headers, *self.headers], partition=partition)
+
+
+BY_OPTION: Final = {"acks": "acks", "compression_type": "compression"} | dict.fromkeys(
+    ("max_block_ms", "delivery_timeout_ms", "request_timeout_ms"), "timeout_s"
+)
+"""Settings of the producer, and the options by which they are typed."""
 
 
 @click.command(name="produce")
@@ -83,10 +89,10 @@ def command(topic: str, source: BinaryIO, bootstrap_server: str, timeout_s: floa
         "max_block_ms": wait_ms,
         "delivery_timeout_ms": wait_ms,
         "request_timeout_ms": min(wait_ms, REQUEST_MS_MAX),
-        **client_settings(how["settings"], "producer", PRODUCER),
     }
+    from_x = client_settings(how["settings"], "producer", PRODUCER)
     try:
-        producer = Producer(**settings)
+        producer = Producer(**{**profiles.merged(settings, BY_OPTION, PRODUCER), **from_x})
     except ConfigError as error:
         raise Misuse(error.message) from error
     with producer:

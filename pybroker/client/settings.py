@@ -156,7 +156,7 @@ class Settings:
     def __init__(self, kind: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
         for name in given:
             if name not in known:
-                raise ConfigError(_unknown(kind, known, name))
+                raise ConfigError(unknown(kind, known, name))
         for name, setting in known.items():
             value = given.get(name)
             if value is not None and not isinstance(value, str | list | tuple) and _is_text(setting):
@@ -193,7 +193,8 @@ _NOT_YET: Final = {
 """What the names of Kafka's settings begin with that are to come, and what is so until then."""
 
 
-def _unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
+def unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
+    """Why a name is no setting of this kind of client, and what may have been meant."""
     for words, instead in _NOT_YET.items():
         if re.split(r"[._]", name)[0] in words:
             return f"{shown(name)} is not supported yet: {instead}"

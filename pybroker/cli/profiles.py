@@ -1,0 +1,156 @@
+"""Profiles: where a cluster is and how to speak to it, under a name, in a file.
+
+    [profiles.production]
+    bootstrap.servers = "b1.example.org:9092,b2.example.org:9092"
+    client.id = "ops"
+    compression.type = "zstd"
+
+The file is TOML, at $PYBROKER_CONFIG or ~/.config/pybroker/config.toml ($XDG_CONFIG_HOME). Names are Kafka's. Every
+command about a cluster goes to the profile's bootstrap.servers; `produce` and `consume` go by its other settings too.
+What is typed on the command line wins, and a profile that is named wins over PYBROKER_BOOTSTRAP_SERVER.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from pybroker.cli.main import Misuse
+from pybroker.errors import KafkaError, system_words
+
+FILE_VARIABLE: Final = "PYBROKER_CONFIG"
+VARIABLE: Final = "PYBROKER_PROFILE"
+ADDRESSES: Final = "bootstrap_servers"
+OTHERS: Final = 0o077
+_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl.*key(?!store\.type)", re.IGNORECASE)
+_META: Final = "pybroker.profile"
+
+
+class Profile(NamedTuple):
+    """A profile as its file has it: {setting as Kafka names it: text}."""
+
+    name: str
+    file: str
+    settings: Mapping[str, str]
+
+    def of(self, known: Mapping[str, Any]) -> dict[str, str]:
+        """The settings among `known`, as a client's keyword arguments; addresses apart."""
+        named = {name.replace(".", "_"): text for name, text in self.settings.items()}
+        return {name: text for name, text in named.items() if name in known and name != ADDRESSES}
+
+
+def path() -> str:
+    """Where the file of profiles is, or would be."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.environ.get(FILE_VARIABLE) or os.path.join(home, "pybroker", "config.toml")
+
+
+def load(name: str) -> Profile:
+    """The profile of this name. Misuse, in a sentence, if it is not there or cannot be used."""
+    file = path()
+    profiles = _read(file)
+    if name not in profiles:
+        known = f"it has {', '.join(sorted(profiles))}" if profiles else "it has none"
+        raise Misuse(f"{file} has no profile {name!r}: {known}")
+    profile = Profile(name, file, dict(_flat(profiles[name], "", f"profile {name} ({file})")))
+    _check_secrets(profile)
+    _check_settings(profile)
+    return profile
+
+
+def _read(file: str) -> Mapping[str, Any]:
+    try:
+        with open(file, "rb") as lines:
+            document = tomllib.load(lines)
+    except OSError as error:
+        raise Misuse(f"the file of profiles {file} cannot be read: {system_words(error)}") from None
+    except ValueError as error:  # TOML, or UTF-8
+        raise Misuse(f"the file of profiles {file} is not TOML: {error}") from None
+    profiles = document.get("profiles", {})
+    if not isinstance(profiles, dict) or not all(isinstance(each, dict) for each in profiles.values()):
+        raise Misuse(f"{file} has 'profiles' that are not tables such as [profiles.production]")
+    return profiles
+
+
+def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[str, str]]:
+    """(name, text) of each setting: TOML takes the dots of an unquoted name for tables within tables."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}.", where)
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            yield name, ",".join(value)
+        elif isinstance(value, str | int | float):
+            yield name, str(value)
+        else:
+            raise Misuse(f"{where}: {name} is neither text nor a number, true, false or a list of texts")
+
+
+def _check_secrets(profile: Profile) -> None:
+    """A file with a secret is for its owner alone, as ssh has it."""
+    secrets = [name for name in profile.settings if _SECRET.search(name)]
+    if secrets and os.stat(profile.file).st_mode & OTHERS:
+        raise Misuse(
+            f"{profile.file} holds {secrets[0]}, and other users can read it: keep it to yourself with "
+            f"chmod 600 {profile.file}"
+        )
+
+
+def _check_settings(profile: Profile) -> None:
+    """Every name is one that some client knows, with a value that it takes."""
+    from pybroker.client.settings import CONSUMER, PRODUCER, unknown
+
+    known = {**PRODUCER, **CONSUMER}
+    for name, text in profile.settings.items():
+        where = f"profile {profile.name} ({profile.file})"
+        found = known.get(name.replace(".", "_"))
+        if found is None:
+            raise Misuse(f"{where}: {unknown('client', known, name)}")
+        try:
+            found._replace(name=name).parse(text, where)
+        except KafkaError as error:
+            raise Misuse(error.message) from error
+
+
+# -- in a command -----------------------------------------------------------------------------------------------------
+
+
+def take(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """The callback of --profile, which comes before other options."""
+    if name is not None:
+        ctx.meta[_META] = load(name)
+
+
+def names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """The profiles whose names begin so, for the shell."""
+    try:
+        return [name for name in _read(path()) if name.startswith(incomplete)]
+    except Misuse:
+        return []
+
+
+def addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Where the cluster is: as typed, else as the profile says, else `text`, of the environment or the default."""
+    profile: Profile | None = ctx.meta.get(_META)
+    assert option.name is not None
+    if profile is None or ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+        return text
+    return next((told for name, told in profile.settings.items() if name.replace(".", "_") == ADDRESSES), text)
+
+
+def merged(settings: Mapping[str, Any], options: Mapping[str, str | None], known: Mapping[str, Any]) -> dict[str, Any]:
+    """A command's settings of a client, with what the profile says where nothing was typed. `options`: the option by
+    which a setting is typed; None where the command itself decides."""
+    ctx = click.get_current_context()
+    profile: Profile | None = ctx.meta.get(_META)
+    told = {} if profile is None else profile.of(known)
+    for name, option in options.items():
+        if option is None or ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            told.pop(name, None)
+    return {**settings, **told}
