@@ -146,6 +146,14 @@ def test_wheel_holds_everything_and_no_source(wheel: Path, names: list[str]) -> 
     assert held == packaged(names)
 
 
+def test_wheel_has_no_symbols(wheel: Path) -> None:
+    """What is shipped is code alone: with what a debugger needs it was four times as large."""
+    with zipfile.ZipFile(wheel) as archive:
+        extensions = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
+    assert extensions
+    assert not [code for code in extensions if b".symtab" in code or b".debug_info" in code]
+
+
 def test_wheel_from_sdist(wheel: Path, tmp_path: Path) -> None:
     """The sdist alone builds a wheel; installed from it, core lies inside pybroker, and the command runs."""
     environment = Environment(tmp_path / "venv")

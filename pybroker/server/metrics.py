@@ -7,6 +7,7 @@ people name (topics, groups) and by tables (APIs, kinds of causes); nothing that
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from collections import Counter
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
+from pybroker import __version__
 from pybroker.cluster.caller import Caller
 from pybroker.cluster.image import Image
 from pybroker.groups.coordinator import Coordinator
@@ -81,6 +83,8 @@ class BrokerMetrics(Collector):
             self.replicas = self.groups = None
 
     def collect(self) -> Iterator[Metric]:
+        built = {"version": __version__, "python": platform.python_version()}
+        yield InfoMetricFamily("pybroker_build", "The version of the broker and of its Python; always 1.", built)
         yield from self._traffic()
         if self.replicas is not None:
             yield from _partitions(self._image, list(self.replicas))
@@ -121,7 +125,7 @@ class BrokerMetrics(Collector):
 def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
     start = GaugeMetricFamily("pybroker_log_start_offset", "The first offset of a partition.", labels=PARTITION)
     end = GaugeMetricFamily("pybroker_log_end_offset", "The offset that comes next in a partition.", labels=PARTITION)
-    size = GaugeMetricFamily("pybroker_log_bytes", "The data files of a partition.", labels=PARTITION)
+    size = GaugeMetricFamily("pybroker_log_bytes", "Size of a partition's data files.", labels=PARTITION)
     written: Counter[str] = Counter()
     offline = 0
     for replica in replicas:
@@ -143,12 +147,12 @@ def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
     yield from traffic_metrics((r.key.topic, r.log.traffic) for r in replicas if r.log is not None)
     yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", len(image))
     yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
-    yield GaugeMetricFamily("pybroker_partitions_offline", "Those of them that cannot be used.", offline)
+    yield GaugeMetricFamily("pybroker_partitions_offline", "Partitions of this broker that cannot be used.", offline)
 
 
 def _disks(replicas: Replicas) -> Iterator[Metric]:
-    total = GaugeMetricFamily("pybroker_log_dir_bytes", "The disk under a log dir.", labels=["dir"])
-    free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "What is free of it.", labels=["dir"])
+    total = GaugeMetricFamily("pybroker_log_dir_bytes", "Size of the disk under a log dir.", labels=["dir"])
+    free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "Free bytes of the disk under a log dir.", labels=["dir"])
     failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 for a log dir that cannot be used.", labels=["dir"])
     errors = CounterMetricFamily("pybroker_log_dir_read_errors", "Reads that the disk failed.", labels=["dir"])
     for log_dir in replicas.log_dirs:
@@ -166,7 +170,9 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
         failed.add_metric([path], not usable)
     yield from (total, free, failed, errors)
     count = sum(log_dir.failure is not None for log_dir in replicas.log_dirs)
-    yield GaugeMetricFamily("pybroker_offline_log_directory_count", "Kafka's OfflineLogDirectoryCount.", count)
+    yield GaugeMetricFamily(
+        "pybroker_offline_log_directory_count", "Log dirs that cannot be used: Kafka's OfflineLogDirectoryCount.", count
+    )
 
 
 def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:

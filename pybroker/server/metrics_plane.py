@@ -30,10 +30,18 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
         "pybroker_plane_request_seconds", "From a request to its answer, where the native plane executes it.",
         labels=["api"],
     )  # fmt: skip
-    asked = CounterMetricFamily("pybroker_plane_request_bytes", "Of the requests it executed.", labels=["api"])
-    answered = CounterMetricFamily("pybroker_plane_answer_bytes", "Of their answers.", labels=["api"])
-    declined = CounterMetricFamily("pybroker_plane_declined", "Requests that it left to Python.", labels=["api"])
-    errors = CounterMetricFamily("pybroker_plane_errors", "Partitions that it answered with an error.", labels=["api"])
+    asked = CounterMetricFamily(
+        "pybroker_plane_request_bytes", "Bytes of the requests that the native plane executed.", labels=["api"]
+    )
+    answered = CounterMetricFamily(
+        "pybroker_plane_answer_bytes", "Bytes of the answers that the native plane made.", labels=["api"]
+    )
+    declined = CounterMetricFamily(
+        "pybroker_plane_declined", "Requests that the native plane left to Python.", labels=["api"]
+    )
+    errors = CounterMetricFamily(
+        "pybroker_plane_errors", "Partitions that the native plane answered with an error.", labels=["api"]
+    )
     for api, each in (("Produce", [r["Produce"] for r in reactors]), ("Fetch", [r["Fetch"] for r in reactors])):
         whole = added(one["times"] for one in each)
         times.add_metric([api], buckets(whole), whole["sum_us"] / 1e6)
@@ -42,16 +50,16 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
         declined.add_metric([api], sum(one["declined"] for one in each))
         errors.add_metric([api], sum(one["errors"] for one in each))
     yield from (times, asked, answered, declined, errors)
-    turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "A turn of a reactor, without its wait.")
+    turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "Time of a reactor's turn, without its wait.")
     whole = added(r["turns"] for r in reactors)
     turns.add_metric([], buckets(whole), whole["sum_us"] / 1e6)
-    busy = CounterMetricFamily("pybroker_plane_busy_seconds", "What each reactor worked.", labels=["reactor"])
+    busy = CounterMetricFamily("pybroker_plane_busy_seconds", "Time that a reactor spent at work.", labels=["reactor"])
     for number, reactor in enumerate(reactors):
         busy.add_metric([str(number)], reactor["busy_ns"] / 1e9)
     yield from (turns, busy)
     came, went = sum(r["bytes_in"] for r in reactors), sum(r["bytes_out"] for r in reactors)
-    yield CounterMetricFamily("pybroker_plane_bytes_in", "Received by the plane, whoever executes it.", came)
-    yield CounterMetricFamily("pybroker_plane_bytes_out", "Sent by the plane, whoever answered.", went)
+    yield CounterMetricFamily("pybroker_plane_bytes_in", "Bytes received from clients.", came)
+    yield CounterMetricFamily("pybroker_plane_bytes_out", "Bytes sent to clients.", went)
     yield GaugeMetricFamily(
         "pybroker_plane_parked", "Fetches that wait for records or their deadline.", sum(r["parked"] for r in reactors)
     )
@@ -59,7 +67,7 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
 
 def flush_metrics(times: core.Histogram) -> Iterator[Metric]:
     """How long the disk took to flush a file."""
-    flushes = HistogramMetricFamily("pybroker_flush_seconds", "The flush of a file to its disk.")
+    flushes = HistogramMetricFamily("pybroker_flush_seconds", "Time that a flush of a file to its disk took.")
     flushes.add_metric([], buckets(times), times["sum_us"] / 1e6)
     yield flushes
 
@@ -71,8 +79,12 @@ def traffic_metrics(partitions: Iterable[tuple[str, core.Traffic]]) -> Iterator[
     for topic, traffic in partitions:
         came[topic] = came.get(topic, 0) + traffic["bytes_in"]
         went[topic] = went.get(topic, 0) + traffic["bytes_out"]
-    bytes_in = CounterMetricFamily("pybroker_topic_bytes_in", "Of batches appended to a topic.", labels=["topic"])
-    bytes_out = CounterMetricFamily("pybroker_topic_bytes_out", "Of records sent to clients.", labels=["topic"])
+    bytes_in = CounterMetricFamily(
+        "pybroker_topic_bytes_in", "Bytes of the batches appended to a topic.", labels=["topic"]
+    )
+    bytes_out = CounterMetricFamily(
+        "pybroker_topic_bytes_out", "Bytes of a topic's batches sent to clients.", labels=["topic"]
+    )
     for topic, count in came.items():
         bytes_in.add_metric([topic], count)
         bytes_out.add_metric([topic], went[topic])

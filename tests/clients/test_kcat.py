@@ -11,7 +11,8 @@ import pytest
 from tests.clients.adapters.neutral import CODECS
 from tests.harness import Server
 
-pytestmark = pytest.mark.skipif(not shutil.which("kcat"), reason="kcat is not installed")
+HOW = "kcat is not installed: apt-get install kcat, dnf install kcat or brew install kcat"
+pytestmark = pytest.mark.skipif(not shutil.which("kcat"), reason=HOW)
 
 
 def kcat(server: Server, *arguments: str, stdin: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from pybroker import __version__
 from pybroker.metrics import BUCKETS_SECONDS, Times
 from pybroker.replication.logdirs import StartError
 from tests.groups.members import Member, commit, stable
@@ -121,6 +123,22 @@ async def test_rebalances_are_counted_by_their_kind_of_cause(live: Live, wire: W
     seen = await scrape(live)
     causes = {labels[0][1]: value for (name, labels), value in seen.items() if name == "pybroker_rebalances_total"}
     assert causes == {"member_joined": 1, "member_left": 1}
+
+
+async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
+    """docs/metrics.md lists each with its kind and its meaning, as /metrics tells them, and nothing else."""
+    await wire.create("t")
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    assert await commit(wire, "g", {"t0": 0}) == [0]
+    (built,) = [labels for name, labels in await scrape(live) if name == "pybroker_build_info"]
+    assert dict(built) == {"version": __version__, "python": platform.python_version()}
+    told = []
+    for family in parse((await get(live, "/metrics"))[1]):
+        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        name = family.samples[0].name if len({s.name for s in family.samples}) == 1 else family.name
+        told.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
+    written = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
+    assert written == sorted(told), "\n".join(["docs/metrics.md is to say:", *sorted(told)])
 
 
 async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None:
