@@ -1,20 +1,15 @@
-"""From the store to the image, and from the logs of an earlier Kafka into the store."""
+"""From the store to the image."""
 
 import contextlib
-import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
-from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.cluster.image import PartitionState, Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
-from pybroker.controller.topics import Holders, creation, topic_op, without
+from pybroker.controller.topics import Holders, topic_op, without
 from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set
-from pybroker.logs import event
 from pybroker.model import TopicPartition
-
-log = logging.getLogger(__name__)
 
 OPS_PER_WRITE = 500
 
@@ -65,16 +60,27 @@ async def load(session: Session) -> Loaded:
     return loaded
 
 
-async def lead_again(session: Session, fence: Fence, topics: Iterable[Topic], broker_id: int) -> None:
+class Led(Protocol):
+    """What is on record beside a log: the last leader epoch, -1 for none."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+async def lead_again(
+    session: Session, fence: Fence, topics: Iterable[Topic], found: Mapping[TopicPartition, Led], broker_id: int
+) -> None:
     """Bump the leader epoch of every partition that this broker leads alone: what its earlier life left is fenced.
 
+    Above what is beside the log, too: a store that lost its latest writes would have their batches taken for bad.
     A few hundred partitions go into one write. Raises KafkaError."""
     pending: list[tuple[str, PartitionState]] = []
     for topic in topics:
         for index, state in enumerate(topic.partitions):
             if broker_id in state.replicas:
                 state.leader, state.isr = broker_id, state.isr or (broker_id,)
-                state.leader_epoch += 1
+                beside = found.get(TopicPartition(topic.name, index))
+                state.leader_epoch = max(state.leader_epoch, -1 if beside is None else beside.leader_epoch) + 1
                 state.controller_epoch = fence.epoch
                 pending.append((nodes.state(topic.name, index), state))
     for first in range(0, len(pending), OPS_PER_WRITE):
@@ -110,43 +116,3 @@ async def record_directories(session: Session, fence: Fence, topics: Iterable[To
             ops.append(topic_op(topic))
     for first in range(0, len(ops), OPS_PER_WRITE):
         await write(session, fence, ops[first : first + OPS_PER_WRITE])
-
-
-class Remains(Protocol):
-    """What is on record of a partition: topic id, if any, last leader epoch, -1 for none, whether it was compacted."""
-
-    @property
-    def topic_id(self) -> bytes | None: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def compacted(self) -> bool: ...
-
-
-async def adopt(
-    session: Session, fence: Fence, found: Mapping[TopicPartition, Remains], known: Container[str], broker_id: int
-) -> None:
-    """Take the topics that lie in the log dirs of an earlier broker into the new store. Raises KafkaError.
-
-    A topic without an id gets one; partitions that are missing between others will be made, empty. Its settings are not
-    in the logs, but whether it is compacted is: in such a log gaps are no damage."""
-    by_name: dict[str, dict[int, Remains]] = {}
-    for (name, index), remains in found.items():
-        if name not in known:
-            by_name.setdefault(name, {})[index] = remains
-    for name, partitions in sorted(by_name.items()):
-        ids = {remains.topic_id for remains in partitions.values() if remains.topic_id is not None}
-        if len(ids) > 1:
-            event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
-            continue
-        if max(partitions) >= PARTITIONS_MAX:
-            reason = f"a topic has at most {PARTITIONS_MAX} partitions, and a directory is of number {max(partitions)}"
-            event(log, logging.ERROR, "topic not adopted", topic=name, reason=reason)
-            continue
-        topic_id = ids.pop() if ids else nodes.draw_id()
-        epochs = [max(0, partitions[i].leader_epoch) if i in partitions else 0 for i in range(max(partitions) + 1)]
-        states = [PartitionState((broker_id,), broker_id, epoch, (broker_id,), fence.epoch, 0) for epoch in epochs]
-        compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
-        topic = Topic(name, topic_id, states, {"cleanup.policy": "compact"} if compacted else {})
-        await write(session, fence, creation(topic))
-        event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))

@@ -15,12 +15,14 @@ BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 LOG_DIRS = "/brokers/log_dirs"
 DELETIONS = "/admin/delete_topics"
+DELETED = "/admin/deleted_topics"
+"""Ours alone: the ids of topics that were deleted, until a start has seen that no log dir has anything of them."""
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 PERSISTENT = (
-    "/admin", DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
+    "/admin", DELETED, DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
     "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users",
     "/consumers", "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
 )  # fmt: skip
@@ -59,6 +61,10 @@ def log_dirs(broker_id: int) -> str:
 
 def deletion(name: str) -> str:
     return f"{DELETIONS}/{name}"
+
+
+def deleted(topic_id: bytes) -> str:
+    return f"{DELETED}/{id_text(topic_id)}"
 
 
 def _dump(value: object) -> bytes:

@@ -198,7 +198,8 @@ class TopicAdmin:
         await self._holders.delete(topic)
         for tell in self.on_deleted:
             await tell(topic.name)
-        await self._write(topic.name, [*_removal(topic), Delete(nodes.deletion(topic.name))])
+        remembered = Create(nodes.deleted(topic.id))
+        await self._write(topic.name, [*_removal(topic), Delete(nodes.deletion(topic.name)), remembered])
 
     async def undo(self, topic: Topic, first: int) -> None:
         """At a start: take back what was being created, or grown from partition `first` on, as the last life ended."""
@@ -272,6 +273,11 @@ def creation(topic: Topic, made_from: int | None = None) -> list[Op]:
         Create(f"{nodes.topic(topic.name)}/partitions"),
         *_state_ops(topic, 0),
     ]
+
+
+def growth(grown: Topic, first: int) -> list[Op]:
+    """What gives a topic in the store its partitions from `first` on."""
+    return [topic_op(grown), *_state_ops(grown, first)]
 
 
 def _removal(topic: Topic) -> list[Op]:

@@ -146,6 +146,10 @@ class StoreFailed(StoreError):
     """The store could not do its work: a disk that is full, a file that is damaged. Nothing of it took effect."""
 
 
+class StoreDamaged(StoreFailed):
+    """What is in the file is not what was written there."""
+
+
 class Session(ABC):
     """A client of the store, alive while it is heard of within `timeout_ms`; its ephemeral nodes die with it.
 

@@ -34,11 +34,13 @@ from .store import (
     Op,
     Set,
     Stat,
+    StoreDamaged,
     StoreError,
     StoreFailed,
     WatchEvent,
 )
 
+DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
 FILE_MODE = 0o600
@@ -91,7 +93,8 @@ class Tree:
             self.commit()
         except sqlite3.Error as error:
             self._sql.close()
-            raise StoreFailed(detail=f"the coordination store {path} {_why(error)}") from None
+            kind = StoreDamaged if error.sqlite_errorcode & 0xFF in DAMAGED else StoreFailed
+            raise kind(detail=f"the coordination store {path} {_why(error)}") from None
         except StoreFailed:
             self._sql.close()
             raise
@@ -111,7 +114,7 @@ class Tree:
         self._sql.execute("PRAGMA synchronous = FULL")
         (checked,) = self._one("PRAGMA quick_check(1)")
         if checked != "ok":
-            raise StoreFailed(detail=f"the coordination store {self.path} is damaged: {' '.join(checked.split())}")
+            raise StoreDamaged(detail=f"the coordination store {self.path} is damaged: {' '.join(checked.split())}")
         with contextlib.suppress(sqlite3.OperationalError):
             self._one("PRAGMA wal_checkpoint(RESTART)")  # what a killed process left of its journal is used again
 
@@ -297,6 +300,6 @@ def _why(error: sqlite3.Error) -> str:
     """What went wrong at opening, as the end of a sentence."""
     if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
         return "is in use by another process"
-    if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    if error.sqlite_errorcode & 0xFF in DAMAGED:
         return f"is damaged, or no database at all: {error}"
     return f"cannot be opened: {error}"

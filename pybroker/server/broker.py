@@ -22,12 +22,13 @@ from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
 from pybroker.controller import configs, identity, loading, nodes
+from pybroker.controller.adoption import Adoption
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.election import Fence, elect
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.store import NodeExists, Session, StoreError
+from pybroker.coordination.store import NodeExists, Session, StoreDamaged, StoreError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -98,6 +99,7 @@ class Broker:
         self._workers: Workers | None = None
         self._exporter: Exporter | None = None
         self._epoch = -1
+        self._store_lost = False  # it was damaged, and another one is in its place
         self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
         self._deleted_topics: list[str] = []  # whose deletion this start finished
@@ -161,8 +163,14 @@ class Broker:
         await self._serve(listener, replicas, admin, ids, settings)
 
     async def _open_store(self, log_dir: LogDir) -> Session:
-        self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
-        await self._store.open()
+        path = os.path.join(log_dir.path, directories.STORE_FILE)
+        self._store = EmbeddedStore(path)
+        try:
+            await self._store.open()
+        except StoreDamaged as problem:
+            directories.set_store_aside(path, problem)
+            self._store_lost = True
+            await self._store.open()
         return await self._store.session(SESSION_TIMEOUT_MS)
 
     async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
@@ -203,7 +211,7 @@ class Broker:
         loaded = await loading.load(session)
         found = replicas.survey({topic.name: topic.id for topic in loaded.topics})
         if first_start:
-            await loading.adopt(session, fence, found, {topic.name for topic in loaded.topics}, self.broker_id)
+            await Adoption(session, fence, self.broker_id, lost=self._store_lost).all(found, loaded)
             loaded = await loading.load(session)
             await identity.record_cluster_id(session, self.cluster_id)
         for topic in loaded.deleted:
@@ -211,7 +219,12 @@ class Broker:
             self._deleted_topics.append(topic.name)
         for topic, first in loaded.unfinished:
             await admin.undo(topic, first)
-        await loading.lead_again(session, fence, loaded.topics, self.broker_id)
+        adoption = Adoption(session, fence, self.broker_id, lost=True)
+        await adoption.strays(found, loaded)
+        loaded = await loading.load(session)
+        if not any(log_dir.failure for log_dir in self._dirs):
+            await adoption.forget_deleted(found)
+        await loading.lead_again(session, fence, loaded.topics, found, self.broker_id)
         await replicas.open(loaded.topics, new=False)
         await loading.record_directories(session, fence, loaded.topics, replicas)
         for topic in loaded.topics:

@@ -6,15 +6,21 @@ blank, at the path of one that is known ──> the disk is not mounted: offline
 blank otherwise ──> a new one, with an id of its own
 """
 
+import contextlib
+import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from pybroker.cluster.image import Topic
 from pybroker.controller import nodes
+from pybroker.logs import event
 from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError
 from pybroker.replication.opening import give_up
+
+log = logging.getLogger(__name__)
 
 STORE_FILE = "coordination.sqlite"
 """In the first log dir, or in the one that had it before; Kafka's tools look at directories there and pass files by."""
@@ -44,6 +50,15 @@ def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
         first = log_dirs[0]
         raise StartError(f"{first.path}, which holds the coordination store, cannot be used: {first.failure}")
     return usable[0]
+
+
+def set_store_aside(path: str, problem: object) -> None:
+    """Give a damaged store another name, with its journal. Raises OSError."""
+    aside = f"{path}.{time.time_ns() // 1_000_000}.damaged"
+    for suffix in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path + suffix, aside + suffix)
+    event(log, logging.ERROR, "coordination store set aside", file=aside, reason=problem)
 
 
 def ids_of(names: Iterable[str], known: Mapping[str, str]) -> Set[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
 from pybroker.server.directories import STORE_FILE
 from tests.server.live import Live, Wire, batch, values
 
@@ -100,3 +104,103 @@ async def test_without_meta_properties_the_other_log_dirs_say_who_the_broker_is(
         await live.start(dirs)
     broker = await live.start(dirs, "broker.id=1001")
     assert (broker.broker_id, await read(live)) == (1001, numbers())
+
+
+# -- the coordination store --------------------------------------------------------------------------------------------
+
+
+async def described(live: Live, names: list[str]) -> dict[str, tuple[bytes, int]]:
+    """Topic id and number of partitions, of those of `names` that are there."""
+    answer = await (await live.connect()).call("Metadata", 12, topics=None)
+    return {t.name: (t.topic_id, len(t.partitions)) for t in answer.topics if t.name in names}
+
+
+async def setting(live: Live, topic: str, name: str) -> str:
+    kind = m.DescribeConfigsRequest.Resources
+    asked = kind(resource_type=2, resource_name=topic, configuration_keys=[name])
+    answer: Any = await (await live.connect()).call("DescribeConfigs", 4, resources=[asked])
+    return str(answer.results[0].configs[0].value)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "its head": lambda data: os.urandom(100) + data[100:],
+    "its middle": lambda data: data[: len(data) // 2] + os.urandom(4096) + data[len(data) // 2 + 4096 :],
+    "its end": lambda data: data[: len(data) // 2],
+    "all of it": lambda data: bytes(len(data)),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_damaged_store_is_not_zero_topics(live: Live, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    """It is set aside, and what lies in the log dirs is taken over. What it said of topics is lost, so that retention
+    is off: nothing is deleted by defaults."""
+    names = ["t", "wide"]
+    await live.start()
+    await filled(await live.connect(), "wide", 5, retention_ms="9")
+    before = await described(live, names)
+    await live.stop()
+    path = live.data_dir / STORE_FILE
+    damaged = DAMAGES[kind](path.read_bytes())
+    path.write_bytes(damaged)
+    broker = await live.start()
+    assert broker.broker_id == 1001
+    assert await described(live, names) == before
+    assert await read(live, "t") == await read(live, "wide") == numbers()
+    assert [await setting(live, name, "retention.ms") for name in names] == ["-1", "-1"]
+    [line] = [line for line in warnings(caplog) if "are taken over" in line]
+    assert "count=2 topics=t,wide" in line
+    aside = list(live.data_dir.glob(f"{STORE_FILE}.*.damaged"))
+    assert [path.read_bytes() for path in aside] == [damaged]
+    await live.restart()
+    assert await described(live, names) == before
+
+
+async def test_a_store_that_lost_its_latest_writes(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged journal leaves an older state: topics and partitions that it does not know come back from the log dirs,
+    and what was written under later leader epochs is not taken for bad."""
+    path = live.data_dir / STORE_FILE
+    older = path.read_bytes()
+    for _ in range(3):  # leader epochs, too, are older in it
+        await live.start()
+        await live.stop()
+    await live.start()
+    await filled(await live.connect(), "later", 2)
+    grown = m.CreatePartitionsRequest.Topics(name="t", count=3, assignments=None)
+    wire = await live.connect()
+    await wire.call("CreatePartitions", 3, topics=[grown], timeout_ms=5000, validate_only=False)
+    assert (await wire.produce("t", batch(b"grown"), partition=2)).error_code == 0
+    assert (await wire.produce("t", batch(b"3"))).base_offset == 3
+    before = await described(live, ["t", "later"])
+    assert before["t"][1] == 3
+    await live.stop()
+    path.write_bytes(older)
+    (live.data_dir / ".kafka_cleanshutdown").unlink()
+    caplog.clear()
+    await live.start()
+    assert await described(live, ["t", "later"]) == before
+    assert (await read(live, "t"), await read(live, "later")) == (numbers(4), numbers())
+    assert [line for line in warnings(caplog) if "are taken over" in line and "topics=later,t" in line]
+    await live.restart()
+    assert await described(live, ["t", "later"]) == before
+
+
+async def test_what_was_deleted_while_its_log_dir_was_away_does_not_come_back(live: Live, tmp_path: Path) -> None:
+    """A directory of a deleted topic is left alone; the store remembers its id while there is one."""
+    two, away = tmp_path / "two", tmp_path / "away"
+    dirs = f"log.dirs={live.data_dir},{two}"
+    await live.start(dirs)
+    await filled(await live.connect(), "u", 1)
+    assert (two / "u-0").is_dir()
+    await live.stop()
+    two.rename(away)
+    await live.start(dirs)
+    deleted = await (await live.connect()).call("DeleteTopics", 5, topic_names=["u"], timeout_ms=5000)
+    assert deleted.responses[0].error_code == 0
+    await live.stop()
+    shutil.rmtree(two, ignore_errors=True)
+    away.rename(two)
+    for _ in range(2):
+        await live.start(dirs)
+        assert await described(live, ["u", "t"]) == await described(live, ["t"])
+        await live.stop()
+    assert (two / "u-0").is_dir()

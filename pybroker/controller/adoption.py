@@ -1,0 +1,129 @@
+"""From the log dirs into the store: the topics of an earlier Kafka, and those that the store has lost.
+
+    at a first start             all that lies there is taken over; nobody knows of which topics there were more
+    a store that was damaged     is a first start, but what was there had settings that nobody knows any more:
+                                 retention is off, so that nothing is deleted by defaults
+    a store without its latest   directories with topic ids that it does not know are taken over, and partitions beyond
+    writes                       those that it knows; not those of topics that were deleted, which it remembers by id
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
+from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.controller import nodes
+from pybroker.controller.election import Fence, write
+from pybroker.controller.loading import Loaded
+from pybroker.controller.topics import creation, growth
+from pybroker.coordination.store import Delete, Op, Session
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""Settings of a topic whose own are lost."""
+NAMES_SHOWN = 20
+
+
+class Remains(Protocol):
+    """What is on record of a partition: topic id, if any, last leader epoch, -1 for none, whether it was compacted."""
+
+    @property
+    def topic_id(self) -> bytes | None: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def compacted(self) -> bool: ...
+
+
+class Adoption(NamedTuple):
+    """Whose log dirs they are, and what is asked: `lost`, the settings of what is taken over were in a store."""
+
+    session: Session
+    fence: Fence
+    broker_id: int
+    lost: bool
+
+    async def all(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> None:
+        """Take over every topic that the store does not know. Raises KafkaError.
+
+        A topic without an id gets one; partitions that are missing between others will be made, empty. Its settings are
+        not in the logs, but whether it is compacted is: in such a log gaps are no damage."""
+        known = _names(loaded)
+        taken = [name for name, parts in _topics(found).items() if name not in known and await self._take(name, parts)]
+        if self.lost and taken:
+            self._tell("topics are taken over from the log dirs, their settings are lost, retention is off", taken)
+
+    async def strays(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> None:
+        """Take over what the store knew once. Raises KafkaError."""
+        deleted = {nodes.id_bytes(text) for text in (await self.session.children(nodes.DELETED))[0]}
+        known, ids = _names(loaded), {topic.id for topic in loaded.topics}
+        undone = {topic.name for topic, _ in loaded.unfinished}
+        taken: list[str] = []
+        for name, partitions in _topics(found).items():
+            theirs = {remains.topic_id for remains in partitions.values()}
+            topic = next((topic for topic in loaded.topics if topic.name == name), None)
+            if topic is not None:
+                taken += [name] if name not in undone and await self._grow(topic, partitions) else []
+            elif name not in known and None not in theirs and not theirs & (ids | deleted):
+                taken += [name] if await self._take(name, partitions) else []
+        if taken:
+            self._tell("topics that the coordination store had lost are taken over, retention is off", taken)
+
+    async def forget_deleted(self, found: Mapping[TopicPartition, Remains]) -> None:
+        """Every log dir was seen: ids of deleted topics of which nothing is left need not be remembered."""
+        left = {remains.topic_id for remains in found.values()}
+        names = [name for name in (await self.session.children(nodes.DELETED))[0] if nodes.id_bytes(name) not in left]
+        if names:
+            ops: list[Op] = [Delete(f"{nodes.DELETED}/{name}") for name in names]
+            await write(self.session, self.fence, ops)
+
+    def _state(self, remains: Remains | None) -> PartitionState:
+        epoch = 0 if remains is None else max(0, remains.leader_epoch)
+        return PartitionState((self.broker_id,), self.broker_id, epoch, (self.broker_id,), self.fence.epoch, 0)
+
+    async def _take(self, name: str, partitions: Mapping[int, Remains]) -> bool:
+        ids = {remains.topic_id for remains in partitions.values() if remains.topic_id is not None}
+        if len(ids) > 1:
+            event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
+            return False
+        if max(partitions) >= PARTITIONS_MAX:
+            reason = f"a topic has at most {PARTITIONS_MAX} partitions, and a directory is of number {max(partitions)}"
+            event(log, logging.ERROR, "topic not adopted", topic=name, reason=reason)
+            return False
+        compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
+        config = {"cleanup.policy": "compact"} if compacted else KEPT if self.lost else {}
+        states = [self._state(partitions.get(index)) for index in range(max(partitions) + 1)]
+        topic_id = ids.pop() if ids else nodes.draw_id()
+        await write(self.session, self.fence, creation(Topic(name, topic_id, states, dict(config))))
+        event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))
+        return True
+
+    async def _grow(self, topic: Topic, partitions: Mapping[int, Remains]) -> bool:
+        count, most = len(topic.partitions), max(partitions) + 1
+        more = [partitions[index] for index in partitions if index >= count]
+        if topic.internal or most > PARTITIONS_MAX or not more or any(p.topic_id != topic.id for p in more):
+            return False
+        added = [self._state(partitions.get(index)) for index in range(count, most)]
+        await write(self.session, self.fence, growth(replace(topic, partitions=[*topic.partitions, *added]), count))
+        return True
+
+    @staticmethod
+    def _tell(what: str, names: Collection[str]) -> None:
+        shown = ",".join(sorted(names)[:NAMES_SHOWN])
+        event(log, logging.ERROR, what, count=len(names), topics=shown)
+
+
+def _names(loaded: Loaded) -> set[str]:
+    return {topic.name for topic in (*loaded.topics, *loaded.deleted, *(topic for topic, _ in loaded.unfinished))}
+
+
+def _topics(found: Mapping[TopicPartition, Remains]) -> dict[str, dict[int, Remains]]:
+    by_name: dict[str, dict[int, Remains]] = {}
+    for name, index in sorted(found):
+        by_name.setdefault(name, {})[index] = found[TopicPartition(name, index)]
+    return by_name
