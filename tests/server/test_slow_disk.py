@@ -17,12 +17,12 @@ import pytest
 
 from pybroker import core
 from pybroker.replication.replica import Replica
-from tests.server.slow_disk import DELAY_MS, NEVER, Trial, p99, trial, under
+from tests.server.slow_disk import CACHED, DELAY_MS, NEVER, Trial, p99, trial, under
 
 LIMIT_MS = float(os.environ.get("PYBROKER_STALLS_MS", 0.8 * DELAY_MS))
 SHARES = 4
 """The failpoints are tried in so many tests, which run beside each other."""
-POINTS = [point for point in core.FAILPOINTS[1:] if point not in NEVER]
+POINTS = [point for point in core.FAILPOINTS[1:] if point not in (*NEVER, *CACHED)]
 
 
 async def problems(scene: Trial, point: str) -> list[str]:
