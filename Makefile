@@ -79,6 +79,13 @@ stalls: export PYBROKER_STALLS_MS ?= 50
 stalls: $(BUILT) $(DEV) ## each file call slowed to 1 s in turn: what others wait meanwhile, and none longer than 50 ms
 	@$(PY) -m pytest -q -s -p no:xdist tests/server/test_slow_disk.py $(PYTEST_ARGS)
 
+.PHONY: scale
+scale: PARTITIONS = 100000
+scale: DESCRIPTORS = 20000
+scale: $(BUILT) $(DEV) ## more partitions than file descriptors: PARTITIONS=100000 DESCRIPTORS=20000
+	@PYBROKER_SCALE_PARTITIONS=$(PARTITIONS) PYBROKER_SCALE_DESCRIPTORS=$(DESCRIPTORS) \
+		$(PY) -m pytest -s --durations 0 tests/faults/test_descriptors.py $(PYTEST_ARGS)
+
 .PHONY: lives
 lives: SECONDS = 600
 lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7

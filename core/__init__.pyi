@@ -208,7 +208,18 @@ class Partition:
 class Broker:
     """One broker's context: its partitions, and the flusher of each log dir. No state is shared between two of them."""
 
-    def __init__(self, *, write_behind_bytes: int = 1 << 20, flush_idle_ms: int = 200) -> None: ...
+    def __init__(
+        self, *, write_behind_bytes: int = 8 << 20, flush_idle_ms: int = 200, open_files_max: int = 0
+    ) -> None:
+        """open_files_max: descriptors that segments have at most, 0 for no limit. Where few are left, segments that
+        nobody used for a while are closed, active ones too; who needs one again opens it, and waits for a descriptor,
+        but not on a reactor. Rolls and starts may go beyond it for a moment."""
+    @property
+    def open_files(self) -> int:
+        """Descriptors that segments have now."""
+    @property
+    def open_files_max(self) -> int:
+        """What __init__ was given."""
     def open(
         self,
         log_dir: str,

@@ -12,12 +12,14 @@ from libc.string cimport memcpy, strcpy
 
 from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.backlog cimport backlog_discard
+from pybroker.core.budget cimport budget_is_scarce
 from pybroker.core.context cimport context_free, context_new, context_stop, context_syncer, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
 from pybroker.core.failure cimport log_dir_trust, log_trust, logs_lost
-from pybroker.core.flusher cimport flusher_run, log_close, log_close_idle
+from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition
+from pybroker.core.idle cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
@@ -148,10 +150,11 @@ cdef refuse(Partition p, const recovery_t* r):
 cdef class Broker:
     """One broker's context: its partitions, and the background flusher of each log dir."""
 
-    def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200):
+    def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200, int32_t open_files_max=0):
         self.context = context_new(write_behind_bytes, flush_idle_ms)
         if self.context == NULL:
             raise MemoryError()
+        self.context.fs.budget.most = open_files_max
         self.table = {}
         self.lock = threading.Lock()
         self.flushers = {}
@@ -174,8 +177,16 @@ cdef class Broker:
         cdef int closed = 0
         for p in self.partitions():
             with nogil:
-                closed += log_close_idle(p.state.log)
+                closed += log_close_idle(p.state.log, IDLE_SEALED)
         return closed
+
+    @property
+    def open_files(self) -> int:
+        return load_i32(&self.context.fs.budget.open)
+
+    @property
+    def open_files_max(self) -> int:
+        return self.context.fs.budget.most
 
     def close(self, *, bint clean=True) -> None:
         """Stop the flushers; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
@@ -350,6 +361,10 @@ cdef class Broker:
             r.clean = clean
             r.gaps = compacted or p.state.log.settings.cleanup_policy & CLEANUP_COMPACT
             self._recover(p, &r)
+            if budget_is_scarce(&self.context.fs.budget):
+                with nogil:
+                    log_close_idle(p.state.log, IDLE_NOW)  # the first who needs it opens it again
+            idle_add(p.state.log)
             self.table[topic, partition] = p
         except BaseException:
             del self.table[topic, partition]

@@ -30,7 +30,7 @@ from pybroker.core.keymap cimport MAP_FULL, keymap_init
 from pybroker.core.log cimport log_offline, log_t, segments_floor, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.segment cimport (
-    files_drop, files_t, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
+    files_drop, files_t, indexes_drop, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
     segment_unlink, segment_visit, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_copy
@@ -222,7 +222,7 @@ cdef int add_batch(round_t* c, const batch_t* b, const sifted_t* made) noexcept 
     memcpy(c.written.at + c.written.length, made.at, <size_t>made.size)
     c.written.length += made.size
     segment_note(
-        s, s.files, s.size, made.size, batch_last_offset(b), made.timestamp,
+        s, s.size, made.size, batch_last_offset(b), made.timestamp,
         peek_i64(&c.log.settings.index_interval_bytes))
     s.size += made.size
     return 0
@@ -252,9 +252,9 @@ cdef int finish_fresh(round_t* c) noexcept nogil:
     cdef segment_t* s = c.fresh
     cdef int status = write_out(c)
     if status == 0:
-        status = segment_note_last(s, s.files)
+        status = segment_note_last(s)
     if status == 0:
-        status = segment_write_indexes(s, s.files, ".cleaned", True)
+        status = segment_write_indexes(s, ".cleaned", True)
         if status == 0:
             status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
         log_trust(c.log, status)
@@ -289,6 +289,8 @@ cdef int write_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
     if c.fresh.files != NULL:
         files_drop(c.fresh.files)
         c.fresh.files = NULL
+    indexes_drop(c.fresh.indexes)
+    c.fresh.indexes = NULL
     return status
 
 

@@ -10,10 +10,11 @@ partitions, looks once more, and parks; told of an append, or at its deadline, i
 request, whose changes to its session were made the first time.
 """
 
+from libc.errno cimport EMFILE
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.atomic cimport load_i32
+from pybroker.core.atomic cimport load_i32, load_i64
 from pybroker.core.chain cimport link_t
 from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.conn cimport PARKED, conn_leave_session, conn_t, conn_unwatch, parked_t
@@ -28,7 +29,7 @@ from pybroker.core.log cimport log_t, log_view, view_t
 from pybroker.core.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
 from pybroker.core.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.reader cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold
+from pybroker.core.reader cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.segment cimport files_drop
 from pybroker.core.session cimport (
     session_drop, session_new, session_next_epoch, session_t, session_to_end, session_track, sessions_add,
@@ -40,6 +41,8 @@ cdef enum:
     EPOCH_FULL = 0               # a full fetch that asks for a session
     EPOCH_NONE = -1              # a full fetch that asks for none
     READ_MS_MAX = 30000          # for a reader, before the reactor waits for the disk itself
+    OPENS_MAX = 4                # of one request on the reactor: a reader opened what it was asked to read
+    LATER = -2                   # of a partition: not in this answer
 
 
 cdef void fetcher_free(fetcher_t* f) noexcept nogil:
@@ -69,8 +72,21 @@ cdef bint follows(const wanted_t* w, int32_t leader_epoch) noexcept nogil:
     return found == w.last_epoch and w.offset <= end
 
 
+cdef bint may_open(fetch_t* q) noexcept nogil:
+    """Count a file that is opened for an answer here. As long as it has nothing, it may be any number."""
+    q.opens += 1
+    return q.opens <= OPENS_MAX or q.found_bytes == 0
+
+
+cdef void tell_ends(wanted_t* w) noexcept nogil:
+    """Tell of a partition how far it goes, and give nothing of it."""
+    log_view(w.partition.log, &w.read.view)
+    w.read.generation = load_i64(&w.partition.log.generation)
+
+
 cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
-    """Find what a partition can give; 0, the error that its client gets, or -1: Python must look at it."""
+    """Find what a partition can give; 0, the error that its client gets, -1: Python must look at it, or LATER: its file
+    is closed, and there is no descriptor for it now."""
     cdef int32_t epoch = load_i32(&w.partition.leader_epoch)
     cdef int status
     w.read.found.files = NULL
@@ -81,9 +97,14 @@ cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
         return -1                # its disk failed a read: Python reads before it answers
     if w.leader_epoch > epoch:
         status = UNKNOWN_LEADER_EPOCH
+    elif not reader_is_open(w.partition.log, w.offset) and not may_open(q):
+        status = -EMFILE
     else:
         status = partition_read(
             w.partition, w.offset, most, BOUND_HIGH_WATERMARK + q.isolation, q.found_bytes == 0, &w.read)
+    if status == -EMFILE and q.found_bytes > 0:
+        tell_ends(w)
+        return LATER
     if w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
         return -1
     if status != 0:
@@ -103,10 +124,14 @@ cdef bint find(fetcher_t* f, bint* settled) noexcept nogil:
     cdef wanted_t* w
     cdef int32_t i
     q.found_bytes = 0
+    q.opens = 0
     settled[0] = q.max_wait_ms <= 0 or q.count == 0
     for i in range(q.count):
         w = &q.wanted[i]
         w.error = find_one(q, w, w.most if w.most < left else left)
+        if w.error == LATER:
+            w.error = 0
+            settled[0] = True
         if w.error < 0:
             q.count = i + 1
             let_go(q)

@@ -45,6 +45,7 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     span_t body                  # the topics that it names
     span_t forgotten_body        # and those that it forgets
     int64_t found_bytes
+    int32_t opens                # files that the reactor opened for it
     int32_t count
     int32_t capacity
     wanted_t* wanted

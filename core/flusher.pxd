@@ -8,7 +8,6 @@ from pybroker.core.syncer cimport syncer_t
 cdef int sync_names(log_t* l) noexcept nogil
 cdef int log_flush(log_t* l) noexcept nogil
 cdef int log_sync(log_t* l) noexcept nogil
-cdef int log_close_idle(log_t* l) noexcept nogil
 cdef int log_write_epochs(log_t* l) noexcept nogil
 cdef int log_close(log_t* l) noexcept nogil
 cdef void flusher_run(context_t* c, syncer_t* log_dir) noexcept nogil

@@ -27,16 +27,17 @@ from pybroker.core.log cimport (
 )
 from pybroker.core.producers cimport producers_keep, producers_prune, producers_write
 from pybroker.core.quiesce cimport (
-    collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, quiesce_t, retire, unpin,
+    collect, pin, pthread_mutex_lock, pthread_mutex_unlock, quiesce_t, retire, unpin,
 )
 from pybroker.core.reindex cimport segment_rebuild
 from pybroker.core.segment cimport (
-    PATH_BYTES, files_drop, files_t, segment_flush, segment_is_behind, segment_seal, segment_t, segment_write_indexes,
+    PATH_BYTES, files_drop, files_t, segment_files, segment_flush, segment_give_back, segment_is_behind, segment_seal, segment_t,
+    segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
 from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport (
-    P_EPOCH_WRITE, P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, vfs_replace, vfs_sync, vfs_sync_dir, vfs_truncate, vfs_write_behind,
+    P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_write_behind,
 )
 
 cdef enum:
@@ -196,8 +197,8 @@ cdef void write_behind(log_t* l, later_t* later) noexcept nogil:
     if segment_is_behind(s, size, l.context.write_behind_bytes):
         begin_later(later, l, s.base_offset, behind, size - behind)
         store_i64(&s.behind, size)
-    if load_i64(&f.offsets.count) - f.offsets.written >= INDEX_ENTRIES_BEHIND:
-        log_trust(l, segment_write_indexes(s, f, "", False))
+    if load_i64(&s.indexes.offsets.count) - s.indexes.offsets.written >= INDEX_ENTRIES_BEHIND:
+        log_trust(l, segment_write_indexes(s, "", False))
 
 
 cdef void repair_indexes(log_t* l) noexcept nogil:
@@ -219,34 +220,6 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
             store_i32(&s.index_bad, 0)
             f = swap_ptr(<void**>&s.files, NULL)
             retire(&l.context.quiesce, f, files_drop)
-
-
-cdef int log_close_idle(log_t* l) noexcept nogil:
-    """Close the files of sealed segments that nobody read from since the last call; how many. Who holds them goes on.
-
-    A log that is being flushed is left for the next time."""
-    cdef segments_t* list
-    cdef segment_t* s
-    cdef files_t* f
-    cdef int64_t i
-    cdef int slot, closed = 0
-    if pthread_mutex_trylock(&l.flush_mutex) != 0:
-        return 0
-    slot = pin(&l.context.quiesce)
-    list = <segments_t*>load_ptr(<void**>&l.segments)
-    for i in range(load_i64(&list.count)):
-        s = list.items[i].segment
-        f = <files_t*>load_ptr(<void**>&s.files)
-        if f == NULL or not load_i32(&s.sealed):
-            continue
-        if load_i32(&f.used):
-            store_i32(&f.used, 0)
-        elif not load_i32(&s.index_bad):
-            retire(&l.context.quiesce, swap_ptr(<void**>&s.files, NULL), files_drop)
-            closed += 1
-    unpin(&l.context.quiesce, slot)
-    pthread_mutex_unlock(&l.flush_mutex)
-    return closed
 
 
 cdef void flusher_work(log_t* l, later_t* later) noexcept nogil:
@@ -307,9 +280,11 @@ cdef int log_flush(log_t* l) noexcept nogil:
 
 cdef int sync_active(log_t* l, segment_t* s) noexcept nogil:
     """Make the active segment's data durable, and its name where that is new. Under the flush mutex, pinned."""
-    cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
-    cdef int status = 0
-    if f == NULL or vfs_sync(l.context.fs, P_SEGMENT_SYNC, f.fd) < 0:
+    cdef files_t* f
+    cdef int status = log_trust(l, segment_files(s, &f))
+    if status < 0:
+        return status
+    if vfs_sync(l.context.fs, P_SEGMENT_SYNC, f.fd) < 0:
         return trust(l, -EIO)
     if log_lost_file(l):
         return -EIO
@@ -371,7 +346,7 @@ cdef int close_active(log_t* l) noexcept nogil:
     """Write the final index entries and a snapshot at the log's end, where nothing is appended. Under the flush mutex."""
     cdef pending_t p
     cdef segment_t* s = log_active(l)
-    cdef int status = segment_write_indexes(s, s.files, "", True)
+    cdef int status = segment_write_indexes(s, "", True)
     if status == 0 and (l.producers.highest_id >= 0 or l.view.log_end > l.view.log_start):
         p.offset = l.view.log_end
         status = sequence_save(&l.producers, &p.data, &p.length)
@@ -379,10 +354,7 @@ cdef int close_active(log_t* l) noexcept nogil:
             # Where there was a producer, ever, it is worth a sync; else it says that there was none.
             status = producers_write(l, &p, l.producers.highest_id >= 0)
             free(p.data)
-    if status == 0 and s.reserved > s.size:
-        status = vfs_truncate(l.context.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size)
-        s.reserved = s.size
-    return status
+    return status if status != 0 else segment_give_back(s)
 
 
 cdef int log_close(log_t* l) noexcept nogil:

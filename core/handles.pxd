@@ -16,4 +16,5 @@ cdef class Partition:
     cdef str name(self)
     cdef int check(self, int status, str doing) except -1
     cdef int refuse(self, int status, const uint8_t* data, size_t n, int32_t leader_epoch, bint internal) except -1
+    cdef bint waited(self) noexcept nogil
     cdef view_t view(self) noexcept

@@ -2,12 +2,14 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64
 from pybroker.core.batch cimport batch_check, batch_fault, batch_t
+from pybroker.core.budget cimport budget_wait
 from pybroker.core.counters cimport traffic_dict
 from pybroker.core.epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
 from pybroker.core.flusher cimport log_flush, log_write_epochs
@@ -73,6 +75,10 @@ cdef class Partition:
         if status < 0:
             raise OSError(-status, os.strerror(-status), f"{doing} {self.directory}")
         raise LogError(status, f"{doing} {self.name()}: error {status}")
+
+    cdef bint waited(self) noexcept nogil:
+        """Wait for a descriptor, where an attempt found none; False if there is none in time."""
+        return budget_wait(&self.state.log.context.fs.budget)
 
     cdef view_t view(self) noexcept:
         cdef view_t v
@@ -142,9 +148,13 @@ cdef class Partition:
         PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
         try:
             with nogil:
-                status = partition_append(
-                    self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
-                    INTERNAL if internal else FROM_CLIENT, now_ms, &done)
+                status = -EMFILE
+                while status == -EMFILE:
+                    status = partition_append(
+                        self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
+                        INTERNAL if internal else FROM_CLIENT, now_ms, &done)
+                    if status == -EMFILE and not self.waited():
+                        break
             if status != 0 and status != DUPLICATE:
                 self.refuse(status, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, internal)
         finally:
@@ -197,6 +207,8 @@ cdef class Partition:
         cdef Slice s
         with nogil:
             status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
+            while status == -EMFILE and self.waited():
+                status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(status, f"offset {offset} of {self.name()} is outside {r.view.log_start} .. {r.view.log_end}")
         self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
@@ -222,6 +234,8 @@ cdef class Partition:
         cdef int status
         with nogil:
             status = partition_find(self.state, timestamp_ms, bound, &b)
+            while status == -EMFILE and self.waited():
+                status = partition_find(self.state, timestamp_ms, bound, &b)
         if status == NOT_FOUND:
             return None
         self.check(status, "look up a time in")
@@ -233,6 +247,8 @@ cdef class Partition:
         cdef int status
         with nogil:
             status = partition_find(self.state, LARGEST, -1, &b)
+            while status == -EMFILE and self.waited():
+                status = partition_find(self.state, LARGEST, -1, &b)
         if status == NOT_FOUND:
             return None
         self.check(status, "look up the largest time in")

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.atomic cimport load_i32, load_i64
 from pybroker.core.backlog cimport work_t
+from pybroker.core.chain cimport link_t
 from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport traffic_t
 from pybroker.core.epochs cimport epochs_t
@@ -71,6 +72,7 @@ cdef struct log_t:
     work_t work              # in the backlog of its log dir
     int32_t refs
     syncer_t* syncer         # of its log dir
+    link_t listed            # there, for those who close what is idle
     int32_t offline          # a write could not be undone: no more appends
     int32_t deleted          # unpublished: nothing may be opened by name any more
     uint32_t sequence_lock   # the seqlock over `view`
@@ -136,6 +138,7 @@ cdef segments_t* segments_new(int64_t capacity) noexcept nogil
 cdef void segments_free(void* list) noexcept nogil
 cdef segment_t* log_active(log_t* l) noexcept nogil
 cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil
+cdef bint log_is_open(log_t* l) noexcept nogil
 cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
 cdef int log_roll(log_t* l) noexcept nogil
 cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil

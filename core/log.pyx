@@ -15,6 +15,7 @@ from pybroker.core.atomic cimport (
 )
 from pybroker.core.backlog cimport backlog_put
 from pybroker.core.batch cimport batch_t
+from pybroker.core.chain cimport chain_remove
 from pybroker.core.epochs cimport epochs_free
 from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
@@ -73,6 +74,9 @@ cdef void log_drop(log_t* l) noexcept nogil:
     cdef pending_t* p
     if add_i32(&l.refs, -1) > 0:
         return
+    pthread_mutex_lock(&l.syncer.closing.lock)
+    chain_remove(&l.listed)
+    pthread_mutex_unlock(&l.syncer.closing.lock)
     if l.segments != NULL:
         for i in range(l.segments.count):
             segment_free(l.segments.items[i].segment)
@@ -184,6 +188,13 @@ cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil:
 
 # -- append ------------------------------------------------------------------------------------------------------------
 
+cdef bint log_is_open(log_t* l) noexcept nogil:
+    """Can be appended without opening a file? The caller is pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t last = load_i64(&list.count) - 1
+    return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL  # a truncation lists none for a moment
+
+
 cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
     """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
     cdef segment_t* s = log_active(l)
@@ -194,9 +205,9 @@ cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t ma
         waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
         if waited > peek_i64(&l.settings.segment_ms) - l.roll_jitter_ms:
             return True
-        if (load_i64(&s.files.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
+        if (load_i64(&s.indexes.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
             return True
-        if (load_i64(&s.files.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):  # one is for the seal
+        if (load_i64(&s.indexes.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):  # one is for the seal
             return True
     return last_offset - s.base_offset > SEGMENT_SPAN_MAX
 
@@ -313,7 +324,7 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
         return status
     for i in range(count):
         segment_note(
-            s, s.files, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
+            s, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
             peek_i64(&l.settings.index_interval_bytes))
         position += batches[i].bytes
     store_i64(&s.size, position)

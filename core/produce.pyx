@@ -17,7 +17,7 @@ from pybroker.core.cursor cimport (
     write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
 )
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_sync_due
+from pybroker.core.log cimport log_is_open, log_sync_due
 from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
@@ -79,8 +79,10 @@ cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t v
         o.partition = registry_by_id(reg, topic.at, index)
     else:
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
-    if o.partition == NULL or not load_i32(&o.partition.opaque) or slow_is(&o.partition.log.slow_appends):
+    if o.partition == NULL or not load_i32(&o.partition.opaque):
         return NULL
+    if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
+        return NULL              # it is for threads that may wait for the disk
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.ready) != 0:
         return NULL
     if batch_codec(&o.ready.batch) != CODEC_NONE and not check_inside(t, o, version):

@@ -176,7 +176,7 @@ cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
     """The base offset of a batch at or shortly before a position."""
     cdef batch_t b
     cdef entry_t entry
-    if index_floor_value(&w.files.offsets, position, &entry) >= 0 and walk_header(w, &entry.value, &b) == 0:
+    if index_floor_value(&w.files.indexes.offsets, position, &entry) >= 0 and walk_header(w, &entry.value, &b) == 0:
         return b.base_offset
     return w.segment.base_offset
 

@@ -8,11 +8,13 @@ is not asked about; what was seen in the cache is remembered for the connection 
 """
 
 from libc.errno cimport ENODATA
+from libc.errno cimport EMFILE
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pybroker.core.atomic cimport load_ptr
 from pybroker.core.failure cimport log_note_unread
+from pybroker.core.budget cimport budget_wait
 from pybroker.core.index cimport entry_t, index_floor
 from pybroker.core.log cimport log_drop, log_hold, log_t, log_view, segment_limit, segments_floor, segments_t, view_t
 from pybroker.core.quiesce cimport pin, unpin
@@ -78,7 +80,8 @@ cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
 
 
 cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t* limit) noexcept nogil:
-    """The segment that a reader at `offset` begins in; NULL if there is nothing to read, or only what is new. Pinned."""
+    """The segment that a reader at `offset` begins in; NULL if there is nothing to read, or only what is new and open.
+    Pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t i
     cdef segment_t* s
@@ -87,7 +90,9 @@ cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t*
     i = max(<int64_t>0, segments_floor(list, offset))
     s = list.items[i].segment
     limit[0] = segment_limit(s, v)
-    if limit[0] <= 0 or (s.base_offset == v.active_base and limit[0] <= TAIL_BYTES):
+    if limit[0] <= 0:
+        return NULL
+    if s.base_offset == v.active_base and limit[0] <= TAIL_BYTES and load_ptr(<void**>&s.files) != NULL:
         return NULL
     return s
 
@@ -95,7 +100,17 @@ cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t*
 cdef int64_t position_of(const segment_t* s, const files_t* f, int64_t offset) noexcept nogil:
     """Where a look-up of `offset` begins to read."""
     cdef entry_t entry
-    return entry.value if index_floor(&f.offsets, offset - s.base_offset, &entry) >= 0 else 0
+    return entry.value if index_floor(&f.indexes.offsets, offset - s.base_offset, &entry) >= 0 else 0
+
+
+cdef bint reader_is_open(log_t* l, int64_t offset) noexcept nogil:
+    """Can a reader at `offset` begin without opening a file? The caller is pinned."""
+    cdef view_t v
+    cdef segment_t* s
+    cdef int64_t limit = 0
+    log_view(l, &v)
+    s = find_segment(l, offset, &v, &limit)
+    return s == NULL or load_ptr(<void**>&s.files) != NULL
 
 
 cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) noexcept nogil:
@@ -110,7 +125,7 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
         return False
     f = <files_t*>load_ptr(<void**>&s.files)
     if f == NULL:
-        return True              # its index is to be read, too
+        return True              # it is to be opened first
     position = position_of(s, f, offset)
     if position >= limit or (s.base_offset == v.active_base and position >= limit - TAIL_BYTES):
         return False
@@ -126,18 +141,27 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
 
 # -- the thread --------------------------------------------------------------------------------------------------------
 
-cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
-    """Where to read for a wish, its files held; False if there is nothing to do."""
-    cdef int slot = pin(&w.log.context.quiesce)
+cdef int look_for_place(const wish_t* w, place_t* out) noexcept nogil:
+    cdef int status = 0, slot = pin(&w.log.context.quiesce)
     cdef view_t v
     cdef segment_t* s
     log_view(w.log, &v)
     s = find_segment(w.log, w.offset, &v, &out.limit)
     out.files = NULL
-    if s != NULL and segment_files(s, &out.files) == 0:
+    if s != NULL:
+        status = segment_files(s, &out.files)
+    if out.files != NULL:
         files_hold(out.files)
         out.position = position_of(s, out.files, w.offset)
     unpin(&w.log.context.quiesce, slot)
+    return status
+
+
+cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
+    """Where to read for a wish, its files held; False if there is nothing to do."""
+    cdef int status = look_for_place(w, out)
+    while status == -EMFILE and budget_wait(&w.log.context.fs.budget):
+        status = look_for_place(w, out)
     return out.files != NULL
 
 

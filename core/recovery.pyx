@@ -137,7 +137,7 @@ cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noex
             continue
         if status == 0:
             segment_note(
-                s, s.files, position[0], b.size, batch_last_offset(&b), batch_timestamp(&b), l.settings.index_interval_bytes)
+                s, position[0], b.size, batch_last_offset(&b), batch_timestamp(&b), l.settings.index_interval_bytes)
         if status == 0 and b.leader_epoch >= 0:
             status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
         if status == 0:

@@ -14,7 +14,7 @@ from pybroker.core.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
 )
 from pybroker.core.segment cimport (
-    PATH_BYTES, UNKNOWN, files_t, segment_free, segment_new, segment_note, segment_open, segment_path,
+    PATH_BYTES, UNKNOWN, indexes_t, segment_free, segment_new, segment_note, segment_open, segment_path,
 )
 from pybroker.core.walk cimport NOT_FOUND, walk_header, walk_init, walk_t
 
@@ -26,28 +26,28 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     cdef walk_t w
     cdef batch_t b
     cdef entry_t entry
-    cdef files_t* f = s.files
+    cdef indexes_t* x = s.indexes
     cdef int64_t position = 0
     cdef int status
     s.first_timestamp = UNKNOWN
     poke_i64(&s.largest_offset, s.base_offset)
     store_i64(&s.largest_timestamp, -1)
     s.since_entry = 0
-    walk_init(&w, s, f, s.size)
+    walk_init(&w, s, s.files, s.size)
     status = walk_header(&w, &position, &b)
     if status == NOT_FOUND:
         return 0
     if status != 0:
         return status
     s.first_timestamp = b.max_timestamp
-    if f.offsets.count > 0:
-        index_get(&f.offsets, f.offsets.count - 1, &entry)
+    if x.offsets.count > 0:
+        index_get(&x.offsets, x.offsets.count - 1, &entry)
         position = entry.value
         status = walk_header(&w, &position, &b)
         if status != 0 or position != entry.value or b.base_offset > s.base_offset + entry.key:
             return -EIO
-    if f.times.count > 0:
-        index_get(&f.times, f.times.count - 1, &entry)
+    if x.times.count > 0:
+        index_get(&x.times, x.times.count - 1, &entry)
         poke_i64(&s.largest_offset, s.base_offset + entry.value)
         store_i64(&s.largest_timestamp, entry.key)
     while status == 0:
@@ -63,10 +63,10 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
 
 
 cdef void forget_indexes(segment_t* s) noexcept nogil:
-    index_free(&s.files.offsets)
-    index_free(&s.files.times)
-    index_init(&s.files.offsets, OFFSET_ENTRY)
-    index_init(&s.files.times, TIME_ENTRY)
+    index_free(&s.indexes.offsets)
+    index_free(&s.indexes.times)
+    index_init(&s.indexes.offsets, OFFSET_ENTRY)
+    index_init(&s.indexes.times, TIME_ENTRY)
     s.first_timestamp = UNKNOWN
     poke_i64(&s.largest_offset, s.base_offset)
     store_i64(&s.largest_timestamp, -1)
@@ -83,7 +83,7 @@ cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
     walk_init(&w, s, s.files, s.size)
     status = walk_header(&w, &position, &b)
     while status == 0:
-        segment_note(s, s.files, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
+        segment_note(s, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
         position += b.size
         status = walk_header(&w, &position, &b)
     return 0 if status == NOT_FOUND else status
@@ -94,10 +94,10 @@ cdef int load_indexes(segment_t* s, int64_t interval, int32_t* rebuilt) noexcept
     cdef char path[PATH_BYTES]
     cdef int status
     segment_path(s, ".index", path)
-    status = index_load(&s.files.offsets, s.fs, path, s.size - 1)
+    status = index_load(&s.indexes.offsets, s.fs, path, s.size - 1)
     if status == 0:
         segment_path(s, ".timeindex", path)
-        status = index_load(&s.files.times, s.fs, path, INT32_MAX)
+        status = index_load(&s.indexes.times, s.fs, path, INT32_MAX)
     if status == 0:
         status = segment_retime(s)
     if status == 0:
@@ -140,9 +140,9 @@ cdef int segment_rebuild(segment_t* s, int64_t interval) noexcept nogil:
         status = build_indexes(copy, interval)
     if status == 0:
         segment_path(s, ".index", path)
-        status = index_replace(&copy.files.offsets, s.fs, path)
+        status = index_replace(&copy.indexes.offsets, s.fs, path)
     if status == 0:
         segment_path(s, ".timeindex", path)
-        status = index_replace(&copy.files.times, s.fs, path)
+        status = index_replace(&copy.indexes.times, s.fs, path)
     segment_free(copy)
     return status

@@ -27,7 +27,7 @@ from pybroker.core.producers cimport producers_prune, producers_restore, produce
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.reindex cimport segment_reopen, segment_retime
 from pybroker.core.segment cimport (
-    PATH_BYTES, segment_cut, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
+    PATH_BYTES, files_t, segment_cut, segment_files, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )
 from pybroker.core.sequence cimport sequence_first_open
 from pybroker.core.times cimport segment_learn
@@ -284,9 +284,12 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     cdef segment_t* s = log_active(l)
     cdef walk_t w
     cdef batch_t b
+    cdef files_t* f
     cdef int64_t position = 0
-    cdef int status
-    walk_init(&w, s, s.files, s.size)
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, s.size)
     status = walk_to_offset(&w, offset, &position, &b)
     if status == NOT_FOUND:
         return 0
@@ -297,8 +300,8 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     if status != 0:
         return status
     damage_cut(l, s, position)
-    index_cut(&s.files.offsets, position, offset - s.base_offset)
-    index_cut(&s.files.times, offset - s.base_offset, (<int64_t>1) << 62)
+    index_cut(&s.indexes.offsets, position, offset - s.base_offset)
+    index_cut(&s.indexes.times, offset - s.base_offset, (<int64_t>1) << 62)
     return segment_retime(s)
 
 

@@ -13,6 +13,12 @@ cdef enum:
     RESERVE_MAX = 64 << 20
     BEHIND_MAX = 64 << 20        # bytes that may wait for the kernel to write them, in one segment
 
+# Counted: an open file holds those that it is searched by.
+cdef struct indexes_t:
+    int32_t refs
+    index_t offsets
+    index_t times                # of the active segment; see segment_times for a sealed one
+
 # What reading a segment needs open. Counted, because a slice on its way to a socket outlives the segment.
 cdef struct files_t:
     task_t closing               # by another thread, where that takes its time
@@ -22,13 +28,13 @@ cdef struct files_t:
     int32_t used                 # read from since somebody looked
     uint8_t* map                 # read-only, made at the first need; only ever handed to send()
     int64_t map_size
-    index_t offsets
-    index_t times                # of the active segment; see segment_times for a sealed one
+    indexes_t* indexes
 
 cdef struct segment_t:
     vfs_t* fs
     const char* directory        # the partition's, which outlives its segments
-    files_t* files               # NULL while a sealed segment is not open
+    files_t* files               # NULL while it is not open
+    indexes_t* indexes           # on the heap, of a segment that is not sealed; NULL: each file that is opened has its own
     int64_t base_offset
     int64_t size                 # bytes that readers may see
     int64_t end_offset           # sealed: the offset after its last batch
@@ -40,6 +46,7 @@ cdef struct segment_t:
     int64_t reserved             # bytes of disk that are ours
     int64_t behind               # bytes that the kernel was asked to write
     int64_t flushed              # bytes known to be on disk
+    int64_t written              # bytes that the kernel wrote, as it was waited for; under the flush mutex
     int32_t sealed
     int32_t index_bad            # a look-up met nonsense: write the indexes anew
     spots_t* spots               # NULL: no damage is known
@@ -58,11 +65,12 @@ cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
 cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
 cdef void segment_note(
-    segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
-    int64_t interval) noexcept nogil
-cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil
-cdef int segment_write_indexes(segment_t* s, files_t* f, const char* suffix, bint durable) noexcept nogil
+    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil
+cdef int segment_note_last(segment_t* s) noexcept nogil
+cdef int segment_write_indexes(segment_t* s, const char* suffix, bint durable) noexcept nogil
+cdef void indexes_drop(void* indexes) noexcept nogil
 cdef bint segment_is_behind(const segment_t* s, int64_t size, int64_t least) noexcept nogil
+cdef int segment_give_back(segment_t* s) noexcept nogil
 cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil
 cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil

@@ -4,7 +4,8 @@
 
 Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written end,
 Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment keeps nothing
-open until it is read, and then its data file. A crash leaves at most a torn last batch, which recovery cuts.
+open until it is read, and then its data file. An active one may be closed as well where descriptors are scarce (idle.pyx);
+its indexes stay on the heap. A crash leaves at most a torn last batch, which recovery cuts.
 """
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOENT, ENOMEM
@@ -14,7 +15,10 @@ from libc.stdlib cimport calloc, free
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 from posix.mman cimport munmap
 
-from pybroker.core.atomic cimport add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, store_ptr
+from pybroker.core.atomic cimport (
+    add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, swap_ptr,
+)
+from pybroker.core.budget cimport budget_ask, budget_give, budget_take
 from pybroker.core.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_read,
     index_t, index_write,
@@ -23,7 +27,7 @@ from pybroker.core.quiesce cimport quiesce_t, retire
 from pybroker.core.vfs cimport (
     P_INDEX_SYNC, P_NONE, P_SEGMENT_CLOSE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE,
     P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_close_elsewhere,
-    vfs_open, vfs_pass_file, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
+    vfs_look, vfs_open, vfs_pass_file, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
 from pybroker.core.worker cimport task_t
 
@@ -60,21 +64,73 @@ cdef void segment_free(void* segment) noexcept nogil:
     cdef segment_t* s = <segment_t*>segment
     if s.files != NULL:
         files_drop(s.files)
+    indexes_drop(s.indexes)
     free(s.spots)
     free(s)
 
 
-cdef files_t* files_new(vfs_t* fs, int fd) noexcept nogil:
+cdef indexes_t* indexes_new() noexcept nogil:
+    cdef indexes_t* x = <indexes_t*>calloc(1, sizeof(indexes_t))
+    if x != NULL:
+        x.refs = 1
+        index_init(&x.offsets, OFFSET_ENTRY)
+        index_init(&x.times, TIME_ENTRY)
+    return x
+
+
+cdef void indexes_drop(void* indexes) noexcept nogil:
+    cdef indexes_t* x = <indexes_t*>indexes
+    if x == NULL or add_i32(&x.refs, -1) > 0:
+        return
+    index_free(&x.offsets)
+    index_free(&x.times)
+    free(x)
+
+
+cdef files_t* files_new(vfs_t* fs, int fd, indexes_t* indexes) noexcept nogil:
+    """Take over a descriptor and a hold on indexes, NULL for new ones; NULL without memory, and nothing is taken over."""
     cdef files_t* f = <files_t*>calloc(1, sizeof(files_t))
     if f == NULL:
+        return NULL
+    f.indexes = indexes if indexes != NULL else indexes_new()
+    if f.indexes == NULL:
+        free(f)
         return NULL
     f.refs = 1
     f.closing.run = close_without_name
     f.fs = fs
     f.fd = fd
-    index_init(&f.offsets, OFFSET_ENTRY)
-    index_init(&f.times, TIME_ENTRY)
     return f
+
+
+cdef int open_counted(segment_t* s, int point, const char* path, int flags, bint must) noexcept nogil:
+    """A descriptor that counts; -EMFILE where there is none to spare, unless it `must` be."""
+    cdef int fd
+    if not budget_take(&s.fs.budget, must):
+        return -EMFILE
+    fd = vfs_open(s.fs, point, path, flags)
+    if fd < 0:
+        budget_give(&s.fs.budget)
+    if fd == -EMFILE or fd == -ENFILE:
+        budget_ask(&s.fs.budget)
+    return fd
+
+
+cdef void close_counted(vfs_t* fs, int fd) noexcept nogil:
+    vfs_close(fd)
+    budget_give(&fs.budget)
+
+
+cdef int files_begin(segment_t* s, int fd) noexcept nogil:
+    """The open file of a segment that is or becomes active, with indexes on the heap. The descriptor is taken over, or
+    closed."""
+    s.files = files_new(s.fs, fd, NULL)
+    if s.files == NULL:
+        close_counted(s.fs, fd)
+        return -ENOMEM
+    s.indexes = s.files.indexes
+    add_i32(&s.indexes.refs, 1)
+    return 0
 
 
 cdef void files_hold(files_t* f) noexcept nogil:
@@ -84,9 +140,10 @@ cdef void files_hold(files_t* f) noexcept nogil:
 cdef void close_files(files_t* f) noexcept nogil:
     if f.map != NULL:
         munmap(f.map, f.map_size)
-    index_free(&f.offsets)
-    index_free(&f.times)
-    vfs_close(f.fd)
+    if f.indexes.offsets.fd >= 0:
+        budget_give(&f.fs.budget)
+    indexes_drop(f.indexes)
+    close_counted(f.fs, f.fd)
     free(f)
 
 
@@ -116,17 +173,15 @@ cdef int segment_create(segment_t* s, const char* suffix) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef int fd, status
     suffixed_path(s, ".log", suffix, path)
-    fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT)
+    fd = open_counted(s, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT, True)
     if fd < 0:
         return fd
     status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, fd, 0)
-    if status == 0:
-        s.files = files_new(s.fs, fd)
-        s.modified_ms = modified_ms(fd)
-    if s.files == NULL:
-        vfs_close(fd)
-        return status if status < 0 else -ENOMEM
-    return 0
+    if status < 0:
+        close_counted(s.fs, fd)
+        return status
+    s.modified_ms = modified_ms(fd)
+    return files_begin(s, fd)
 
 
 cdef int segment_claim(segment_t* s) noexcept nogil:
@@ -134,71 +189,77 @@ cdef int segment_claim(segment_t* s) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef int fd
     segment_path(s, ".log", path)
-    fd = vfs_open(s.fs, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT | O_EXCL)
+    fd = open_counted(s, P_SEGMENT_CREATE, path, O_RDWR | O_CREAT | O_EXCL, True)
     if fd < 0:
         return fd
-    s.files = files_new(s.fs, fd)
-    if s.files == NULL:
-        vfs_close(fd)
-        return -ENOMEM
     s.modified_ms = modified_ms(fd)
-    return 0
+    return files_begin(s, fd)
 
 
 cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept nogil:
-    """Open an existing data file. Its size is the file's; the indexes are left to the caller where it is active."""
+    """Learn the size of an existing data file; one that is active stays open, its indexes are left to the caller."""
     cdef char path[PATH_BYTES]
-    cdef int64_t size
-    cdef int fd
+    cdef int fd = -1, status
     suffixed_path(s, ".log", suffix, path)
-    fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
-    if fd < 0:
-        return fd
-    size = vfs_size(fd)
-    if size < 0:
-        vfs_close(fd)
-        return <int>size
-    s.size = size
-    s.reserved = size
-    s.behind = size
-    s.modified_ms = modified_ms(fd)
+    status = vfs_look(s.fs, P_SEGMENT_READ, path, &s.size, &s.modified_ms)
+    if status < 0:
+        return status
+    s.reserved = s.size
+    s.behind = s.size
     if not active:
-        vfs_close(fd)
         return 0
-    s.files = files_new(s.fs, fd)
-    if s.files == NULL:
-        vfs_close(fd)
-        return -ENOMEM
-    return 0
+    fd = open_counted(s, P_NONE, path, O_RDWR, True)
+    return fd if fd < 0 else files_begin(s, fd)
 
 
-cdef int open_sealed_files(segment_t* s, files_t** out) noexcept nogil:
-    """The data file of a sealed segment and its offset index, for whoever asks."""
+cdef int open_indexes(segment_t* s, files_t* f) noexcept nogil:
+    """Read the offset index of a sealed segment. One that is no good is left empty, and is written anew."""
     cdef char path[PATH_BYTES]
-    cdef int fd, status
-    segment_path(s, ".log", path)
-    fd = vfs_open(s.fs, P_SEGMENT_READ, path, O_RDWR)
-    if fd < 0:
-        return fd
-    out[0] = files_new(s.fs, fd)
-    if out[0] == NULL:
-        vfs_close(fd)
-        return -ENOMEM
+    cdef int status
     segment_path(s, ".index", path)
-    status = index_read(&out[0].offsets, s.fs, path, OFFSET_ENTRY, load_i64(&s.size) - 1)
+    status = index_read(&f.indexes.offsets, s.fs, path, OFFSET_ENTRY, load_i64(&s.size) - 1)
+    if f.indexes.offsets.fd >= 0:
+        budget_take(&s.fs.budget, True)
     if status == -EMFILE or status == -ENFILE or status == -ENOMEM:
-        files_drop(out[0])
         return status
     if status < 0:
         store_i32(&s.index_bad, 1)  # reads walk from the start of the segment until it is written anew
     return 0
 
 
+cdef int open_files(segment_t* s, files_t** out) noexcept nogil:
+    """The data file of a segment that is closed and its indexes, for whoever asks. -EMFILE where descriptors are scarce,
+    -EIO if the file lost what was in it. The caller is pinned, or holds the append mutex."""
+    cdef char path[PATH_BYTES]
+    cdef indexes_t* x = <indexes_t*>load_ptr(<void**>&s.indexes)
+    cdef int64_t size = load_i64(&s.size)
+    cdef int fd, status = 0
+    segment_path(s, ".log", path)
+    fd = open_counted(s, P_SEGMENT_READ, path, O_RDWR, False)
+    if fd < 0:
+        return fd
+    if x != NULL:
+        add_i32(&x.refs, 1)
+        status = -EIO if vfs_size(fd) < size else 0
+    if status == 0:
+        out[0] = files_new(s.fs, fd, x)
+        status = 0 if out[0] != NULL else -ENOMEM
+    if status < 0:
+        indexes_drop(x)
+        close_counted(s.fs, fd)
+        return status
+    if x == NULL:
+        status = open_indexes(s, out[0])
+        if status < 0:
+            files_drop(out[0])
+    return status
+
+
 cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil:
     """The files of a segment for one look, held for the caller: those that are open, or some of its own."""
     out[0] = <files_t*>load_ptr(<void**>&s.files)
     if out[0] == NULL:
-        return open_sealed_files(s, out)
+        return open_files(s, out)
     files_hold(out[0])
     return 0
 
@@ -208,7 +269,7 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
     cdef int status
     while f == NULL:
-        status = open_sealed_files(s, &f)
+        status = open_files(s, &f)
         if status < 0:
             return status
         if not cas_ptr(<void**>&s.files, NULL, f):
@@ -228,7 +289,7 @@ cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexce
     cdef int status
     index_init(own, TIME_ENTRY)
     if not load_i32(&s.sealed):
-        return &f.times
+        return &f.indexes.times
     segment_path(s, ".timeindex", path)
     status = index_read(own, s.fs, path, TIME_ENTRY, INT32_MAX)
     if status < 0 and status != -EMFILE and status != -ENFILE:
@@ -236,18 +297,18 @@ cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexce
     return own
 
 
-cdef int reserve(segment_t* s, int64_t end) noexcept nogil:
+cdef int reserve(segment_t* s, files_t* f, int64_t end) noexcept nogil:
     """See that the disk has room up to `end`: as much again as is written, or just what is needed on a full disk."""
     cdef int64_t step = s.size
     cdef int status
     if end <= s.reserved:
         return 0
     step = RESERVE_MIN if step < RESERVE_MIN else RESERVE_MAX if step > RESERVE_MAX else step
-    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, s.files.fd, s.reserved, end + step - s.reserved)
+    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, end + step - s.reserved)
     if status == 0:
         s.reserved = end + step
         return 0
-    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, s.files.fd, s.reserved, end - s.reserved)
+    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, end - s.reserved)
     if status == 0:
         s.reserved = end
     return status
@@ -257,20 +318,22 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
     """Write at the end, without showing it. On failure the file ends where it did; if even that fails, -EIO.
 
     The caller holds the append mutex, notes the batches, and lets the segment grow."""
-    cdef int status = reserve(s, s.size + bytes)
+    cdef files_t* f
+    cdef int status = segment_files(s, &f)
+    if status == 0:
+        status = reserve(s, f, s.size + bytes)
     if status < 0:
         return status
-    status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, s.files.fd, v, n, s.size)
+    status = vfs_pwritev(s.fs, P_SEGMENT_WRITE, f.fd, v, n, s.size)
     if status < 0:
         s.reserved = s.size  # the cut gives the rest back
-        if vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, s.files.fd, s.size) < 0:
+        if vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, s.size) < 0:
             return -EIO
     return status
 
 
 cdef void segment_note(
-    segment_t* s, files_t* f, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
-    int64_t interval) noexcept nogil:
+    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil:
     """Account for a batch at `position`: largest timestamp, and an entry in each index when it is due.
 
     Where there is no memory for an entry it is due with the next batch: what is in the log stays in the log."""
@@ -279,53 +342,69 @@ cdef void segment_note(
     if max_timestamp > s.largest_timestamp:
         poke_i64(&s.largest_offset, last_offset)
         store_i64(&s.largest_timestamp, max_timestamp)
-    if s.since_entry > interval and index_add(&f.offsets, last_offset - s.base_offset, position) == 0:
-        segment_note_last(s, f)
+    if s.since_entry > interval and index_add(&s.indexes.offsets, last_offset - s.base_offset, position) == 0:
+        segment_note_last(s)
         s.since_entry = 0
     s.since_entry += bytes
 
 
-cdef int segment_note_last(segment_t* s, files_t* f) noexcept nogil:
+cdef int segment_note_last(segment_t* s) noexcept nogil:
     """Add (largest timestamp, its offset) to the time index, where that is new: with each entry, and with the last batch."""
     cdef entry_t last
     if s.largest_timestamp < 0:
         return 0
-    if f.times.count > 0:
-        index_get(&f.times, f.times.count - 1, &last)
+    if s.indexes.times.count > 0:
+        index_get(&s.indexes.times, s.indexes.times.count - 1, &last)
         if last.key >= s.largest_timestamp:
             return 0
-    return index_add(&f.times, s.largest_timestamp, s.largest_offset - s.base_offset)
+    return index_add(&s.indexes.times, s.largest_timestamp, s.largest_offset - s.base_offset)
 
 
-cdef int segment_write_indexes(segment_t* s, files_t* f, const char* suffix, bint durable) noexcept nogil:
+cdef int segment_write_indexes(segment_t* s, const char* suffix, bint durable) noexcept nogil:
     """Bring the index files up to date. Under the flush mutex, which guards what they hold."""
     cdef char path[PATH_BYTES]
     cdef int status
     suffixed_path(s, ".index", suffix, path)
-    status = index_write(&f.offsets, s.fs, path, durable)
+    status = index_write(&s.indexes.offsets, s.fs, path, durable)
     if status == 0:
         suffixed_path(s, ".timeindex", suffix, path)
-        status = index_write(&f.times, s.fs, path, durable)
+        status = index_write(&s.indexes.times, s.fs, path, durable)
+    return status
+
+
+cdef int segment_give_back(segment_t* s) noexcept nogil:
+    """Give back the space that was reserved, where nothing is appended any more. Under the flush mutex."""
+    cdef char path[PATH_BYTES]
+    cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
+    cdef int status, fd = -1
+    if s.reserved <= s.size:
+        return 0
+    if f == NULL:
+        segment_path(s, ".log", path)
+        fd = vfs_open(s.fs, P_NONE, path, O_RDWR)
+        if fd < 0:
+            return fd
+    status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd if f != NULL else fd, s.size)
+    s.reserved = s.size
+    vfs_close(fd)
     return status
 
 
 cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
     """No append follows: write the indexes, give back reserved space, let go of the heap. The data is not flushed here."""
-    cdef files_t* f = s.files
     cdef int status
     if s.sealed:
         return 0
-    status = segment_note_last(s, f)
+    status = segment_note_last(s)
     if status == 0:
-        status = segment_write_indexes(s, f, "", False)
-    if status == 0 and s.reserved > s.size:
-        status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, s.size)
-        s.reserved = s.size
+        status = segment_write_indexes(s, "", False)
+    if status == 0:
+        status = segment_give_back(s)
     if status < 0:
         return status
     store_i32(&s.sealed, 1)
-    store_ptr(<void**>&s.files, NULL)
-    retire(q, f, files_drop)
+    retire(q, swap_ptr(<void**>&s.files, NULL), files_drop)
+    retire(q, swap_ptr(<void**>&s.indexes, NULL), indexes_drop)
     return 0
 
 
@@ -356,13 +435,16 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
     """Make the first `size` bytes and the indexes durable. The caller is pinned and alone in flushing this partition.
 
     -EIO if the data could not be synced, for whatever reason."""
+    cdef files_t* f
     cdef int status
     if load_i64(&s.flushed) >= size and size > 0:
         return 0
     if not load_i32(&s.sealed):
-        if vfs_sync(s.fs, P_SEGMENT_SYNC, s.files.fd) < 0:
-            return -EIO
-        status = segment_write_indexes(s, s.files, "", True)
+        f = <files_t*>load_ptr(<void**>&s.files)
+        status = sync_file(s, P_SEGMENT_SYNC, ".log") if f == NULL else vfs_sync(s.fs, P_SEGMENT_SYNC, f.fd)
+        if status < 0:
+            return -EIO if f != NULL else status
+        status = segment_write_indexes(s, "", True)
     else:
         status = sync_file(s, P_SEGMENT_SYNC, ".log")
         if status == 0 and not load_i32(&s.index_bad):  # a bad one is written anew, elsewhere
@@ -376,15 +458,17 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
 
 cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil:
     """Cut an active segment at `position` (a batch boundary). The caller holds the append mutex and the flush mutex."""
-    cdef files_t* f = s.files
-    cdef int status
-    status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, position)
+    cdef files_t* f
+    cdef int status = segment_files(s, &f)
+    if status == 0:
+        status = vfs_truncate(s.fs, P_SEGMENT_TRUNCATE, f.fd, position)
     if status < 0:
         return status
     store_i64(&s.size, position)
     s.reserved = position
     s.behind = min(s.behind, position)
     s.flushed = min(s.flushed, position)
+    s.written = min(s.written, position)
     return 0
 
 

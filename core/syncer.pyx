@@ -10,20 +10,27 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
+from pybroker.core.atomic cimport store_i32
 from pybroker.core.backlog cimport backlog_destroy, backlog_init
 from pybroker.core.flusher cimport log_sync
+from pybroker.core.idle cimport log_dir_close_idle
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_drop, log_durable, log_hold, log_offline, log_t
+from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_init
 from pybroker.core.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
 
 
-cdef syncer_t* syncer_new(const char* directory) noexcept nogil:
+cdef syncer_t* syncer_new(const char* directory, budget_t* budget) noexcept nogil:
     """Of a log dir; its threads begin when they are first needed."""
     cdef syncer_t* s = <syncer_t*>calloc(1, sizeof(syncer_t))
     if s == NULL:
         return NULL
     worker_init(&s.worker)
     worker_init(&s.reader)
+    worker_init(&s.closer)
+    s.closing.task.run = log_dir_close_idle
+    s.closing.budget = budget
+    pthread_mutex_init(&s.closing.lock, NULL)
     backlog_init(&s.backlog)
     snprintf(s.directory, sizeof(s.directory), "%s", directory)
     return s
@@ -33,11 +40,15 @@ cdef void syncer_stop(syncer_t* s) noexcept nogil:
     """End the threads once nothing waits any more; what comes later fails at once."""
     worker_stop(&s.worker)
     worker_stop(&s.reader)
+    store_i32(&s.closing.stopping, 1)
+    worker_stop(&s.closer)
 
 
 cdef void syncer_free(syncer_t* s) noexcept nogil:
     worker_destroy(&s.worker)
     worker_destroy(&s.reader)
+    worker_destroy(&s.closer)
+    pthread_mutex_destroy(&s.closing.lock)
     backlog_destroy(&s.backlog)
     free(s)
 

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport mode_t, off_t
 
+from pybroker.core.budget cimport budget_t
 from pybroker.core.counters cimport histogram_t
 from pybroker.core.worker cimport task_t, worker_t
 
@@ -67,6 +68,7 @@ cdef struct vfs_t:
     failpoint_t points[<int>POINTS]
     int32_t dozing       # calls that sleep in a failpoint just now
     histogram_t syncs    # how long flushes took
+    budget_t budget      # of descriptors of segments
     worker_t closer      # lets go of large files that have no name any more
 
 cdef vfs_t* vfs_new() noexcept nogil
@@ -86,6 +88,8 @@ cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
+cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil
+cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_no_readahead(int fd) noexcept nogil

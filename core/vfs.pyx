@@ -43,7 +43,27 @@ cdef extern from "<signal.h>" nogil:
 
 cdef extern from *:
     """
+    #include <errno.h>
+    #include <fcntl.h>
     #include <sys/stat.h>
+    #include <sys/vfs.h>
+    #include <unistd.h>
+    // overlayfs has no pages of its own, and sync_file_range asks no other file system than the first
+    static int write_out(int fd) {
+      struct statfs s;
+      int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+      int overlaid = fstatfs(fd, &s) != 0 || s.f_type == 0x794c7630;
+      if (!overlaid && sync_file_range(fd, 0, 0, all) == 0) return 0;
+      if (!overlaid && errno != EINVAL && errno != ESPIPE && errno != ENOSYS) return -errno;
+      return fdatasync(fd) == 0 ? 0 : -errno;
+    }
+    static int look(const char* path, int64_t* size, int64_t* modified_ms) {
+      struct stat s;
+      if (stat(path, &s) != 0) return -errno;
+      *size = s.st_size;
+      *modified_ms = (int64_t)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
+      return 0;
+    }
     static int set_modified(int fd, int64_t ms) {
       struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
       return futimens(fd, t);
@@ -57,6 +77,8 @@ cdef extern from *:
     int mkdir(const char* path, mode_t mode) nogil
     int64_t freed_by_close(int fd) nogil
     int set_modified(int fd, int64_t ms) nogil
+    int write_out(int fd) nogil
+    int look(const char* path, int64_t* size, int64_t* modified_ms) nogil
 
 cdef enum:
     WRITE_VECTORS_MAX = 64
@@ -325,6 +347,19 @@ cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
     if fs != NULL:
         histogram_share(&fs.syncs, (monotonic_ns() - began) // 1000)
     return status
+
+
+cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil:
+    """Have the kernel write what the page cache has of a file, and wait for it: -errno if it could not. That is cheaper
+    than to make it durable."""
+    cdef int status = vfs_pass_file(fs, point, fd)
+    return status if status < 0 else write_out(fd)
+
+
+cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil:
+    """The size of a file, and when it was written last, without opening it."""
+    cdef int status = vfs_pass(fs, point, path)
+    return status if status < 0 else look(path, size, modified_ms)
 
 
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:

@@ -82,7 +82,7 @@ cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* o
     cdef entry_t entry
     cdef const spot_t* spot
     cdef int64_t relative = offset - w.segment.base_offset
-    cdef int64_t at = start_of(w, index_floor(&w.files.offsets, relative, &entry), &entry, offset)
+    cdef int64_t at = start_of(w, index_floor(&w.files.indexes.offsets, relative, &entry), &entry, offset)
     cdef int status
     while True:
         status = header_at(w, at, out)
@@ -112,7 +112,7 @@ cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) 
     if limit >= w.limit:
         end[0] = w.limit
         return 0
-    if index_floor_value(&w.files.offsets, limit, &entry) >= 0 and entry.value > start:
+    if index_floor_value(&w.files.indexes.offsets, limit, &entry) >= 0 and entry.value > start:
         if header_at(w, entry.value, &b) == 0:
             at = entry.value
     while True:
@@ -168,7 +168,7 @@ cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
     cdef entry_t entry
     cdef int64_t at = 0
     cdef int status
-    if index_floor_value(&w.files.offsets, w.limit - 1, &entry) >= 0:
+    if index_floor_value(&w.files.indexes.offsets, w.limit - 1, &entry) >= 0:
         at = start_of(w, 0, &entry, (<int64_t>1) << 62)
     status = walk_header(w, &at, &b)
     while status == 0:

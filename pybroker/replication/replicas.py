@@ -38,13 +38,15 @@ class Replicas:
         image: Image,
         log_dirs: Sequence[LogDir],
         given_up: Container[str] = (),
+        open_files_max: int = 0,
     ) -> None:
+        """`open_files_max`: descriptors that segments have at most, fewer than partitions perhaps; 0: no limit."""
         self._broker_id = broker_id
         self._config = config
         self._image = image
         self._dirs = log_dirs
         self._threads: int = config["num.recovery.threads.per.data.dir"]
-        self._core = core.Broker()
+        self._core = core.Broker(open_files_max=open_files_max)
         failpoints.arm(self._core)
         self._opener = Opener(self._core, log_dirs, given_up)
         self._held: dict[TopicPartition, Replica] = {}
@@ -305,6 +307,10 @@ class Replicas:
     def highest_producer_id(self) -> int:
         """The highest producer id that any log has seen; -1 if none has."""
         return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
+
+    def open_files(self) -> tuple[int, int]:
+        """Descriptors that segments have now, and may have at most; 0 for no limit."""
+        return self._core.open_files, self._core.open_files_max
 
     def close_idle_files(self) -> None:
         """Close what nobody read from since the last call."""

@@ -42,7 +42,7 @@ from pybroker.server.connection import Responder
 from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.handlers.fetch import Fetch
-from pybroker.server.listener import DESCRIPTORS_MIN, Limits, Listener, why_not
+from pybroker.server.listener import DESCRIPTORS_MIN, Limits, Listener, descriptors_for_logs, why_not
 from pybroker.server.pool import Pool
 from pybroker.server.table import Collaborators, fetch_of, handlers
 
@@ -152,7 +152,9 @@ class Broker:
         self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
         await configs.load(session, self.config, self.broker_id)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
-        replicas = self.replicas = Replicas(self.broker_id, self.config, self.image, self._dirs, self._give_up)
+        replicas = self.replicas = Replicas(
+            self.broker_id, self.config, self.image, self._dirs, self._give_up, descriptors_for_logs()
+        )
         if self._native:
             listener.bridge = self._native_plane(replicas)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
@@ -431,8 +433,7 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Col
     """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
 
     `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
-    open as many files as the system lets it: an active segment takes one, and common soft limits are less than a
-    thousand partitions need."""
+    open as many files as the system lets it: connections and segments that are in use take one each."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= most < DESCRIPTORS_MIN:
         raise StartError(f"{most} open files are allowed (ulimit -n), and a broker needs {DESCRIPTORS_MIN} or more")

@@ -29,6 +29,8 @@ DESCRIPTORS_KEPT = 128
 DESCRIPTORS_MIN = 256
 """What a broker has to be allowed in all, so that some are left for clients."""
 EVERY_INTERFACE = "every interface"
+CONNECTIONS_SHARE = 4
+"""One descriptor in so many is never taken by a log."""
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -52,6 +54,14 @@ def why_not(problem: OSError | ValueError) -> str:
     if problem.errno == errno.EADDRINUSE:
         return "the port is in use"
     return os.strerror(problem.errno or errno.EIO).lower()
+
+
+def descriptors_for_logs() -> int:
+    """How many descriptors the logs may have, so that the others are there for connections and for short uses."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < 0:
+        return 0
+    return max(allowed - allowed // CONNECTIONS_SHARE - DESCRIPTORS_KEPT, DESCRIPTORS_MIN // CONNECTIONS_SHARE)
 
 
 class Peer(Protocol):
