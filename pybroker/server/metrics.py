@@ -171,7 +171,9 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
     yield from (total, free, failed, errors)
     files, most = replicas.open_files()
     yield GaugeMetricFamily("pybroker_open_segment_files", "File descriptors that segments have.", files)
-    yield GaugeMetricFamily("pybroker_open_segment_files_max", "File descriptors that segments may have; 0: no limit.", most)
+    yield GaugeMetricFamily(
+        "pybroker_open_segment_files_max", "File descriptors that segments may have; 0: no limit.", most
+    )
     count = sum(log_dir.failure is not None for log_dir in replicas.log_dirs)
     yield GaugeMetricFamily(
         "pybroker_offline_log_directory_count", "Log dirs that cannot be used: Kafka's OfflineLogDirectoryCount.", count
