@@ -20,7 +20,7 @@ OWN_DEFAULTS = {
     "socket.send.buffer.bytes",
 }
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
-OWN = {"metrics.listener", "record.validation"}
+OWN = {"log.scrub.interval.ms", "log.scrub.io.max.bytes.per.second", "metrics.listener", "record.validation"}
 """Settings that Kafka does not have."""
 HIDDEN = {"producer.id.expiration.check.interval.ms"} | OWN
 """Kafka has the first, but keeps it out of its answers."""

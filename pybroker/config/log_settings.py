@@ -245,6 +245,23 @@ RETENTION = table(
         dynamic=True,
     ),
     Setting(
+        "log.scrub.interval.ms",
+        LONG,
+        "604800000",
+        "How long after the last pass the CRCs of all sealed segments of a log dir are checked again; -1: only where "
+        "pybroker scrub asks for it. Not a setting of Kafka's.",
+        Range(1, also=-1),
+        dynamic=True,
+    ),
+    Setting(
+        "log.scrub.io.max.bytes.per.second",
+        LONG,
+        "10485760",
+        "The most bytes that this check reads in a second. Not a setting of Kafka's.",
+        Range(1),
+        dynamic=True,
+    ),
+    Setting(
         "log.cleaner.delete.retention.ms",
         LONG,
         "86400000",

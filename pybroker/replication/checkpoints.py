@@ -11,6 +11,7 @@ leader-epoch-checkpoint, of each partition: `0`, how many lines follow, and `epo
 partition.metadata: `version: 0`, `topic_id: <22 characters, url-safe base64>`.
 damage-checkpoint, ours alone: `0`, how many lines follow, and for each bad spot of a log that is known
     `topic partition base position end first next`: the segment, the bytes in its file, and the offsets that they held.
+scrub-checkpoint, ours alone: `0`, and when the last pass over the log dir ended, in milliseconds since the epoch.
 .kafka_cleanshutdown: `{"version":0,"brokerEpoch":N}`, before Kafka 3.7 an empty file.
 """
 
@@ -30,6 +31,7 @@ CLEANED = "cleaner-offset-checkpoint"
 OFFSET_FILES = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
 META = "meta.properties"
 DAMAGE = "damage-checkpoint"
+SCRUBBED = "scrub-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -122,6 +124,19 @@ def write_damage(damage: Damage) -> str:
     known = [(key, spot) for key in sorted(damage) for spot in sorted(damage[key])]
     lines = [f"{key.topic} {key.partition} {' '.join(map(str, spot))}" for key, spot in known]
     return "\n".join(["0", str(len(lines)), *lines, ""])
+
+
+def read_scrubbed(text: str) -> int:
+    """When the last pass of scrubbing ended. Raises Malformed."""
+    words = text.split()
+    found = _number(words[1], _INT64_MAX) if words[:1] == ["0"] and len(words) == 2 else None
+    if found is None:
+        raise Malformed("it is not version 0 and a time")
+    return found
+
+
+def write_scrubbed(ended_ms: int) -> str:
+    return f"0\n{ended_ms}\n"
 
 
 def read_meta(text: str) -> Meta:

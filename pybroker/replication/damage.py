@@ -26,6 +26,14 @@ LINES_MAX = 20
 CHECK_BYTES_MAX = 64 << 20
 
 
+class Scrubbed:
+    """What scrubbing did since the start: bytes that were checked, and when the last pass over each log dir ended."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.last_pass_s: dict[str, float] = {}
+
+
 class Replica(Protocol):
     """What is asked of a replica here."""
 

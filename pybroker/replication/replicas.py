@@ -18,6 +18,7 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import failpoints
+from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.logdirs import Found, Held, LogDir
 from pybroker.replication.opening import Opener, Opening
@@ -52,6 +53,7 @@ class Replicas:
         self._held: dict[TopicPartition, Replica] = {}
         self._disk = DiskThreads()
         self.ending = False
+        self.scrubbed = Scrubbed()
         self._plane: core.Plane | None = None
         self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
@@ -315,6 +317,10 @@ class Replicas:
     def close_idle_files(self) -> None:
         """Close what nobody read from since the last call."""
         self._core.close_idle_files()
+
+    def take_suspects(self) -> "list[tuple[core.Partition, int]]":
+        """Where reads met what is no batch since the last call: a log, and the base offset of the segment."""
+        return self._core.take_suspects()
 
     def stop_cleaning(self) -> None:
         """The broker is about to end: a round of compaction ends where it is."""

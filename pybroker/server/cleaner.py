@@ -18,6 +18,7 @@ from pybroker.replication.compaction import Compactor, wall_ms
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
+from pybroker.replication.scrub import Scrubber
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
 LOG_DIR_CHECK_MS = 1_000
 """Between two looks at a log dir: how long records may go into files that somebody removed."""
+SCRUB_LOOK_MS = 1_000
+"""Between two looks whether a log dir is to be scrubbed, or a read met damage."""
 IDLE_FILES_MS = 30_000
 """Sealed segments that nobody read from for so long, or twice as long, let go of their files."""
 
@@ -83,6 +86,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
             every("producer.id.expiration.check.interval.ms"),
             lambda: replicas.each(lambda partition: partition.expire_producers(wall_ms())),
         ),
+        Chore("scrub", lambda: SCRUB_LOOK_MS, Scrubber(replicas, config).turn),
         Chore("idle-files", lambda: IDLE_FILES_MS, replicas.close_idle_files),
         *(chore for log_dir in replicas.log_dirs for chore in chores_of(log_dir, replicas, every)),
     ]

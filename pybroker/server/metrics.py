@@ -27,6 +27,7 @@ from pybroker.protocol.apis import KNOWN
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Answer, Responder, Waiting
+from pybroker.server.metrics_damage import damage_metrics
 from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class BrokerMetrics(Collector):
         if self.replicas is not None:
             yield from _partitions(self._image, list(self.replicas))
             yield from _disks(self.replicas)
+            yield from damage_metrics(self.replicas)
         if self.groups is not None:
             yield from _groups(self.groups, self.replicas)
 

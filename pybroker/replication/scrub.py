@@ -1,0 +1,109 @@
+"""Scrubbing: the CRCs of all batches in sealed segments are checked from time to time; what is bad is passed by.
+
+    due ──> each sealed segment of a log dir, step by step ──> scrub-checkpoint: when the pass ended
+     └── log.scrub.interval.ms after the last pass, or somebody asked (`pybroker scrub` writes a 0 there)
+
+A segment that a read found bad is checked at once. The rate is a bound for all log dirs of a broker together.
+"""
+
+import functools
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pybroker import core
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.replication import checkpoints, damage
+from pybroker.replication.logdirs import LogDir
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES = 1 << 20
+
+
+class Scrubber:
+    """`turn()` does what is due."""
+
+    def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
+        self._replicas = replicas
+        self._config = config
+
+    def turn(self) -> None:
+        """Check what reads found bad, then the log dirs that are due. Ends early where the broker is about to."""
+        for partition, base in self._replicas.take_suspects():
+            replica = self._replicas.get(partition.topic, partition.partition)
+            if replica is not None and replica.log is partition:
+                self._try(replica, functools.partial(damage.look, replica, base))
+        for log_dir in self._replicas.log_dirs:
+            if not log_dir.failure and self._is_due(log_dir):
+                self._scrub(log_dir)
+
+    def _is_due(self, log_dir: LogDir) -> bool:
+        last_ms = read_last_ms(log_dir.path)
+        if last_ms is None:  # a log dir that is new counts from now on
+            self._record(log_dir)
+            return False
+        self._replicas.scrubbed.last_pass_s[log_dir.path] = last_ms / 1000
+        interval_ms: int = self._config["log.scrub.interval.ms"]
+        return last_ms == 0 or (interval_ms > 0 and time.time() * 1000 - last_ms >= interval_ms)
+
+    def _record(self, log_dir: LogDir) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(now_ms).encode())
+        self._replicas.scrubbed.last_pass_s[log_dir.path] = now_ms / 1000
+
+    def _scrub(self, log_dir: LogDir) -> None:
+        begun, bytes_before = time.monotonic(), self._replicas.scrubbed.bytes
+        for replica in self._replicas:
+            if replica.directory is log_dir and replica.log is not None and not replica.gone:
+                self._try(replica, functools.partial(self._check, replica))
+            if self._replicas.ending or log_dir.failure:
+                return
+        self._record(log_dir)
+        spots = sum(map(len, log_dir.damage.values()))
+        seconds, size = round(time.monotonic() - begun, 3), self._replicas.scrubbed.bytes - bytes_before
+        event(log, logging.INFO, "log dir scrubbed", directory=log_dir.path, bytes=size, damaged=spots, seconds=seconds)
+
+    def _try(self, replica: Replica, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except (core.LogError, KafkaError, OSError) as problem:
+            if not replica.gone:
+                event(log, logging.ERROR, "log not scrubbed", partition=replica.key, reason=problem)
+
+    def _check(self, replica: Replica) -> None:
+        bases = [base for base, *_ in replica.partition().segments()]
+        for base, following in itertools.pairwise(bases):
+            try:
+                scan = damage.scan_of(replica, base, following)
+            except FileNotFoundError:  # retention was there
+                continue
+            while not scan.done:
+                if self._replicas.ending or replica.gone:
+                    return
+                rate: int = self._config["log.scrub.io.max.bytes.per.second"]
+                at, began = scan.position, time.monotonic()
+                scan.step(min(STEP_BYTES, rate))
+                done = scan.position - at
+                self._replicas.scrubbed.bytes += done
+                time.sleep(max(0.0, done / rate - (time.monotonic() - began)))
+        damage.note(replica)
+
+
+def checkpoint_of(path: str | Path) -> str:
+    return os.path.join(path, checkpoints.SCRUBBED)
+
+
+def read_last_ms(path: str | Path) -> int | None:
+    """When the last pass over a log dir ended; 0 where somebody asked for one, None if nobody knows. Raises OSError."""
+    try:
+        return checkpoints.read_scrubbed(Path(checkpoint_of(path)).read_text("utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError, checkpoints.Malformed):
+        return None

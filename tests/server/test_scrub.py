@@ -1,0 +1,125 @@
+"""Bad spots of a running broker: scrubbing finds them, reads pass by them, every client can go on behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import CORRUPT_MESSAGE
+from pybroker.replication.scrub import checkpoint_of, read_last_ms
+from tests.server.live import Live, Wire, batch, values
+
+SIZE = 101
+COUNT = 12
+BAD = 5
+
+
+@pytest.fixture(params=["native", "python"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker with a log of twelve batches of one size, of which four are a segment."""
+    made = Live(tmp_path / "data", native_plane=request.param == "native")
+    await made.start()
+    wire = await made.connect()
+    assert (await wire.create("t", segment_bytes=str(4 * SIZE))).error_code == 0
+    for n in range(COUNT):
+        records = batch(b"%02d" % n + bytes(30))
+        assert len(records) == SIZE
+        assert (await wire.produce("t", records)).base_offset == n
+    yield made
+    await made.stop()
+
+
+def segment(live: Live, base: int) -> Path:
+    return live.data_dir / "t-0" / f"{base:020}.log"
+
+
+def spoil(live: Live, at: int, data: bytes = b"\xff") -> None:
+    """Write into the batch BAD, the second of its segment."""
+    with segment(live, 4).open("r+b") as file:
+        file.seek(SIZE + at)
+        file.write(data)
+
+
+async def scrubbed(live: Live) -> None:
+    """Ask for a pass, and wait for its end."""
+    path = Path(checkpoint_of(live.data_dir))
+    path.write_text("0\n0\n")
+    async with asyncio.timeout(20):
+        while not read_last_ms(live.data_dir):
+            await asyncio.sleep(0.02)
+
+
+async def read(wire: Wire) -> tuple[list[int], set[int]]:
+    """The numbers that a reader gets which seeks past what is refused, and the offsets that are."""
+    good, refused, offset = [], set(), 0
+    while offset < COUNT:
+        answer = await wire.fetch("t", offset, partition_max_bytes=2 * SIZE)
+        if answer.error_code:
+            assert answer.error_code == CORRUPT_MESSAGE
+            refused.add(offset)
+            offset += 1
+            continue
+        numbers = [int(value[:2]) for value in values(answer.records) if value is not None]
+        good += numbers
+        offset = numbers[-1] + 1
+    return good, refused
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "damaged batches are passed by" in r.getMessage()]
+
+
+async def test_scrubbing_finds_a_batch_with_a_wrong_crc(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs the reads of its offset, also after a restart, and is told once: in which file, where, what is lost."""
+    spoil(live, 80)
+    await scrubbed(live)
+    for _ in range(2):
+        await scrubbed(live)
+        assert await read(await live.connect()) == ([n for n in range(COUNT) if n != BAD], {BAD})
+        await live.restart()
+    [line] = told(caplog)
+    assert f"partition=t-0 file={segment(live, 4)} position={SIZE} bytes={SIZE} offsets_lost=5..5" in line
+    assert live.broker is not None and live.broker.replicas is not None
+    await scrubbed(live)
+    assert live.broker.replicas.scrubbed.bytes == 8 * SIZE
+
+
+async def test_a_read_that_meets_damage_has_its_segment_checked(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header that says nothing hides the batches behind it, until the segment is checked, which is at once."""
+    await live.stop()
+    spoil(live, 8, bytes(60))
+    await live.start()
+    wire = await live.connect()
+    async with asyncio.timeout(10):
+        while await read(wire) != ([n for n in range(COUNT) if n != BAD], {BAD}):
+            await asyncio.sleep(0.05)
+    assert len(told(caplog)) == 1
+
+
+async def test_what_somebody_put_right_is_read_again(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    whole = segment(live, 4).read_bytes()
+    spoil(live, 80)
+    await scrubbed(live)
+    await live.stop()
+    segment(live, 4).write_bytes(whole)
+    await live.start()
+    assert await read(await live.connect()) == (list(range(COUNT)), set())
+    assert (live.data_dir / "damage-checkpoint").read_text() == "0\n0\n"
+
+
+async def test_a_pass_is_due_after_its_interval(live: Live) -> None:
+    """A log dir that is new counts from its first look; the setting can change while the broker runs."""
+    path = Path(checkpoint_of(live.data_dir))
+    async with asyncio.timeout(10):
+        while not path.exists():
+            await asyncio.sleep(0.02)
+    first = read_last_ms(live.data_dir)
+    await live.restart("log.scrub.interval.ms=1")
+    async with asyncio.timeout(10):
+        while read_last_ms(live.data_dir) == first:
+            await asyncio.sleep(0.02)
