@@ -67,6 +67,8 @@ class LogDir:
         self._failure: str | None = None
         self.on_failed: Callable[[], object] = lambda: None  # called once, on whatever thread finds it failed
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
+        self._store: tuple[str, os.stat_result] | None = None
+        self.store_removed = False  # it was removed while it was written to
         self.clean = False
         self._same_boot = False
         self.meta: Meta | None = None
@@ -226,22 +228,30 @@ class LogDir:
             for partition, error in self.core.unread(self.path):
                 why = os.strerror(error).lower()
                 event(log, logging.ERROR, "read failed", directory=partition.directory, reason=why)
+        if self._store is not None and not self.store_removed and not _names(*self._store):
+            self.store_removed = True
+            if self._failure is not None:
+                self.on_failed()
         if self._failure is not None:
             return
         if reason := self.failure:
             self.fail(reason)
         elif not self._is_there():
             self.fail("the directory was removed, or another one is in its place")
+        elif self.store_removed:
+            self.fail("the coordination store was removed, or another file is in its place")
         elif lost := self.core.lost_file(self.path):
             self.fail(f"the files of {lost.topic}-{lost.partition} were removed while they were written to")
 
     def _is_there(self) -> bool:
         """Does the path still name the directory that was opened?"""
         assert self._opened is not None
-        try:
-            return os.path.samestat(os.stat(self.path), self._opened)
-        except OSError:
-            return False
+        return _names(self.path, self._opened)
+
+    def keep_store(self, name: str) -> None:
+        """The coordination store is open in this file: what is written to it must stay where it is. Raises OSError."""
+        path = os.path.join(self.path, name)
+        self._store = path, os.stat(path)
 
     # -- what lies in it -------------------------------------------------------------------------------------------
 
@@ -373,6 +383,14 @@ def _sync_names(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _names(path: str, opened: os.stat_result) -> bool:
+    """Does a path still name what was opened by it?"""
+    try:
+        return os.path.samestat(os.stat(path), opened)
+    except OSError:
+        return False
 
 
 def _boot_id() -> bytes:

@@ -103,7 +103,7 @@ class Broker:
         self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
         self._deleted_topics: list[str] = []  # whose deletion this start finished
-        self.disks_failed = asyncio.Event()  # all of them, while it ran
+        self.disks_failed = asyncio.Event()  # all of them, or that of the store is not there, while it ran
 
     @property
     def log_dirs(self) -> Sequence[LogDir]:
@@ -173,6 +173,7 @@ class Broker:
             directories.set_store_aside(path, problem)
             self._store_lost = True
             await self._store.open()
+        log_dir.keep_store(directories.STORE_FILE)
         return await self._store.session(SESSION_TIMEOUT_MS)
 
     async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
@@ -246,10 +247,10 @@ class Broker:
             loop.call_soon_threadsafe(self._heed_failures)
 
     def _heed_failures(self) -> None:
-        """A log dir failed, perhaps the last."""
+        """A log dir failed, perhaps the last, or the one that topics and offsets of groups are known by."""
         if self.groups is not None:
             self.groups.resign_failed()
-        if all(log_dir.failure for log_dir in self._dirs):
+        if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
 
     def _registration(self) -> tuple[Node, bytes]:
@@ -445,8 +446,10 @@ async def _end_without_disks(broker: Broker) -> NoReturn:
     """There is nothing left to write to: end at once, as Kafka does, and not as a clean stop. Raises StartError.
 
     A disk that does not answer would hold up whoever waits for the threads that wait for it."""
-    failed = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in broker.log_dirs)
-    reason = f"the broker ends, for all of its log directories failed ({failed})"
+    failed = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in broker.log_dirs if log_dir.failure)
+    lost = any(log_dir.store_removed for log_dir in broker.log_dirs)
+    why = "its coordination store was removed" if lost else "all of its log directories failed"
+    reason = f"the broker ends, for {why} ({failed})"
     ending = asyncio.ensure_future(broker.abort())
     await asyncio.wait([ending], timeout=FAREWELL_SECONDS)
     if not ending.done() or ending.exception() is not None:

@@ -110,6 +110,22 @@ async def test_the_groups_of_a_log_dir_that_is_not_there(live: Live, wire: Wire)
     assert status == 503 and "log directories are offline" in reason
 
 
+@pytest.mark.parametrize("what", ["file", "log dir"])
+def test_a_broker_ends_with_its_store(start_broker: Callable[..., BrokerProcess], tmp_path: Path, what: str) -> None:
+    """Removed beneath it, alone or with its log dir: no topic is made that the next start would not know."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    broker = start_broker(sets={"log.dirs": f"{one},{two}"})
+    with PlainWire(broker.port) as w:
+        assert w.create_topic("a") == 0
+    if what == "file":
+        (one / "coordination.sqlite").unlink()
+    else:
+        shutil.rmtree(one)
+    assert broker.wait_end(SECONDS_MAX) == 1
+    last = broker.output().strip().splitlines()[-2]  # the last is of this process
+    assert "its coordination store was removed" in last and str(one) in last and str(two) not in last
+
+
 @pytest.mark.parametrize("how", ["write", "removed", "stuck"])
 def test_a_broker_ends_with_its_last_log_dir(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, how: str
@@ -134,4 +150,5 @@ def test_a_broker_ends_with_its_last_log_dir(
         shutil.rmtree(path, ignore_errors=True)
     assert broker.wait_end(SECONDS_MAX) == 1
     last = broker.output().strip().splitlines()[-2]  # the last is of this process
-    assert "all of its log directories failed" in last and str(one) in last and str(two) in last
+    assert "the broker ends, for " in last and str(one) in last
+    assert how != "write" or ("all of its log directories failed" in last and str(two) in last)
