@@ -40,7 +40,7 @@ SETS = [
 ]
 NEVER = {"metadata.sync": "partition.metadata is not made durable: an open after a power cut makes it again"}
 """Failpoints that no call passes, and why."""
-CACHED = {"segment.send": "what is sent was read before, by a thread of its log dir: sendfile copies from the page cache"}
+CACHED = {"segment.send": "a thread of the log dir has read what is sent: sendfile copies from the page cache"}
 """Failpoints at which no disk is waited for, and why: test_cold holds that."""
 OWN = ("append.before", "append.after", "segment.reserve", "segment.write")
 """What an append to a partition passes itself, where it does not roll."""

@@ -141,8 +141,8 @@ async def test_what_is_written_beside_the_records_fails(
 async def test_a_directory_removed_beneath_the_broker(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """Nothing is acknowledged into files that nobody would find again, but for the moment until it is noticed: by the look
-    once a second, or sooner, by the seal of a segment that is gone."""
+    """Nothing is acknowledged into files that nobody would find again, but for the moment until it is noticed: by the
+    look once a second, or sooner, by the seal of a segment that is gone."""
     broken, sound = await two_topics(live, wire, segment_bytes="100" if what == "before a roll" else "1000000")
     two = live.data_dir / "two"
     if what in ("active segment", "before a roll"):
