@@ -56,8 +56,9 @@ lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
 
 .PHONY: docs
-docs: $(BUILT) ## what code knows, written down: the APIs in README.md, docs/config.md
+docs: $(BUILT) $(DEV) ## what code knows, written down: the APIs and the picture in README.md, docs/config.md
 	@$(PY) tools/readme.py
+	@$(PY) tools/picture.py >/dev/null
 	@$(PY) -m pybroker.config > docs/config.md
 
 .PHONY: bench

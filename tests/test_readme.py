@@ -64,3 +64,19 @@ def test_every_make_target_named_is_there() -> None:
     """The README names no target that the Makefile lacks."""
     named = set(re.findall(r"make ([a-z]+)", README)) | {"lint", "bench", "wheel", "sanitize", "docs", "clean"}
     assert named <= set(re.findall(r"^\.PHONY: (\w+)$", (ROOT / "Makefile").read_text(), re.M))
+
+
+def test_the_picture_is_of_the_figures() -> None:
+    """docs/performance.svg has the workloads and the numbers of docs/performance.md (`make docs` draws it)."""
+    drawn = re.sub(r"<[^>]+>", "", (ROOT / "docs/performance.svg").read_text())
+    page = (ROOT / "docs/performance.md").read_text()
+    rows = re.findall(r"^\| ([WF]\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", page, re.M)
+    assert len(rows) == 11
+    for name, shows, *cells in rows:
+        assert f"{name}  {shows}" in drawn
+        for cell in cells:
+            for number in re.findall(r"^([\d.]+ [Mk]) re", cell):
+                assert (number if not number.startswith("0.") else f"{float(number[:-2]) * 1000:.1f} k") in drawn
+            if "us" in cell:
+                times = (float(us.replace(",", "")) / 1000 for us in cell.removesuffix(" us").split(" / "))
+                assert " / ".join(f"{ms:,.3f}" for ms in times) + " ms" in drawn
