@@ -128,6 +128,7 @@ def open_files(broker: BrokerProcess) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(5 * PATIENCE_S)
 def test_more_partitions_than_descriptors(limited: BrokerProcess) -> None:
     """Five times as many. They are written twice and read, before and after a kill and a stop. Clients connect."""
     broker = limited
