@@ -113,7 +113,7 @@ def look(replica: Replica, base: int) -> None:
     """Check the whole segment with this base offset, and pass by what is bad in it. Raises OSError, core.LogError."""
     partition = replica.partition()
     following = [begin for begin, *_ in partition.segments() if begin > base]
-    scan_of(replica, base, min(following, default=-1)).step()
+    scan_of(replica, base, min(following, default=partition.log_end_offset)).step()
     note(replica)
 
 

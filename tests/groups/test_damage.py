@@ -74,6 +74,19 @@ async def test_a_bad_batch_costs_what_it_held(
         await live.stop()
 
 
+async def test_a_bad_batch_at_the_end_of_the_log_is_passed_by(live: Live, wire: Wire) -> None:
+    """Below the recovery point nothing is cut: the log goes on behind it."""
+    assert await commit(wire, GROUPS[0], {"t0": 1}) == [0]
+    await live.stop()
+    spoil(log_file(live), log_file(live).stat().st_size - 5, b"\xff")
+    for expected in ({}, {"t0": 2}):
+        await live.start()
+        wire = await loaded(live)
+        assert await committed(wire, GROUPS[0]) == expected
+        assert await commit(wire, GROUPS[0], {"t0": 2}) == [0]
+        await live.stop()
+
+
 async def test_a_record_that_nobody_understands_costs_itself(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
