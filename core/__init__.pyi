@@ -164,8 +164,10 @@ class Partition:
 
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
         Raises LogError: 2, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
-    def append_replica(self, records: Bytes) -> int:
-        """Append batches as a leader stamped them (offsets must continue); the new log end offset."""
+    def append_replica(self, records: Bytes, *, now_ms: int = 0) -> int:
+        """Append batches as a leader stamped them (offsets must continue); the new log end offset.
+
+        `now_ms` tells the age of a segment whose records carry no timestamps, of which 0 rolls none."""
     def read(
         self,
         offset: int,
@@ -336,8 +338,8 @@ class Plane:
         broker: Broker,
         *,
         reactors: int = 1,
-        frame_bytes_max: int = ...,
-        fetch_bytes_max: int = ...,
+        frame_bytes_max: int = 100 << 20,
+        fetch_bytes_max: int = 55 << 20,
         idle_ms: int = 600000,
         fetch_sessions: int = 1000,
         pool_bytes: int = 512 << 20,
@@ -476,7 +478,7 @@ class SegmentScan:
         """The offset that follows what was checked."""
     @property
     def done(self) -> bool: ...
-    def step(self, most: int = ...) -> list[tuple[int, int, int, int]]:
+    def step(self, most: int = (1 << 63) - 1) -> list[tuple[int, int, int, int]]:
         """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them, none
         where compaction put another file in the segment's place meanwhile. Waits for the disk. OSError."""
 

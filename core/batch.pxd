@@ -136,10 +136,6 @@ cdef inline int64_t batch_timestamp(const batch_t* b) noexcept nogil:
     return b.max_timestamp if b.count else -1
 
 
-cdef inline bint batch_has_producer(const batch_t* b) noexcept nogil:
-    return b.producer_id >= 0
-
-
 cdef inline int32_t batch_last_sequence(const batch_t* b) noexcept nogil:
     """Sequences run from 0 to 2^31 - 1 and then from 0 again; -1 if the batch has none."""
     if b.base_sequence < 0:

@@ -457,10 +457,11 @@ cdef class Broker:
         p.recovery = recovered(r, p.log_end_offset)
         log_wake_flusher(l)
 
-    def delete(self, Partition p) -> None:
+    def delete(self, Partition partition not None) -> None:
         """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then too.
 
         Its name is free again once this returns. LogError(3) if it was deleted before."""
+        cdef Partition p = partition
         cdef log_t* l = p.state.log
         cdef const char* c_path
         cdef const char* c_to

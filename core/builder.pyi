@@ -22,7 +22,7 @@ class BatchBuilder:
 
     count: Final[int]
     size: Final[int]  # bytes so far, the header too, uncompressed
-    def __init__(self, *, batch_size: int = ..., bytes_hint: int = 0) -> None: ...
+    def __init__(self, *, batch_size: int = (1 << 31) - 1, bytes_hint: int = 0) -> None: ...
     def append(
         self,
         timestamp_ms: int,

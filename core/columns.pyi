@@ -19,7 +19,7 @@ class Columns:
 
     def __init__(
         self,
-        columns: Iterable[str] = ...,
+        columns: Iterable[str] = COLUMNS,
         *,
         timestamp_unit: Literal["ms", "us"] = "ms",
         decompress: Callable[[int, memoryview, int], Bytes] | None = None,

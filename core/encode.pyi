@@ -21,7 +21,7 @@ class Encoder:
         *,
         partitions: int = 0,
         batch_size: int = 1 << 20,
-        records_max: int = ...,
+        records_max: int = (1 << 31) - 1,
         attributes: int = 0,
         compress: Callable[[memoryview], Bytes] | None = None,
     ) -> None: ...

@@ -21,7 +21,7 @@ from pybroker.core.produce cimport DONE, REFUSED
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.session cimport session_forget, session_t, tracked_t
 from pybroker.core.wire cimport (
-    header_t, read_header, read_length, read_tags, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+    read_header, read_length, read_tags, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
 
 cdef enum:
@@ -135,10 +135,9 @@ cdef bint take_partition(fetch_t* f, registry_t* reg, cursor_t* r, const text_t*
 
 cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
     """Everything before the topics; False if it is malformed."""
-    cdef header_t header
     cdef int32_t replica = -1
     cdef int8_t isolation = 0
-    cdef int status = read_header(r, f.version >= VERSION_FLEXIBLE, &header)
+    cdef int status = read_header(r, f.version >= VERSION_FLEXIBLE, &f.correlation)
     if status == OK and f.version < VERSION_REPLICA_STATE:
         status = read_i32(r, &replica)
     if status == OK:
@@ -158,7 +157,6 @@ cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
             status = read_i32(r, &f.session_epoch)
     if status != OK:
         return False
-    f.correlation = header.correlation
     f.isolation = isolation
     f.foreign = replica >= 0 or isolation < 0 or isolation > 1 or f.max_bytes < 0
     return True

@@ -25,7 +25,7 @@ from pybroker.core.slow cimport slow_is
 from pybroker.core.syncer cimport sync_new, sync_put, sync_t
 from pybroker.core.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.wire cimport (
-    header_t, read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+    read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
 
 cdef enum:
@@ -43,7 +43,7 @@ cdef enum:
     PLAIN_REQUEST_MAX = 4 << 20  # that come out of the batches of one request; with more to undo it is Python's
 
 cdef struct request_t:
-    header_t header
+    int32_t correlation
     text_t transactional_id
     int16_t acks
     int32_t topics
@@ -108,7 +108,7 @@ cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef text_t topic
     cdef int32_t partitions = 0, timeout = 0, _i, _k
-    if version < VERSION_MIN or version > VERSION_MAX or read_header(r, flexible, &q.header) != OK:
+    if version < VERSION_MIN or version > VERSION_MAX or read_header(r, flexible, &q.correlation) != OK:
         return False
     if read_text(r, flexible, &q.transactional_id) != OK or q.transactional_id.at != NULL:
         return False
@@ -162,7 +162,7 @@ cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders,
         return REFUSED
     writer_init(&w, room, q.answer_bytes)
     write_i32(&w, 0)
-    write_i32(&w, q.header.correlation)
+    write_i32(&w, q.correlation)
     write_no_tags(&w, flexible)
     write_length(&w, flexible, q.topics)
     cursor_init(&r, q.body, end - q.body)

@@ -1,5 +1,5 @@
 # One data file of a log with its two indexes.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.index cimport index_t
 from pybroker.core.quiesce cimport quiesce_t
@@ -26,8 +26,6 @@ cdef struct files_t:
     int32_t refs
     int32_t fd
     int32_t used                 # read from since somebody looked
-    uint8_t* map                 # read-only, made at the first need; only ever handed to send()
-    int64_t map_size
     indexes_t* indexes
 
 cdef struct segment_t:

@@ -13,7 +13,6 @@ from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
-from posix.mman cimport munmap
 
 from pybroker.core.atomic cimport (
     add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, swap_ptr,
@@ -138,8 +137,6 @@ cdef void files_hold(files_t* f) noexcept nogil:
 
 
 cdef void close_files(files_t* f) noexcept nogil:
-    if f.map != NULL:
-        munmap(f.map, f.map_size)
     if f.indexes.offsets.fd >= 0:
         budget_give(&f.fs.budget)
     indexes_drop(f.indexes)

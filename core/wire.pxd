@@ -15,12 +15,6 @@ cdef struct text_t:
     const uint8_t* at            # NULL: null
     int32_t length
 
-cdef struct header_t:
-    int16_t api
-    int16_t version
-    int32_t correlation
-    const uint8_t* body
-
 
 cdef inline int read_length(cursor_t* r, bint flexible, int32_t* out) noexcept nogil:
     """The length of bytes or an array; -1 null."""
@@ -75,10 +69,10 @@ cdef inline int skip_tags(cursor_t* r, bint flexible) noexcept nogil:
     return read_tags(r, &count) if flexible else OK
 
 
-cdef inline int read_header(cursor_t* r, bint flexible, header_t* out) noexcept nogil:
+cdef inline int read_header(cursor_t* r, bint flexible, int32_t* correlation) noexcept nogil:
     """The request header after api key and version, which the caller has read to know whether it is flexible."""
     cdef int16_t n = 0
-    cdef int status = read_i32(r, &out.correlation)
+    cdef int status = read_i32(r, correlation)
     if status == OK:
         status = read_i16(r, &n)  # the client id is never compact
     if status == OK and n > 0:

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,6 +244,18 @@ def test_cython_functions_are_measured(tmp_path: Path) -> None:
         "    def three(self): # says why\n        pass\n"
     )
     assert list(cython_functions(source)) == [("one", 2, 2), ("two", 7, 6), ("three", 13, 2)]
+
+
+CYTHON_HEAD = re.compile(r"^cdef (?:inline )?[^\n(=]*?\b(\w+)\(", re.M)
+
+
+def test_core_has_no_function_that_nobody_calls() -> None:
+    """Each is named somewhere but where it is declared, defined and imported."""
+    text = "\n".join(re.sub(r"#.*", "", p.read_text()) for p in files(".pyx", ".pxd", ".h"))
+    declared = Counter(CYTHON_HEAD.findall(text))
+    imported = Counter(re.findall(r"\w+", " ".join(re.findall(r"cimport\s*(\([^)]*\)|[^\n]*)", text))))
+    named = Counter(re.findall(r"\w+", text))
+    assert not sorted(name for name, n in declared.items() if named[name] <= n + imported[name])
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
