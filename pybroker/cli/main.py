@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
+    "scrub": Command("pybroker.cli.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.doctor", "Look through a log dir that no broker uses, and mend it."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),

@@ -11,7 +11,7 @@ leader-epoch-checkpoint, of each partition: `0`, how many lines follow, and `epo
 partition.metadata: `version: 0`, `topic_id: <22 characters, url-safe base64>`.
 damage-checkpoint, ours alone: `0`, how many lines follow, and for each bad spot of a log that is known
     `topic partition base position end first next`: the segment, the bytes in its file, and the offsets that they held.
-scrub-checkpoint, ours alone: `0`, and when the last pass over the log dir ended, in milliseconds since the epoch.
+scrub-checkpoint, ours alone: `0`, and when the last whole pass over the log dir began, in ms since the epoch.
 .kafka_cleanshutdown: `{"version":0,"brokerEpoch":N}`, before Kafka 3.7 an empty file.
 """
 
@@ -127,7 +127,7 @@ def write_damage(damage: Damage) -> str:
 
 
 def read_scrubbed(text: str) -> int:
-    """When the last pass of scrubbing ended. Raises Malformed."""
+    """When the last pass of scrubbing began. Raises Malformed."""
     words = text.split()
     found = _number(words[1], _INT64_MAX) if words[:1] == ["0"] and len(words) == 2 else None
     if found is None:
@@ -135,8 +135,8 @@ def read_scrubbed(text: str) -> int:
     return found
 
 
-def write_scrubbed(ended_ms: int) -> str:
-    return f"0\n{ended_ms}\n"
+def write_scrubbed(began_ms: int) -> str:
+    return f"0\n{began_ms}\n"
 
 
 def read_meta(text: str) -> Meta:

@@ -27,7 +27,7 @@ CHECK_BYTES_MAX = 64 << 20
 
 
 class Scrubbed:
-    """What scrubbing did since the start: bytes that were checked, and when the last pass over each log dir ended."""
+    """What scrubbing did since the start: bytes that were checked, and when the last pass over each log dir began."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -1,7 +1,10 @@
 """Scrubbing: the CRCs of all batches in sealed segments are checked from time to time; what is bad is passed by.
 
-    due ──> each sealed segment of a log dir, step by step ──> scrub-checkpoint: when the pass ended
+    due ──> each sealed segment of a log dir, step by step ──> scrub-checkpoint: when the pass began
      └── log.scrub.interval.ms after the last pass, or somebody asked (`pybroker scrub` writes a 0 there)
+
+The checkpoint is written when the pass is done. It says when the pass began: what was bad by then is found. A request
+that comes during a pass is overwritten with a time before it, so that the one who asked sees it and asks again.
 
 A segment that a read found bad is checked at once. The rate is a bound for all log dirs of a broker together.
 """
@@ -10,6 +13,7 @@ import functools
 import itertools
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,25 +52,25 @@ class Scrubber:
     def _is_due(self, log_dir: LogDir) -> bool:
         last_ms = read_last_ms(log_dir.path)
         if last_ms is None:  # a log dir that is new counts from now on
-            self._record(log_dir)
+            self._record(log_dir, _now_ms())
             return False
         self._replicas.scrubbed.last_pass_s[log_dir.path] = last_ms / 1000
         interval_ms: int = self._config["log.scrub.interval.ms"]
         return last_ms == 0 or (interval_ms > 0 and time.time() * 1000 - last_ms >= interval_ms)
 
-    def _record(self, log_dir: LogDir) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(now_ms).encode())
-        self._replicas.scrubbed.last_pass_s[log_dir.path] = now_ms / 1000
+    def _record(self, log_dir: LogDir, began_ms: int) -> None:
+        core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(began_ms).encode())
+        self._replicas.scrubbed.last_pass_s[log_dir.path] = began_ms / 1000
 
     def _scrub(self, log_dir: LogDir) -> None:
+        began_ms = _now_ms()
         begun, bytes_before = time.monotonic(), self._replicas.scrubbed.bytes
         for replica in self._replicas:
             if replica.directory is log_dir and replica.log is not None and not replica.gone:
                 self._try(replica, functools.partial(self._check, replica))
             if self._replicas.ending or log_dir.failure:
                 return
-        self._record(log_dir)
+        self._record(log_dir, began_ms)
         spots = sum(map(len, log_dir.damage.values()))
         seconds, size = round(time.monotonic() - begun, 3), self._replicas.scrubbed.bytes - bytes_before
         event(log, logging.INFO, "log dir scrubbed", directory=log_dir.path, bytes=size, damaged=spots, seconds=seconds)
@@ -97,12 +101,37 @@ class Scrubber:
         damage.note(replica)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def ask(path: str | Path) -> int:
+    """Have the broker that uses a log dir begin a pass over it; when that was asked, in ms since the epoch.
+
+    A pass that was under way may overwrite the request with the time of its own beginning, which is before this one.
+    Raises OSError; FileNotFoundError where the broker has not looked at the log dir yet."""
+    checkpoint = checkpoint_of(path)
+    known = os.stat(checkpoint)
+    asked_ms = _now_ms()
+    made, name = tempfile.mkstemp(prefix=f"{checkpoints.SCRUBBED}.", suffix=".tmp", dir=path)
+    try:
+        with open(made, "w") as file:
+            file.write(checkpoints.write_scrubbed(0))
+        if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(name, known.st_uid, known.st_gid)  # root asks: the broker has to read it
+        os.replace(name, checkpoint)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return asked_ms
+
+
 def checkpoint_of(path: str | Path) -> str:
     return os.path.join(path, checkpoints.SCRUBBED)
 
 
 def read_last_ms(path: str | Path) -> int | None:
-    """When the last pass over a log dir ended; 0 where somebody asked for one, None if nobody knows. Raises OSError."""
+    """When the last pass over a log dir began; 0 where somebody asked for one, None if nobody knows. Raises OSError."""
     try:
         return checkpoints.read_scrubbed(Path(checkpoint_of(path)).read_text("utf-8"))
     except (FileNotFoundError, UnicodeDecodeError, checkpoints.Malformed):

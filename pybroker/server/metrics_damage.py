@@ -22,7 +22,7 @@ def damage_metrics(replicas: Replicas) -> Iterator[Metric]:
     )
     lost = GaugeMetricFamily("pybroker_damaged_offsets", "Offsets that lay in damaged batches.", labels=PARTITION)
     last = GaugeMetricFamily(
-        "pybroker_scrub_last_pass_timestamp_seconds", "When the last pass of scrubbing ended.", labels=["dir"]
+        "pybroker_scrub_last_pass_timestamp_seconds", "When the last pass of scrubbing began.", labels=["dir"]
     )
     for log_dir in replicas.log_dirs:
         for key, spots in log_dir.damage.items():

@@ -1,18 +1,22 @@
-"""`pybroker doctor`: what is wrong in a log dir is said, and mended so that the next start serves what is left."""
+"""`pybroker doctor`: what is wrong in a log dir is said, and mended so that the next start serves what is left.
+`pybroker scrub`: a broker that runs is asked."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pybroker.replication import scrub
 from tests.cli.conftest import run
-from tests.harness import BrokerProcess, free_port
+from tests.harness import ROOT, BrokerProcess, free_port
 from tests.wire import Wire, batch
 
 COUNT = 12
+PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
 @pytest.fixture
@@ -73,6 +77,18 @@ def test_what_is_wrong_is_said_and_mended(broker: BrokerProcess, name: str) -> N
         assert w.fetch("t", 5, max_wait_ms=0).error == (2 if name == "a bad batch" else 0)
 
 
+def test_the_page(broker: BrokerProcess) -> None:
+    """The commands of docs/cli.md that take a log dir, on one where nothing is wrong."""
+    lines = [line for block in re.findall(r"^```shell\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        _, name, *arguments = line.replace("/var/lib/pybroker", str(broker.data_dir)).split()
+        if (name == "scrub") != broker.running:
+            (broker.restart if name == "scrub" else broker.stop)()
+        done = run(name, *arguments)
+        assert done.code == 0, (line, done.out, done.err)
+
+
 def test_a_whole_log_dir_has_nothing_wrong(broker: BrokerProcess) -> None:
     done = run("doctor", str(broker.data_dir))
     assert (done.code, done.out) == (0, f"{broker.data_dir}: nothing is wrong.\n")
@@ -83,3 +99,84 @@ def test_a_log_dir_that_a_broker_uses_is_left_alone(broker: BrokerProcess) -> No
     done = run("doctor", str(broker.data_dir), "--fix")
     assert done.code == 1 and f"a broker is using {broker.data_dir}" in done.err
     assert run("doctor", str(broker.data_dir / "nowhere")).code == 2
+
+
+def test_a_running_broker_checks_its_sealed_segments_when_it_is_asked(broker: BrokerProcess) -> None:
+    """Also what became bad after it was asked before."""
+    broker.restart()
+    whole = run("scrub", broker.data_dir)
+    assert (whole.code, whole.out) == (0, f"{broker.data_dir}: nothing is damaged in sealed segments.\n")
+    change(segment(broker, 4), SIZE + 70, b"\xff")
+    damaged = run("scrub", broker.data_dir)
+    assert (damaged.code, damaged.out.splitlines()) == (
+        1,
+        [
+            f"{segment(broker, 4)}: {SIZE} bytes at position {SIZE} are no sound batch",
+            "    the offsets 5..5 of t-0 are lost",
+        ],
+    )
+    with Wire(broker.port) as w:
+        assert [w.fetch("t", offset, max_wait_ms=0).error for offset in (4, 5, 6)] == [0, 2, 0]
+    told = run("scrub", broker.data_dir, "--json")
+    assert told.code == 1 and told.json_lines == [
+        {
+            "file": str(segment(broker, 4)),
+            "topic": "t",
+            "partition": 0,
+            "position": SIZE,
+            "bytes": SIZE,
+            "first_offset": 5,
+            "last_offset": 5,
+        }
+    ]
+
+
+def test_a_request_that_a_pass_overwrites_is_made_again(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass may have been past a segment when that became bad."""
+    broker.restart()
+    asked = []
+
+    def overwritten(directory: Path) -> int:
+        asked.append(ask(directory))
+        if len(asked) == 1:
+            (directory / "scrub-checkpoint").write_text(f"0\n{asked[0] - 1}\n")
+        return asked[-1]
+
+    ask = scrub.ask
+    monkeypatch.setattr(scrub, "ask", overwritten)
+    change(segment(broker, 4), SIZE + 70, b"\xff")
+    assert run("scrub", broker.data_dir).code == 1
+    assert len(asked) == 2
+
+
+def test_a_log_dir_that_no_broker_uses_is_not_scrubbed(broker: BrokerProcess, tmp_path: Path) -> None:
+    for directory in (broker.data_dir, tmp_path):
+        said = run("scrub", directory).sentence
+        assert said == f"no broker uses {directory}: pybroker doctor {directory} looks through it"
+    assert not (tmp_path / ".lock").exists()
+    assert run("scrub", tmp_path / "nowhere").code == 2
+
+
+def test_who_does_not_wait_leaves_a_request(broker: BrokerProcess) -> None:
+    broker.restart()
+    change(segment(broker, 4), SIZE + 70, b"\xff")
+    done = run("scrub", broker.data_dir, "--no-wait")
+    assert (done.code, done.out) == (0, "")
+    assert broker.process is not None
+    broker.process.wait_line("log dir scrubbed .*damaged=1", 10)
+
+
+def test_a_broker_that_ends_during_the_check(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.restart()
+    ask = scrub.ask
+
+    def last(directory: Path) -> int:
+        asked_ms = ask(directory)
+        assert broker.process is not None
+        broker.process.kill()
+        (directory / "scrub-checkpoint").write_text("0\n0\n")
+        return asked_ms
+
+    monkeypatch.setattr(scrub, "ask", last)
+    said = run("scrub", broker.data_dir).sentence
+    assert said == f"the broker that uses {broker.data_dir} ended: it checks the directory after its next start"

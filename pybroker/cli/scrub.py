@@ -1,0 +1,126 @@
+"""`pybroker scrub`: has a running broker check its sealed segments now, and says what is bad in them.
+
+    asked: 0 in scrub-checkpoint ──> a pass that began after that ──> what damage-checkpoint says is the answer
+     ^                                   │
+     └── a pass was under way: ask again ┘
+"""
+
+import fcntl
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.main import EXIT_FAILED, Failure
+from pybroker.model import TopicPartition
+from pybroker.replication import checkpoints, scrub
+from pybroker.replication.checkpoints import Spot
+from pybroker.replication.damage import segment_file
+from pybroker.replication.logdirs import LOCK
+
+DIRECTORY: Final = click.Path(path_type=Path, exists=True, file_okay=False)
+LOOK_S: Final = 0.1
+FIRST_LOOK_S: Final = 10.0
+"""A broker looks at each of its log dirs every second from its start on."""
+_FLOCK: Final = "hhqqi0q"
+"""struct flock of fcntl(2): type, whence, start, length, pid."""
+
+
+@click.command(name="scrub")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
+@click.option("--no-wait", is_flag=True, help="Ask for the check, and do not wait for what comes of it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for each damaged place.")
+def command(directories: Sequence[Path], no_wait: bool, as_json: bool) -> None:
+    """Have the broker that uses these log dirs check every batch of their sealed segments now. List what is
+    damaged.
+
+    The command runs on the machine of the broker. The check reads as slowly as log.scrub.io.max.bytes.per.second says,
+    which can be altered while it runs. The command can be interrupted; the check goes on. A log dir that no broker uses
+    is looked through by pybroker doctor.
+
+    Exit codes: 0 nothing is damaged, or --no-wait; 1 something is, or no broker uses a directory; 2 there is no such
+    directory.
+    """
+    asked = {directory: _ask(directory) for directory in directories}
+    found = 0
+    for directory, asked_ms in asked.items():
+        if no_wait:
+            continue
+        _wait(directory, asked_ms)
+        before = found
+        for spot in _damaged(directory):
+            found += 1
+            _show(spot, as_json)
+        if found == before and not as_json:
+            click.echo(f"{directory}: nothing is damaged in sealed segments.")
+    if found:
+        sys.exit(EXIT_FAILED)
+
+
+def in_use(directory: Path) -> bool:
+    """Does a broker hold a log dir? Asks for its lock without taking it, so that a start is not in the way."""
+    try:
+        with open(directory / LOCK, "rb") as lock:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            held: int = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))[0]
+    except FileNotFoundError:
+        return False
+    return held != fcntl.F_UNLCK
+
+
+def _ask(directory: Path) -> int:
+    """When the check was asked for. A broker that has just started makes its checkpoint at its first look."""
+    deadline = time.monotonic() + FIRST_LOOK_S
+    while True:
+        if not in_use(directory):
+            raise Failure(f"no broker uses {directory}: pybroker doctor {directory} looks through it")
+        try:
+            return scrub.ask(directory)
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                raise Failure(f"the broker that uses {directory} does not scrub it: is it a pybroker?") from None
+            time.sleep(LOOK_S)
+
+
+def _wait(directory: Path, asked_ms: int) -> None:
+    """Return once a pass is done that began after it was asked for."""
+    began_s = time.monotonic()
+    shown = sys.stderr.isatty()
+    while (pass_ms := scrub.read_last_ms(directory) or 0) < asked_ms:
+        if pass_ms:  # of a pass that was under way
+            asked_ms = _ask(directory)
+        elif not in_use(directory):
+            raise Failure(f"the broker that uses {directory} ended: it checks the directory after its next start")
+        if shown:
+            click.echo(f"\r{directory}: checking for {time.monotonic() - began_s:.0f} s ", nl=False, err=True)
+        time.sleep(LOOK_S)
+    if shown:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _damaged(directory: Path) -> Iterator[tuple[str, TopicPartition, Spot]]:
+    """The places that the broker knows: file, partition, bytes and offsets."""
+    try:
+        known = checkpoints.read_damage((directory / checkpoints.DAMAGE).read_text("utf-8"))
+    except FileNotFoundError:  # nothing was ever found
+        return
+    for key, spots in sorted(known.items()):
+        for spot in sorted(spots):
+            yield segment_file(str(directory / str(key)), spot.base), key, spot
+
+
+def _show(damaged: tuple[str, TopicPartition, Spot], as_json: bool) -> None:
+    path, key, spot = damaged
+    size = spot.end - spot.position
+    if as_json:
+        place = {"file": path, "topic": key.topic, "partition": key.partition, "position": spot.position, "bytes": size}
+        output.as_json_line({**place, "first_offset": spot.first, "last_offset": spot.next - 1})
+    else:
+        click.echo(f"{path}: {size} bytes at position {spot.position} are no sound batch")
+        click.echo(f"    the offsets {spot.first}..{spot.next - 1} of {key} are lost")
