@@ -279,7 +279,7 @@ cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
 
 cdef int log_roll(log_t* l) noexcept nogil:
     """Begin a new active segment for an append that needs one. The caller holds the append mutex."""
-    cdef segment_t* s
+    cdef segment_t* s = NULL
     cdef int status = make_next(l, l.view.log_end, False, &s)
     if status == 0:
         status = list_next(l, s)
@@ -293,7 +293,7 @@ cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil:
     mutex.
 
     A crash between the two may leave an empty file in the middle of the segment before it: a start removes it."""
-    cdef segment_t* s
+    cdef segment_t* s = NULL
     cdef bint taken
     cdef int status = make_next(l, end, True, &s)
     rolled[0] = False
