@@ -12,30 +12,19 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pybroker import core
-from pybroker.cli import files
+from pybroker.cli import files, leftovers
 from pybroker.cli.batches import Damage
+from pybroker.cli.trouble import ASIDE, Trouble, put_aside
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Offsets, Spot
 
 STORE_FILE: Final = "coordination.sqlite"
-ASIDE: Final = ".damaged"
 _PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _SEGMENT: Final = re.compile(r"[0-9]{20}\.log")
-LEFT_BEHIND: Final = (".deleted", ".cleaned")
-"""Files of a deletion or a compaction that was cut short: nobody reads them any more."""
-
-
-class Trouble(NamedTuple):
-    """What is wrong with a file, and what mends it; None where a person has to."""
-
-    path: Path
-    what: str
-    cure: str
-    mend: Callable[[], object] | None
 
 
 @contextlib.contextmanager
@@ -52,10 +41,6 @@ def held(directory: Path) -> Iterator[bool]:
             yield True
     finally:
         os.close(descriptor)
-
-
-def put_aside(path: Path) -> None:
-    os.replace(path, f"{path}{ASIDE}")
 
 
 class Examination:
@@ -125,13 +110,11 @@ class Examination:
     # -- one partition -----------------------------------------------------------------------------------------------
 
     def _of_partition(self, key: TopicPartition, directory: Path) -> Iterator[Trouble]:
-        names = sorted(os.listdir(directory))
+        yield from leftovers.troubles(directory)
+        names = sorted(os.listdir(directory))  # after what was mended
         for name in names:
             path = directory / name
-            if path.suffix in LEFT_BEHIND:
-                what = "it is left from a deletion or a compaction that was cut short"
-                yield Trouble(path, what, "remove it", path.unlink)
-            elif path.suffix in (".index", ".timeindex"):
+            if path.suffix in (".index", ".timeindex"):
                 kind = files.kind_of(path)
                 assert kind is not None
                 bad = next((item for item in kind.read(path, False) if isinstance(item, Damage)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,6 +45,12 @@ def change(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
+def swap(broker: BrokerProcess, size: int | None = None) -> None:
+    """What a compaction leaves that made one segment of the first two, and was killed before it put that in place."""
+    whole = segment(broker, 0).read_bytes() + segment(broker, 4).read_bytes()
+    segment(broker, 0, "log.swap").write_bytes(whole[:size])
+
+
 SIZE = len(batch([b"%030d" % 0]))
 TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a torn tail": (lambda b: os.truncate(segment(b, 8), 3 * SIZE + 50), "50 bytes at position", 11),
@@ -53,6 +60,10 @@ TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "meta.properties": (lambda b: (b.data_dir / "meta.properties").write_bytes(b"\xff"), "cannot be used", 12),
     "the store": (lambda b: change(b.data_dir / "coordination.sqlite", 0, b"\xff" * 99), "store is damaged", 12),
     "a left file": (lambda b: segment(b, 0, "log.deleted").write_bytes(b"x"), "left from a deletion", 12),
+    "a compaction": (swap, "holds what remains of the offsets 0..7", 12),
+    "a torn swap": (lambda b: swap(b, 3 * SIZE + 9), f"is damaged at position {3 * SIZE}", 12),
+    "an undecided swap": (lambda b: segment(b, 4, "index.swap").write_bytes(b"x"), "before it was decided", 12),
+    "a cleaned file": (lambda b: (swap(b), segment(b, 0, "index.cleaned").write_bytes(b"x")), "before it was", 12),
     "the end": (lambda b: segment(b, 8).unlink(), "is said to reach 12, and ends at 8", 8),
 }
 
@@ -87,6 +98,20 @@ def test_the_page(broker: BrokerProcess) -> None:
             (broker.restart if name == "scrub" else broker.stop)()
         done = run(name, *arguments)
         assert done.code == 0, (line, done.out, done.err)
+
+
+def test_a_compaction_is_finished_as_a_start_does_it(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The same files are left whether doctor finishes it or a broker."""
+    swap(broker)
+    shutil.copytree(broker.data_dir, tmp_path / "copy")
+    assert run("doctor", str(tmp_path / "copy"), "--fix").code == 1
+    broker.restart()
+    broker.stop()
+    by_start, by_doctor = (
+        {path.name: path.stat().st_size for path in top.glob("t-0/*.log*")}
+        for top in (broker.data_dir, tmp_path / "copy")
+    )
+    assert by_doctor == by_start == {segment(broker, 0).name: 8 * SIZE, segment(broker, 8).name: 4 * SIZE}
 
 
 def test_a_whole_log_dir_has_nothing_wrong(broker: BrokerProcess) -> None:
