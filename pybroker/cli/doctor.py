@@ -1,31 +1,40 @@
-"""`pybroker doctor`: a log dir that no broker uses is looked through, and mended with --fix."""
+"""`pybroker doctor`: log dirs that no broker uses are looked through, and mended with --fix."""
 
+import contextlib
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from pybroker.cli import output
 from pybroker.cli.examine import Examination, held
 from pybroker.cli.main import EXIT_FAILED, Failure
+from pybroker.cli.stored import Known
+from pybroker.cli.trouble import Trouble
+
+DIRECTORY: Final = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @click.command(name="doctor")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
 @click.option("--fix", is_flag=True, help="Mend what can be mended. What is cut or replaced is kept as *.damaged.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def command(directory: Path, fix: bool, as_json: bool) -> None:
-    """Say what is wrong in a log dir, while no broker runs on it: torn tails, damaged batches and indexes, checkpoints
-    that tell of more than there is, a damaged coordination store or meta.properties, files that nobody needs.
+def command(directories: Sequence[Path], fix: bool, as_json: bool) -> None:
+    """Say what is wrong in log dirs, while no broker runs on them: torn tails, damaged batches and indexes, checkpoints
+    that tell of more than there is, a damaged coordination store or meta.properties, files that nobody needs,
+    partitions that the store knows and the log dirs do not have, or the other way round. Name all log dirs of a broker.
 
-    Exit codes: 0 nothing is wrong; 1 something is, mended or not, or a broker holds the directory; 2 there is no such
+    Exit codes: 0 nothing is wrong; 1 something is, mended or not, or a broker holds a directory; 2 there is no such
     directory.
     """
     found = 0
-    with held(directory) as mine:
-        if not mine:
-            raise Failure(f"a broker is using {directory}: stop it first")
-        for trouble in Examination(directory).troubles():
+    with contextlib.ExitStack() as holding:
+        for directory in directories:
+            if not holding.enter_context(held(directory)):
+                raise Failure(f"a broker is using {directory}: stop it first")
+        for trouble in _troubles(directories):
             found += 1
             mended = fix and trouble.mend is not None
             if mended and trouble.mend is not None:
@@ -39,4 +48,11 @@ def command(directory: Path, fix: bool, as_json: bool) -> None:
     if found:
         sys.exit(EXIT_FAILED)
     if not as_json:
-        click.echo(f"{directory}: nothing is wrong.")
+        click.echo(f"{', '.join(map(str, directories))}: nothing is wrong.")
+
+
+def _troubles(directories: Sequence[Path]) -> Iterator[Trouble]:
+    known = Known(directories)
+    for directory in directories:
+        yield from Examination(directory, known).troubles()
+    yield from known.troubles()

@@ -17,13 +17,12 @@ from typing import Any, Final
 from pybroker import core
 from pybroker.cli import files, leftovers
 from pybroker.cli.batches import Damage
+from pybroker.cli.stored import STORE_FILE, Known, partitions_in
 from pybroker.cli.trouble import ASIDE, Trouble, put_aside
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Offsets, Spot
 
-STORE_FILE: Final = "coordination.sqlite"
-_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _SEGMENT: Final = re.compile(r"[0-9]{20}\.log")
 
 
@@ -46,31 +45,38 @@ def held(directory: Path) -> Iterator[bool]:
 class Examination:
     """One log dir; `troubles()` looks at all of it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, known: Known) -> None:
+        """`known`: what the coordination store and the other log dirs know of it."""
         self._directory = directory
+        self._known = known
         self._recorded: dict[str, Offsets] = {}
         self._damage: checkpoints.Damage = {}
 
     def troubles(self) -> Iterator[Trouble]:
         """Everything that is wrong; what is found of batches is judged by the checkpoints before it. Raises OSError."""
-        yield from self._of_text(checkpoints.META, checkpoints.read_meta, "put it aside: the next start makes it anew")
+        yield from self._of_text(checkpoints.META, checkpoints.read_meta, "put it aside: it is made anew")
         for name in checkpoints.OFFSET_FILES:
             yield from self._of_text(name, checkpoints.read_offsets, "put it aside")
             self._recorded[name] = self._read(name, checkpoints.read_offsets) or {}
         yield from self._of_text(checkpoints.DAMAGE, checkpoints.read_damage, "put it aside")
         self._damage = self._read(checkpoints.DAMAGE, checkpoints.read_damage) or {}
-        if not (self._directory / checkpoints.META).exists() and any(self._partitions()):
-            what = "it is missing: the next start makes it from the coordination store, or wants broker.id"
-            yield Trouble(self._directory / checkpoints.META, what, "start the broker", None)
+        yield from self._of_missing_meta()
         yield from self._of_store()
-        for key, path in self._partitions():
+        for key, path in partitions_in(self._directory):
             yield from self._of_partition(key, path)
 
-    def _partitions(self) -> Iterator[tuple[TopicPartition, Path]]:
-        for path in sorted(self._directory.iterdir()):
-            match = _PARTITION.fullmatch(path.name)
-            if match and path.is_dir() and match["topic"] != "__cluster_metadata":
-                yield TopicPartition(match["topic"], int(match["partition"])), path
+    def _of_missing_meta(self) -> Iterator[Trouble]:
+        path = self._directory / checkpoints.META
+        if path.exists() or not any(partitions_in(self._directory)):
+            return
+        meta = self._known.meta_of(self._directory)
+        if meta is None:
+            cure = "look through all log dirs of the broker at once, or start it with the broker.id that it had"
+            yield Trouble(path, "it is missing, and nothing here says of which broker it is", cure, None)
+        else:
+            cure = f"write it anew: broker {meta.broker_id} of the cluster {meta.cluster_id}"
+            mend = partial(self._write, checkpoints.META, checkpoints.write_meta(meta))
+            yield Trouble(path, "it is missing", cure, mend)
 
     def _read(self, name: str, read: Callable[[str], Any]) -> Any:
         try:
@@ -124,7 +130,7 @@ class Examination:
         segments = [directory / name for name in names if _SEGMENT.fullmatch(name)]
         strict = False  # the settings of the topic, which say whether it may be compacted, are not asked here
         end = 0
-        for path, following in zip(segments, [*segments[1:], None], strict=True):
+        for path, following in zip(segments, [*segments, None][1:], strict=True):
             next_base = -1 if following is None else int(following.stem)
             scan = core.SegmentScan(str(path), strict=strict, next_base=next_base)
             spots = [Spot(scan.base_offset, *found) for found in scan.step()]
@@ -134,8 +140,7 @@ class Examination:
                     yield self._tail(path, spot)
                 elif spot not in self._damage.get(key, ()):
                     yield self._bad(key, path, spot)
-        if segments:
-            yield from self._ahead(key, end)
+        yield from self._ahead(key, end)
 
     def _tail(self, path: Path, spot: Spot) -> Trouble:
         what = f"{spot.end - spot.position} bytes at position {spot.position} are no sound batch, and none follows"

@@ -64,6 +64,7 @@ TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a torn swap": (lambda b: swap(b, 3 * SIZE + 9), f"is damaged at position {3 * SIZE}", 12),
     "an undecided swap": (lambda b: segment(b, 4, "index.swap").write_bytes(b"x"), "before it was decided", 12),
     "a cleaned file": (lambda b: (swap(b), segment(b, 0, "index.cleaned").write_bytes(b"x")), "before it was", 12),
+    "all segments": (lambda b: [segment(b, n).unlink() for n in (0, 4, 8)], "is said to reach 12, and ends at 0", 0),
     "the end": (lambda b: segment(b, 8).unlink(), "is said to reach 12, and ends at 8", 8),
 }
 
@@ -80,12 +81,12 @@ def test_what_is_wrong_is_said_and_mended(broker: BrokerProcess, name: str) -> N
     mended = run("doctor", str(broker.data_dir), "--fix")
     assert mended.code == 1 and said in mended.out and "done: " in mended.out
     again = run("doctor", str(broker.data_dir))
-    assert (again.code, again.out) == (0, f"{broker.data_dir}: nothing is wrong.\n") or name == "meta.properties"
+    assert (again.code, again.out) == (0, f"{broker.data_dir}: nothing is wrong.\n")
     broker.restart()
     with Wire(broker.port) as w:
         assert w.list_offset("t", -1) == (0, -1, end)
         assert w.produce("t", batch([b"next"])).base_offset == end
-        assert w.fetch("t", 5, max_wait_ms=0).error == (2 if name == "a bad batch" else 0)
+        assert w.fetch("t", 5, max_wait_ms=0).error == {"a bad batch": 2, "all segments": 1}.get(name, 0)
 
 
 def test_the_page(broker: BrokerProcess) -> None:
@@ -98,6 +99,49 @@ def test_the_page(broker: BrokerProcess) -> None:
             (broker.restart if name == "scrub" else broker.stop)()
         done = run(name, *arguments)
         assert done.code == 0, (line, done.out, done.err)
+
+
+def test_a_missing_meta_properties_is_written_anew(broker: BrokerProcess, tmp_path: Path) -> None:
+    """From what the store knows, or another log dir; where nobody knows the broker, a person has to say."""
+    meta = broker.data_dir / "meta.properties"
+    values = [line for line in meta.read_text().splitlines() if not line.startswith("#")]
+    meta.unlink()
+    done = run("doctor", broker.data_dir, "--fix")
+    assert done.code == 1 and f"{meta}: it is missing\n    done: write it anew: broker " in done.out
+    assert [line for line in meta.read_text().splitlines() if not line.startswith("#")] == values
+    other = tmp_path / "other"
+    shutil.copytree(broker.data_dir / "t-0", other / "u-0")
+    alone = run("doctor", other)
+    assert alone.code == 1 and "nothing here says of which broker it is" in alone.out
+    both = run("doctor", broker.data_dir, other, "--fix")
+    assert f"{other / 'meta.properties'}: it is missing\n    done: " in both.out
+    told = [line for line in (other / "meta.properties").read_text().splitlines() if not line.startswith("#")]
+    assert told == [value for value in values if not value.startswith("directory.id=")]  # it never had one
+
+
+def test_the_store_is_held_against_the_log_dirs(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Partitions that one of them does not know are told; a start then does what was said."""
+    (broker.data_dir / "t-0").rename(tmp_path / "t-0")
+    unknown = broker.data_dir / "u-0"
+    shutil.copytree(tmp_path / "t-0", unknown)
+    metadata = (unknown / "partition.metadata").read_text()
+    (unknown / "partition.metadata").unlink()
+    told = [(line["file"], line["trouble"]) for line in run("doctor", broker.data_dir, "--json").json_lines]
+    nobody = "the coordination store does not know it, and it has no topic id"
+    missing = (str(broker.data_dir / "t-0"), "the coordination store knows it, and it is missing")
+    ahead = [(file, what) for file, what in told if "is said to reach" in what]
+    assert [item for item in told if item not in ahead] == [(str(unknown), nobody), missing]
+    (unknown / "partition.metadata").write_text(metadata[:-4] + "AAAA")
+    said = run("doctor", broker.data_dir).out
+    assert f"{unknown}: the coordination store does not know it\n    to do: the next start takes it over" in said
+    assert "pybroker serve --give-up t-0" in said
+    shutil.rmtree(unknown)
+    (broker.data_dir / "t-1").mkdir()
+    shutil.copy(tmp_path / "t-0" / "partition.metadata", broker.data_dir / "t-1")
+    assert f"{broker.data_dir / 't-1'}: the coordination store does not know it\n" in run("doctor", broker.data_dir).out
+    (broker.data_dir / "t-1").rename(broker.data_dir / "t-0")
+    (broker.data_dir / "t-0" / "partition.metadata").write_text(metadata[:-4] + "AAAA")
+    assert "it is of an earlier topic of that name" in run("doctor", broker.data_dir).out
 
 
 def test_a_compaction_is_finished_as_a_start_does_it(broker: BrokerProcess, tmp_path: Path) -> None:

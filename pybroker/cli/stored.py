@@ -1,0 +1,170 @@
+"""What a coordination store knows of the log dirs that `pybroker doctor` looks through, and where they disagree.
+
+    directory of a topic that it does not know     a start takes it over, if it has a topic id and was not deleted
+    directory of an earlier topic of that name     a start leaves it alone
+    partition whose directory is not there         offline after a start, until it is back or given up by name
+
+Only log dirs that were named are judged: what lies elsewhere is not missed.
+"""
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pybroker.cli.trouble import Trouble
+from pybroker.controller import nodes
+from pybroker.model import TopicPartition
+from pybroker.replication import checkpoints
+from pybroker.replication.checkpoints import Malformed, Meta
+from pybroker.replication.logdirs import KRAFT_LOG
+from pybroker.replication.opening import give_up
+
+STORE_FILE: Final = "coordination.sqlite"
+_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
+MOVE: Final = "move it away, if nobody needs it: a start leaves it alone"
+
+
+class Store(NamedTuple):
+    """What is read of a coordination store."""
+
+    log_dir: Path
+    cluster_id: str | None
+    broker_ids: set[int]
+    paths: dict[str, str]  # of log dirs, by their ids
+    topics: dict[str, nodes.TopicNode]
+    deletions: set[str]  # names of topics whose deletion is not finished
+    deleted: set[bytes]  # ids
+
+
+def partitions_in(directory: Path) -> Iterator[tuple[TopicPartition, Path]]:
+    """The directories of partitions in a log dir."""
+    for path in sorted(directory.iterdir()):
+        match = _PARTITION.fullmatch(path.name)
+        if match and path.is_dir() and match["topic"] != KRAFT_LOG:
+            yield TopicPartition(match["topic"], int(match["partition"])), path
+
+
+def _read(log_dir: Path) -> Store | None:
+    """What the store in a log dir knows; None where there is none, or a damaged one."""
+    if not (log_dir / STORE_FILE).exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(log_dir / STORE_FILE, timeout=0)) as sql:
+
+            def children(parent: str) -> dict[str, bytes]:
+                return dict(sql.execute("SELECT name, data FROM node WHERE parent = ?", (parent,)).fetchall())
+
+            cluster = children("/cluster").get("id")
+            log_dirs = children(nodes.LOG_DIRS)
+            topics = {name: nodes.load_topic(data) for name, data in children(nodes.TOPICS).items()}
+            replicas = {broker for topic in topics.values() for held in topic.replicas for broker in held}
+            return Store(
+                log_dir,
+                nodes.load_cluster_id(cluster) if cluster else None,
+                {int(name) for name in log_dirs} or replicas,
+                {key: path for data in log_dirs.values() for key, path in nodes.load_log_dirs(data).items()},
+                topics,
+                set(children(nodes.DELETIONS)),
+                {nodes.id_bytes(text) for text in children(nodes.DELETED)},
+            )
+    except sqlite3.DatabaseError:
+        return None
+
+
+class Known:
+    """What a broker's log dirs say of each other, and what the store in one of them says."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = directories
+        self._metas = {directory: _meta(directory) for directory in directories}
+        self._store = next((store for directory in directories if (store := _read(directory)) is not None), None)
+
+    def meta_of(self, directory: Path) -> Meta | None:
+        """What its meta.properties has to say, as far as anybody knows; None if nobody knows the broker."""
+        others = [meta for meta in self._metas.values() if meta is not None]
+        clusters = {meta.cluster_id for meta in others if meta.cluster_id}
+        brokers = {meta.broker_id for meta in others if meta.broker_id is not None}
+        holders = {meta.coordination_id for meta in others if meta.coordination_id}
+        if self._store is not None and self._store.cluster_id:
+            clusters.add(self._store.cluster_id)
+            brokers |= self._store.broker_ids
+        if len(clusters) != 1 or len(brokers) != 1 or len(holders) > 1:
+            return None
+        mine = self._id_of(directory)
+        holder = self._id_of(self._store.log_dir) if self._store is not None else None
+        return Meta(clusters.pop(), brokers.pop(), mine, holder or next(iter(holders), None))
+
+    def _id_of(self, directory: Path) -> str | None:
+        """Its directory.id: its own word, else that of the store for its path."""
+        meta = self._metas[directory]
+        if meta is not None and meta.directory_id:
+            return meta.directory_id
+        theirs = {meta.directory_id for meta in self._metas.values() if meta is not None}
+        paths = {} if self._store is None else self._store.paths
+        found = [key for key, path in paths.items() if path == os.path.abspath(directory) and key not in theirs]
+        return found[0] if len(found) == 1 else None
+
+    # -- the store against the log dirs --------------------------------------------------------------------------------
+
+    def troubles(self) -> Iterator[Trouble]:
+        """Where the store and the log dirs disagree, and partitions that lie in two log dirs. Raises OSError."""
+        there: dict[TopicPartition, Path] = {}
+        store = self._store if self._store is not None and self._store.cluster_id else None
+        for directory in self._directories:
+            for key, path in partitions_in(directory):
+                trouble = self._of_directory(store, key, path) if store is not None else None
+                if trouble is not None:
+                    yield trouble
+                if trouble is not None and trouble.cure == MOVE:
+                    continue
+                if key in there:
+                    yield Trouble(path, f"it lies in {there[key].parent} too", "move the one away that is wrong", None)
+                there[key] = path
+        if store is not None:
+            yield from self._missing(store, there)
+
+    @staticmethod
+    def _of_directory(store: Store, key: TopicPartition, path: Path) -> Trouble | None:
+        topic, topic_id = store.topics.get(key.topic), _topic_id(path)
+        if key.topic in store.deletions:
+            return None
+        if topic is not None and topic_id not in (None, topic.id):
+            return Trouble(path, "it is of an earlier topic of that name", MOVE, None)
+        if topic is not None and (topic.made_from is not None or key.partition < len(topic.replicas)):
+            return None
+        if topic_id in store.deleted:
+            return Trouble(path, "its topic was deleted", MOVE, None)
+        if topic_id is None:
+            return Trouble(path, "the coordination store does not know it, and it has no topic id", MOVE, None)
+        cure = "the next start takes it over, with retention off: start the broker, or move it away"
+        return Trouble(path, "the coordination store does not know it", cure, None)
+
+    def _missing(self, store: Store, there: dict[TopicPartition, Path]) -> Iterator[Trouble]:
+        ids = {self._id_of(directory): directory for directory in self._directories}
+        for name, topic in sorted(store.topics.items()):
+            made = len(topic.replicas) if topic.made_from is None else topic.made_from
+            for index, directory_id in sorted(topic.directories.items()):
+                key = TopicPartition(name, index)
+                if name in store.deletions or index >= made or key in there or directory_id not in ids:
+                    continue
+                cure = f"put it back, or go on without its records: {give_up(key)}"
+                what = "the coordination store knows it, and it is missing"
+                yield Trouble(ids[directory_id] / str(key), what, cure, None)
+
+
+def _meta(directory: Path) -> Meta | None:
+    try:
+        return checkpoints.read_meta((directory / checkpoints.META).read_text("utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError, Malformed):
+        return None
+
+
+def _topic_id(path: Path) -> bytes | None:
+    try:
+        return checkpoints.read_topic_id((path / checkpoints.PARTITION_METADATA).read_text("utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError, Malformed):
+        return None
