@@ -213,6 +213,9 @@ class Fetcher:
                 place.replica = -1  # the leader may still have it
                 return False
             return self._out_of_range(place)
+        if code == errors.CORRUPT_MESSAGE:  # of a produced batch another try may help, of a stored one none does
+            place.error = KafkaError(code, f"{place.tp}: the broker cannot read offset {place.fetch_offset}")
+            return True
         if code in STALE or code == errors.OFFSET_NOT_AVAILABLE or errors.lookup(code).retriable:
             place.not_before_s = time.monotonic() + self._network.pauses.first_s
             place.replica = -1

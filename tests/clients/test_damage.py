@@ -1,0 +1,93 @@
+"""A damaged batch in a sealed segment costs its own offset: a reader is told, seeks past it, and reads the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import confluent_kafka
+import kafka
+import pytest
+from kafka.errors import CorruptRecordError
+
+from pybroker import Consumer
+from pybroker.errors import CORRUPT_MESSAGE, KafkaError
+from pybroker.replication import scrub
+from tests.harness import BrokerProcess, until
+from tests.wire import Wire, batch
+
+COUNT, BAD = 12, 5
+SIZE = len(batch([b"%02d" % 0]))
+
+
+@pytest.fixture
+def damaged(shared_broker: BrokerProcess, topic: str) -> str:
+    """A topic of twelve batches of one record, of which four are a segment; the broker knows that one is damaged."""
+    with Wire(shared_broker.port) as wire:
+        assert wire.create_topic(topic, config={"segment.bytes": str(4 * SIZE)}) == 0
+        for n in range(COUNT):
+            assert wire.produce(topic, batch([b"%02d" % n])).base_offset == n
+    with Path(shared_broker.data_dir, f"{topic}-0", f"{4:020}.log").open("r+b") as file:
+        file.seek((BAD - 4 + 1) * SIZE - 3)
+        file.write(b"\xff")
+    until("a look at the log dir", lambda: scrub.read_last_ms(shared_broker.data_dir) is not None)
+    asked_ms = scrub.ask(shared_broker.data_dir)
+    until("a pass", lambda: (scrub.read_last_ms(shared_broker.data_dir) or 0) >= asked_ms)
+    return topic
+
+
+def test_our_consumer(shared_broker: BrokerProcess, damaged: str) -> None:
+    """It raises from poll(), with the offset."""
+    read, refused = [], 0
+    with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(damaged, 0)])
+        while len(read) < COUNT - 1:
+            try:
+                records = consumer.poll(10_000)
+                assert records, "nothing came, and no error"
+                read += [record.offset for record in records]
+            except KafkaError as error:
+                assert error.code == CORRUPT_MESSAGE
+                assert error.message == f"{damaged}-0: the broker cannot read offset {BAD}"
+                assert consumer.position((damaged, 0)) == BAD
+                refused += 1
+                consumer.seek((damaged, 0), BAD + 1)
+    assert (read, refused) == ([n for n in range(COUNT) if n != BAD], 1)
+
+
+def test_confluent_kafka(shared_broker: BrokerProcess, damaged: str) -> None:
+    """librdkafka gives a message that holds the error."""
+    read, refused = [], 0
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": shared_broker.bootstrap, "group.id": damaged})
+    consumer.assign([confluent_kafka.TopicPartition(damaged, 0, 0)])
+    while len(read) < COUNT - 1:
+        message = consumer.poll(10)
+        assert message is not None, "nothing came, and no error"
+        error = message.error()
+        if error is None:
+            read.append(message.offset())
+        elif not refused:
+            assert error.code() == CORRUPT_MESSAGE
+            refused += 1
+            consumer.seek(confluent_kafka.TopicPartition(damaged, 0, BAD + 1))
+    consumer.close()
+    assert (read, refused) == ([n for n in range(COUNT) if n != BAD], 1)
+
+
+def test_kafka_python(shared_broker: BrokerProcess, damaged: str) -> None:
+    """It raises from poll()."""
+    read, refused = [], 0
+    there = kafka.TopicPartition(damaged, 0)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=shared_broker.bootstrap, enable_auto_commit=False)
+    consumer.assign([there])
+    consumer.seek(there, 0)
+    while len(read) < COUNT - 1:
+        try:
+            polled = consumer.poll(10_000)
+            assert polled, "nothing came, and no error"
+            read += [record.offset for records in polled.values() for record in records]
+        except CorruptRecordError:
+            assert consumer.position(there) == BAD
+            refused += 1
+            consumer.seek(there, BAD + 1)
+    consumer.close()
+    assert (read, refused) == ([n for n in range(COUNT) if n != BAD], 1)
