@@ -14,13 +14,20 @@ from tests.java import peers
 pytestmark = peers.SHARED["kafka391"]
 
 OWN_DEFAULTS = {
+    "background.threads",
     "log.dir",
     "offsets.topic.replication.factor",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
 }
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
-OWN = {"log.scrub.interval.ms", "log.scrub.io.max.bytes.per.second", "metrics.listener", "record.validation"}
+OWN = {
+    "group.metadata.memory.bytes",
+    "log.scrub.interval.ms",
+    "log.scrub.io.max.bytes.per.second",
+    "metrics.listener",
+    "record.validation",
+}
 """Settings that Kafka does not have."""
 HIDDEN = {"producer.id.expiration.check.interval.ms"} | OWN
 """Kafka has the first, but keeps it out of its answers."""

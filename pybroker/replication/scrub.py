@@ -46,8 +46,12 @@ class Scrubber:
             if replica is not None and replica.log is partition:
                 self._try(replica, functools.partial(damage.look, replica, base))
         for log_dir in self._replicas.log_dirs:
-            if not log_dir.failure and self._is_due(log_dir):
-                self._scrub(log_dir)
+            try:
+                if not log_dir.failure and self._is_due(log_dir):
+                    self._scrub(log_dir)
+            except OSError as problem:
+                if os.path.isdir(log_dir.path):  # what is gone the check of the log dir tells, once
+                    event(log, logging.ERROR, "log dir not scrubbed", directory=log_dir.path, reason=problem)
 
     def _is_due(self, log_dir: LogDir) -> bool:
         last_ms = read_last_ms(log_dir.path)

@@ -41,7 +41,7 @@ def test_describe_tells_leaders_offsets_and_configs(topics: Topics, topic: str, 
     of_topic = {name: config["value"] for name, config in described["configs"].items() if config["source"] == "topic"}
     assert of_topic == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
     row = next(line.split() for line in topics("describe", topic).out.splitlines() if line.split()[:1] == ["1"])
-    assert row[-2:] == ["0", "7"]
+    assert row[-4:-2] == ["0", "7"] and row[-1] == "B"
 
 
 def test_create_says_what_the_broker_chose(topics: Topics, topic: str) -> None:

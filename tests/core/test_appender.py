@@ -91,7 +91,9 @@ def test_who_has_no_place() -> None:
     """Topics and partitions that are not known, and records without a key while no partition is chosen."""
     s = Setup(partitions=2, batch_size=300)
     assert s.appender.append("u", b"", None, None, 0, None) == NO_TOPIC
-    assert s.append(partition=2) == s.append(partition=-1) == NO_TOPIC
+    assert s.append(partition=2) == NO_TOPIC
+    with pytest.raises(ValueError, match="a record's partition is 0 or more, not -1"):
+        s.append(partition=-1)
     assert s.append(partition=None) == NO_CHOICE
     assert s.append(key=b"k", partition=None).__class__ is Delivery
     s.appender.choose("t", 1)
