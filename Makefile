@@ -11,7 +11,7 @@ PY := $(VENV)/bin/python
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
-WORKERS ?= $(shell expr $(JOBS) + 3)
+WORKERS ?= $(shell expr $(JOBS) + 2)
 
 # The same C is wanted again by a wheel's own build.
 export PYBROKER_CYTHON_CACHE ?= $(CURDIR)/build/cython
