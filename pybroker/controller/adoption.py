@@ -58,8 +58,8 @@ class Adoption(NamedTuple):
         if self.lost and taken:
             self._tell("topics are taken over from the log dirs, their settings are lost, retention is off", taken)
 
-    async def strays(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> None:
-        """Take over what the store knew once. Raises KafkaError."""
+    async def strays(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> bool:
+        """Take over what the store knew once; whether there was any. Raises KafkaError."""
         deleted = {nodes.id_bytes(text) for text in (await self.session.children(nodes.DELETED))[0]}
         known, ids = _names(loaded), {topic.id for topic in loaded.topics}
         undone = {topic.name for topic, _ in loaded.unfinished}
@@ -73,6 +73,7 @@ class Adoption(NamedTuple):
                 taken += [name] if await self._take(name, partitions) else []
         if taken:
             self._tell("topics that the coordination store had lost are taken over, retention is off", taken)
+        return bool(taken)
 
     async def forget_deleted(self, found: Mapping[TopicPartition, Remains]) -> None:
         """Every log dir was seen: ids of deleted topics of which nothing is left need not be remembered."""

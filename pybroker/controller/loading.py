@@ -1,6 +1,7 @@
 """From the store to the image."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -89,6 +90,16 @@ async def lead_again(
         await write(session, fence, ops)
         for _, state in some:
             state.partition_epoch += 1
+
+
+async def held(session: Session) -> Mapping[str, int]:
+    """How many partitions lie in each log dir: {directory.id: partitions}. Raises StoreError."""
+    names, _ = await session.children(nodes.TOPICS)
+    reads = [session.get(nodes.topic(name)) for name in names]
+    counted: Counter[str] = Counter()
+    for read in reads:
+        counted.update(nodes.load_topic((await read)[0]).directories.values())
+    return counted
 
 
 async def known_log_dirs(session: Session, broker_id: int) -> dict[str, str]:

@@ -156,7 +156,8 @@ class LogDir:
 
     def _read(self, name: str) -> str | None:
         try:
-            return Path(self.path, name).read_text("utf-8")
+            with open(os.path.join(self.path, name), encoding="utf-8") as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
@@ -257,9 +258,11 @@ class LogDir:
 
     def _named(self) -> Iterator[TopicPartition]:
         """The partitions that directories are named by. Raises OSError."""
-        for name in sorted(os.listdir(self.path)):
+        with os.scandir(self.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        for name in names:
             match = _PARTITION.fullmatch(name)
-            if match and match["topic"] != KRAFT_LOG and os.path.isdir(os.path.join(self.path, name)):
+            if match and match["topic"] != KRAFT_LOG:
                 yield TopicPartition(match["topic"], int(match["partition"]))
 
     def partitions(self) -> Iterator[tuple[TopicPartition, Found]]:

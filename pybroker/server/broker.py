@@ -180,8 +180,8 @@ class Broker:
         """See which log dirs are there; {directory.id: path} of those that are known from now on."""
         known = await loading.known_log_dirs(session, self.broker_id)
         self._give_up = directories.ids_of(self._give_up, known)
-        topics = (await loading.load(session)).topics
-        self._dirs += directories.settle(self._dirs, known, topics, self._give_up)
+        held = await loading.held(session)
+        self._dirs += directories.settle(self._dirs, known, held, self._give_up)
         return directories.claim(self._dirs, self.cluster_id, self.broker_id, store)
 
     def _bind(self) -> Listener:
@@ -223,8 +223,8 @@ class Broker:
         for topic, first in loaded.unfinished:
             await admin.undo(topic, first)
         adoption = Adoption(session, fence, self.broker_id, lost=True)
-        await adoption.strays(found, loaded)
-        loaded = await loading.load(session)
+        if await adoption.strays(found, loaded) or loaded.deleted or loaded.unfinished:
+            loaded = await loading.load(session)
         if not any(log_dir.failure for log_dir in self._dirs):
             await adoption.forget_deleted(found)
         await loading.lead_again(session, fence, loaded.topics, found, self.broker_id)

@@ -10,10 +10,8 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from pybroker.cluster.image import Topic
 from pybroker.controller import nodes
 from pybroker.logs import event
 from pybroker.replication.checkpoints import Meta
@@ -68,20 +66,20 @@ def ids_of(names: Iterable[str], known: Mapping[str, str]) -> Set[str]:
 
 
 def settle(
-    log_dirs: Sequence[LogDir], known: Mapping[str, str], topics: Iterable[Topic], given_up: Set[str]
+    log_dirs: Sequence[LogDir], known: Mapping[str, str], held: Mapping[str, int], given_up: Set[str]
 ) -> list[LogDir]:
     """Take those offline that are not what they were; those that are to be there as well, and are not: offline too.
 
-    `known`: {directory.id: last path}. Raises StartError where two have one id, OSError."""
+    `known`: {directory.id: last path}; `held`: {directory.id: partitions}. Raises StartError where two have one id,
+    OSError."""
     there: dict[str, LogDir] = {}
     for one in log_dirs:
         if one.id is not None and (other := there.setdefault(one.id, one)) is not one:
             raise StartError(f"{other.path} and {one.path} both have the directory.id {one.id}: one is a copy")
-    held = Counter(directory for topic in topics for directory in topic.directories.values())
     by_path = {log_dir.path: log_dir for log_dir in log_dirs}
     missing = []
     for directory, path in known.items():
-        if directory in there or directory in given_up or not held[directory]:
+        if directory in there or directory in given_up or not held.get(directory):
             continue
         what = f"{held[directory]} partitions lie in directory.id {directory}; {_ways_out(directory)}"
         log_dir = by_path.get(path)
