@@ -401,7 +401,7 @@ async def test_any_number_of_processors(live: Live, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 async def test_a_thousand_partitions_start_in_two_seconds(live: Live) -> None:
-    """After a clean stop. Other tests keep the machine busy: this one goes by cpu time, bench/test_start.py by the clock."""
+    """After a clean stop, by cpu time: other tests keep the machine busy. bench/test_start.py goes by the clock."""
     wire = await live.connect()
     assert (await wire.create("many", 1000)).error_code == 0
     for partition in range(0, 1000, 10):
