@@ -10,11 +10,14 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.examine import Examination, held
-from pybroker.cli.main import EXIT_FAILED, Failure
-from pybroker.cli.stored import Known
+from pybroker.cli.main import EXIT_FAILED, Failure, Misuse
+from pybroker.cli.stored import STORE_FILE, Known, partitions_in
 from pybroker.cli.trouble import Trouble
+from pybroker.replication import checkpoints
 
 DIRECTORY: Final = click.Path(path_type=Path, exists=True, file_okay=False)
+MARKS: Final = (checkpoints.META, STORE_FILE)
+"""Files of which a log dir has one at least, unless partitions are all that is left of it."""
 
 
 @click.command(name="doctor")
@@ -22,16 +25,20 @@ DIRECTORY: Final = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--fix", is_flag=True, help="Mend what can be mended. What is cut or replaced is kept as *.damaged.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(directories: Sequence[Path], fix: bool, as_json: bool) -> None:
-    """Say what is wrong in log dirs, while no broker runs on them: torn tails, damaged batches and indexes, checkpoints
-    that tell of more than there is, a damaged coordination store or meta.properties, files that nobody needs,
-    partitions that the store knows and the log dirs do not have, or the other way round. Name all log dirs of a broker.
+    """Say what is wrong in log dirs that no broker uses.
 
-    Exit codes: 0 nothing is wrong; 1 something is, mended or not, or a broker holds a directory; 2 there is no such
-    directory.
+    The command finds torn tails, damaged batches and indexes, checkpoints with offsets beyond the end of a log, a
+    damaged coordination store or meta.properties, files that a deletion or a compaction left, and partitions that only
+    the store or only a log dir has. Name all log dirs of the broker.
+
+    Exit codes: 0 nothing is wrong; 1 something is or was wrong, or a broker uses a directory; 2 a directory does not
+    exist, or is no log dir.
     """
     found = 0
     with contextlib.ExitStack() as holding:
         for directory in directories:
+            if not any((directory / name).exists() for name in MARKS) and not any(partitions_in(directory)):
+                raise Misuse(f"{directory} is no log dir: it holds no {', no '.join(MARKS)} and no partition")
             if not holding.enter_context(held(directory)):
                 raise Failure(f"a broker is using {directory}: stop it first")
         for trouble in _troubles(directories):

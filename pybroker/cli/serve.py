@@ -29,7 +29,10 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 @click.command(name="serve")
 @click.option(
-    "--data-dir", metavar="DIR", type=click.Path(), help="Where the data lies; made if it is not there. Sets log.dirs."
+    "--data-dir",
+    metavar="DIR",
+    type=click.Path(readable=False),  # whether it can be used is the broker's to say, of each log dir and with a reason
+    help="The directory for the data; the broker makes it if it does not exist. Sets log.dirs.",
 )
 @click.option("--host", help=f"The address to listen at; {HOST_DEFAULT} if neither it nor listeners is set.")
 @click.option(

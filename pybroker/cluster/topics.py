@@ -53,7 +53,7 @@ def check_counts(partitions: int, replication_factor: int, brokers: int) -> None
     if replication_factor > brokers:
         raise KafkaError(
             errors.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {replication_factor} needs as many brokers, and {brokers} are there",
+            f"a replication factor of {replication_factor} needs as many brokers, and the cluster has {brokers}",
         )
 
 

@@ -85,7 +85,7 @@ class ConfigAdmin:
         async with self._one:
             topic = self._image.topic(name)
             if topic is None:
-                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
             before = TopicConfig(self._config, topic.config, stored=True)
             own = {} if replace else topic.config
             after = altered(own, changes, TOPIC_LISTS, lambda setting: as_text(before[setting]) or "")

@@ -213,7 +213,7 @@ class TopicAdmin:
         """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 37, 39, 41, 42, 56."""
         topic = self._image.topic(name)
         if topic is None:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)

@@ -52,7 +52,7 @@ def why_not(problem: OSError | ValueError) -> str:
     if isinstance(problem, socket.gaierror | ValueError):  # ValueError: no resolver can be asked for such a name
         return "the name is not known"
     if problem.errno == errno.EADDRINUSE:
-        return "the port is in use"
+        return "the port is in use: stop the program that listens there, or choose another"
     return os.strerror(problem.errno or errno.EIO).lower()
 
 

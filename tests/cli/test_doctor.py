@@ -101,6 +101,18 @@ def test_the_page(broker: BrokerProcess) -> None:
         assert done.code == 0, (line, done.out, done.err)
 
 
+@pytest.mark.parametrize("left", [[], ["notes.txt"]])
+def test_a_directory_that_is_no_log_dir(tmp_path: Path, left: list[str]) -> None:
+    """It may be mistyped, or its disk is not mounted: that is said, and nothing is written there."""
+    for name in left:
+        (tmp_path / name).touch()
+    done = run("doctor", tmp_path)
+    assert done.code == 2 and done.sentence == (
+        f"{tmp_path} is no log dir: it holds no meta.properties, no coordination.sqlite and no partition"
+    )
+    assert os.listdir(tmp_path) == left
+
+
 def test_a_missing_meta_properties_is_written_anew(broker: BrokerProcess, tmp_path: Path) -> None:
     """From what the store knows, or another log dir; where nobody knows the broker, a person has to say."""
     meta = broker.data_dir / "meta.properties"

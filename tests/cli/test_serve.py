@@ -127,7 +127,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         done = run_process("serve", "--data-dir", tmp_path, "--port", port)
-    assert done.code == 1 and done.sentence == f"could not listen on {HOST}:{port}: the port is in use"
+    assert done.code == 1 and done.sentence == (
+        f"could not listen on {HOST}:{port}: the port is in use: stop the program that listens there, or choose another"
+    )
 
 
 def test_too_few_open_files_are_allowed(tmp_path: Path) -> None:

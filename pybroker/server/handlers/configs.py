@@ -44,7 +44,7 @@ class DescribeConfigs:
             check_name(name)
             topic = self._image.topic(name)
             if topic is None:
-                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
             return TopicConfig(self._config, topic.config, stored=True).entries()
         if kind == BROKER:
             if name == "":  # what is set for all brokers

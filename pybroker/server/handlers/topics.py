@@ -164,7 +164,7 @@ class DeleteTopics:
         topic = self._image.topic(name) if name is not None else self._image.topic_by_id(topic_id)
         if topic is None:
             unknown = errors.UNKNOWN_TOPIC_OR_PARTITION if name is not None else errors.UNKNOWN_TOPIC_ID
-            raise KafkaError(unknown, f"there is no topic {name if name is not None else topic_id.hex()}")
+            raise KafkaError(unknown, f"topic {name if name is not None else topic_id.hex()} does not exist")
         await self._admin.delete(topic)
         return topic
 
