@@ -55,7 +55,8 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
         host = host.strip()
         valid = not host.isdigit() and port.isascii() and port.isdigit() and 0 < int(port) < 65536
         if not host or not valid or (":" in host and not host.startswith("[")):
-            raise KafkaError(errors.INVALID_CONFIG, f"{part!r} is no broker address: host:port is expected, with a port from 1 to 65535")
+            expected = "host:port is expected, with a port from 1 to 65535"
+            raise KafkaError(errors.INVALID_CONFIG, f"{part!r} is no broker address: {expected}")
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
         raise KafkaError(errors.INVALID_CONFIG, "no broker address given: host:port is expected")

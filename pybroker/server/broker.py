@@ -82,6 +82,7 @@ class Broker:
         ids or paths of log dirs, and names of partitions, whose missing data does not come back."""
         self.config = config
         self._give_up: Set[str] = directories.ids_of(give_up, {})
+        self._known_dirs: Mapping[str, str] = {}  # {directory.id: path} as the store had them at start
         self._native = native_plane
         self._through = through
         self.broker_id = -1
@@ -159,6 +160,7 @@ class Broker:
             listener.bridge = self._native_plane(replicas)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
         await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
+        directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
         await self._register(session)
         settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas)
@@ -178,7 +180,7 @@ class Broker:
 
     async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
         """See which log dirs are there; {directory.id: path} of those that are known from now on."""
-        known = await loading.known_log_dirs(session, self.broker_id)
+        known = self._known_dirs = await loading.known_log_dirs(session, self.broker_id)
         self._give_up = directories.ids_of(self._give_up, known)
         held = await loading.held(session)
         self._dirs += directories.settle(self._dirs, known, held, self._give_up)

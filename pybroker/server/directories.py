@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from pybroker.controller import nodes
 from pybroker.logs import event
+from pybroker.model import TopicPartition
 from pybroker.replication.checkpoints import Meta
 from pybroker.replication.logdirs import LogDir, StartError
 from pybroker.replication.opening import give_up
@@ -63,6 +64,16 @@ def ids_of(names: Iterable[str], known: Mapping[str, str]) -> Set[str]:
     """These names, and the ids of those that are paths of log dirs."""
     given = {os.path.abspath(name) if os.sep in name else name for name in names}
     return given | {directory for directory, path in known.items() if path in given}
+
+
+def warn_of_unknown(
+    given_up: Set[str], known: Mapping[str, str], log_dirs: Iterable[LogDir], partitions: Iterable[TopicPartition]
+) -> None:
+    """Say which of the names given up are no log dir and no partition: they are most likely mistyped."""
+    holders = {log_dir.meta.coordination_id for log_dir in log_dirs if log_dir.meta is not None}
+    for name in sorted(given_up - known.keys() - {*known.values(), *holders, *map(str, partitions)}):
+        reason = "no log dir has this directory.id or path, and no partition has this name"
+        event(log, logging.WARNING, "nothing to give up", given=name, reason=reason)
 
 
 def settle(

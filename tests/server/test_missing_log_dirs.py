@@ -141,6 +141,14 @@ async def test_a_log_dir_is_given_up_by_name(home: Home, caplog: pytest.LogCaptu
     assert not errors_in(caplog)
 
 
+async def test_a_name_given_up_that_is_none(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistyped name is told; that of a log dir or a partition that is there is not."""
+    there = f"{min(home.topics())}-0"
+    await home.live.start(home.dirs(), give_up=["orders-3", str(home.path / "tow"), home.id("two"), there])
+    told = [r.getMessage() for r in caplog.records if r.getMessage().startswith("nothing to give up")]
+    assert [line.split()[4] for line in told] == [f"given={home.path / 'tow'}", "given=orders-3"]
+
+
 async def test_the_log_dir_with_the_store_is_not_there(home: Home) -> None:
     """Without it nobody knows the topics: no start, until it is back or given up; the other is adopted then."""
     one, left = home.path / "one", home.topics()
