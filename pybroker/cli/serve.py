@@ -150,7 +150,7 @@ def _say_ready(broker: "Broker") -> None:
     click.echo(f"pybroker ready on {host}:{broker.port} ({facts})")
     if broker.config.where(GROUP_DELAY) == BY_PROGRAM:
         reason = "a group's first read does not wait for more members; Kafka's default is 3000"
-        event(log, logging.INFO, "default of serve", **{GROUP_DELAY: broker.config[GROUP_DELAY]}, reason=reason)
+        event(log, logging.INFO, "default changed", **{GROUP_DELAY: broker.config[GROUP_DELAY]}, reason=reason)
 
 
 def _age_s() -> float:

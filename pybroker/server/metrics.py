@@ -99,7 +99,7 @@ class BrokerMetrics(Collector):
 
     def _traffic(self) -> Iterator[Metric]:
         times = HistogramMetricFamily(
-            "pybroker_request_seconds", "From a request to its answer, where Python executes it.", labels=["api"]
+            "pybroker_request_seconds", "Time from a request to its answer, if Python executes it.", labels=["api"]
         )
         served: Counter[tuple[str, str]] = Counter()
         for api, taken in list(self.requests.times.items()):
@@ -121,12 +121,12 @@ class BrokerMetrics(Collector):
         yield from plane_metrics(reactors)
         if self.replicas is not None:
             yield from flush_metrics(self.replicas.flush_times())
-        yield GaugeMetricFamily("pybroker_connections", "Connections of clients that are open.", self._connections())
+        yield GaugeMetricFamily("pybroker_connections", "Open connections of clients.", self._connections())
 
 
 def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
     start = GaugeMetricFamily("pybroker_log_start_offset", "The first offset of a partition.", labels=PARTITION)
-    end = GaugeMetricFamily("pybroker_log_end_offset", "The offset that comes next in a partition.", labels=PARTITION)
+    end = GaugeMetricFamily("pybroker_log_end_offset", "The offset of a partition's next record.", labels=PARTITION)
     size = GaugeMetricFamily("pybroker_log_bytes", "Size of a partition's data files.", labels=PARTITION)
     written: Counter[str] = Counter()
     offline = 0
@@ -149,14 +149,14 @@ def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
     yield from traffic_metrics((r.key.topic, r.log.traffic) for r in replicas if r.log is not None)
     yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", len(image))
     yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
-    yield GaugeMetricFamily("pybroker_partitions_offline", "Partitions of this broker that cannot be used.", offline)
+    yield GaugeMetricFamily("pybroker_partitions_offline", "Partitions of this broker that are offline.", offline)
 
 
 def _disks(replicas: Replicas) -> Iterator[Metric]:
     total = GaugeMetricFamily("pybroker_log_dir_bytes", "Size of the disk under a log dir.", labels=["dir"])
     free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "Free bytes of the disk under a log dir.", labels=["dir"])
-    failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 for a log dir that cannot be used.", labels=["dir"])
-    errors = CounterMetricFamily("pybroker_log_dir_read_errors", "Reads that the disk failed.", labels=["dir"])
+    failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 while a log dir is offline, or else 0.", labels=["dir"])
+    errors = CounterMetricFamily("pybroker_log_dir_read_errors", "Reads that ended in a disk error.", labels=["dir"])
     for log_dir in replicas.log_dirs:
         path = os.path.abspath(log_dir.path)
         errors.add_metric([path], log_dir.read_errors)
@@ -172,19 +172,21 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
         failed.add_metric([path], not usable)
     yield from (total, free, failed, errors)
     files, most = replicas.open_files()
-    yield GaugeMetricFamily("pybroker_open_segment_files", "File descriptors that segments have.", files)
+    yield GaugeMetricFamily("pybroker_open_segment_files", "File descriptors that segments use.", files)
     yield GaugeMetricFamily(
-        "pybroker_open_segment_files_max", "File descriptors that segments may have; 0: no limit.", most
+        "pybroker_open_segment_files_max", "The most file descriptors that segments may use; 0: no limit.", most
     )
     count = sum(log_dir.failure is not None for log_dir in replicas.log_dirs)
     yield GaugeMetricFamily(
-        "pybroker_offline_log_directory_count", "Log dirs that cannot be used: Kafka's OfflineLogDirectoryCount.", count
+        "pybroker_offline_log_directory_count", "Log dirs that are offline: Kafka's OfflineLogDirectoryCount.", count
     )
 
 
 def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:
     lag = GaugeMetricFamily(
-        "pybroker_group_lag", "Records that a group has still to read.", labels=["group", *PARTITION]
+        "pybroker_group_lag",
+        "Records between a group's committed offset and the high watermark.",
+        labels=["group", *PARTITION],
     )
     members = GaugeMetricFamily("pybroker_group_members", "Members of a group.", labels=["group"])
     states: Counter[str] = Counter()
@@ -202,7 +204,7 @@ def _groups(groups: Coordinator, replicas: Replicas | None) -> Iterator[Metric]:
     for state, count in states.items():
         by_state.add_metric([state], count)
     yield by_state
-    rebalances = CounterMetricFamily("pybroker_rebalances", "Rebalances begun, by kind of cause.", labels=["cause"])
+    rebalances = CounterMetricFamily("pybroker_rebalances", "Rebalances that began, by their cause.", labels=["cause"])
     for cause, count in list(groups.rebalances.items()):
         rebalances.add_metric([cause.value], count)
     yield rebalances

@@ -18,11 +18,12 @@ PARTITION = ["topic", "partition"]
 def damage_metrics(replicas: Replicas) -> Iterator[Metric]:
     """What is known of damage: of the partitions alone that have some."""
     places = GaugeMetricFamily(
-        "pybroker_damaged_places", "Places of a log's files without a sound batch.", labels=PARTITION
+        "pybroker_damaged_places", "Damaged places in the files of a partition.", labels=PARTITION
     )
-    lost = GaugeMetricFamily("pybroker_damaged_offsets", "Offsets that lay in damaged batches.", labels=PARTITION)
+    lost = GaugeMetricFamily("pybroker_damaged_offsets", "Offsets that are lost in these places.", labels=PARTITION)
     last = GaugeMetricFamily(
-        "pybroker_scrub_last_pass_timestamp_seconds", "When the last pass of scrubbing began.", labels=["dir"]
+        "pybroker_scrub_last_pass_timestamp_seconds", "When the last scrub of a log dir began; 0: never.",
+        labels=["dir"],
     )
     for log_dir in replicas.log_dirs:
         for key, spots in log_dir.damage.items():
@@ -32,4 +33,4 @@ def damage_metrics(replicas: Replicas) -> Iterator[Metric]:
         last.add_metric([log_dir.path], replicas.scrubbed.last_pass_s.get(log_dir.path, 0))
     yield from (places, lost, last)
     checked = replicas.scrubbed.bytes
-    yield CounterMetricFamily("pybroker_scrub_bytes", "Bytes of sealed segments that were checked.", checked)
+    yield CounterMetricFamily("pybroker_scrub_bytes", "Bytes of sealed segments that scrubs have checked.", checked)

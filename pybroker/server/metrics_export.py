@@ -38,7 +38,7 @@ class Exporter:
             self.port = await self._server.start(where.host, where.port)
         except (OSError, ValueError) as problem:
             raise StartError(f"metrics.listener = {where}: cannot listen there: {why_not(problem)}") from problem
-        event(log, logging.INFO, "metrics shown", host=where.host, port=self.port)
+        event(log, logging.INFO, "metrics served", host=where.host, port=self.port)
 
     def watch(self, replicas: Replicas, groups: Coordinator, responder: Responder) -> Responder:
         """Show these from now on; the responder that also takes the requests' times."""

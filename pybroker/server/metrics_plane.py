@@ -27,14 +27,14 @@ def buckets(histogram: core.Histogram) -> list[tuple[str, float]]:
 def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
     """What the reactors did, and what they were at while they did it."""
     times = HistogramMetricFamily(
-        "pybroker_plane_request_seconds", "From a request to its answer, where the native plane executes it.",
+        "pybroker_plane_request_seconds", "Time from a request to its answer, if the native plane executes it.",
         labels=["api"],
     )  # fmt: skip
     asked = CounterMetricFamily(
         "pybroker_plane_request_bytes", "Bytes of the requests that the native plane executed.", labels=["api"]
     )
     answered = CounterMetricFamily(
-        "pybroker_plane_answer_bytes", "Bytes of the answers that the native plane made.", labels=["api"]
+        "pybroker_plane_answer_bytes", "Bytes of the answers that the native plane wrote.", labels=["api"]
     )
     declined = CounterMetricFamily(
         "pybroker_plane_declined", "Requests that the native plane left to Python.", labels=["api"]
@@ -50,10 +50,10 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
         declined.add_metric([api], sum(one["declined"] for one in each))
         errors.add_metric([api], sum(one["errors"] for one in each))
     yield from (times, asked, answered, declined, errors)
-    turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "Time of a reactor's turn, without its wait.")
+    turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "Time of a turn of a reactor, without its wait.")
     whole = added(r["turns"] for r in reactors)
     turns.add_metric([], buckets(whole), whole["sum_us"] / 1e6)
-    busy = CounterMetricFamily("pybroker_plane_busy_seconds", "Time that a reactor spent at work.", labels=["reactor"])
+    busy = CounterMetricFamily("pybroker_plane_busy_seconds", "Time that a reactor was busy.", labels=["reactor"])
     for number, reactor in enumerate(reactors):
         busy.add_metric([str(number)], reactor["busy_ns"] / 1e9)
     yield from (turns, busy)
@@ -61,13 +61,13 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
     yield CounterMetricFamily("pybroker_plane_bytes_in", "Bytes received from clients.", came)
     yield CounterMetricFamily("pybroker_plane_bytes_out", "Bytes sent to clients.", went)
     yield GaugeMetricFamily(
-        "pybroker_plane_parked", "Fetches that wait for records or their deadline.", sum(r["parked"] for r in reactors)
+        "pybroker_plane_parked", "Fetches that wait for records or a deadline.", sum(r["parked"] for r in reactors)
     )
 
 
 def flush_metrics(times: core.Histogram) -> Iterator[Metric]:
     """How long the disk took to flush a file."""
-    flushes = HistogramMetricFamily("pybroker_flush_seconds", "Time that a flush of a file to its disk took.")
+    flushes = HistogramMetricFamily("pybroker_flush_seconds", "Time of a flush of a file to its disk.")
     flushes.add_metric([], buckets(times), times["sum_us"] / 1e6)
     yield flushes
 

@@ -232,4 +232,4 @@ def test_a_groups_first_read_does_not_wait(tmp_path: Path) -> None:
             ended = serving.end(signal.SIGTERM)
         assert (read.code, read.out) == (0, "x\n")
         assert taken < 2 if delay == "0" else taken >= 2
-        assert (f"default of serve {setting}=0 " in ended.err) == (delay == "0")
+        assert (f"default changed {setting}=0 " in ended.err) == (delay == "0")

@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pybroker import __version__
 from pybroker.metrics import BUCKETS_SECONDS, Times
+from pybroker.model import TopicPartition
+from pybroker.replication.checkpoints import Spot
 from pybroker.replication.logdirs import StartError
 from tests.groups.members import Member, commit, stable
 from tests.harness import ROOT, BrokerProcess
@@ -130,6 +132,9 @@ async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
     await wire.create("t")
     await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
     assert await commit(wire, "g", {"t0": 0}) == [0]
+    await stable(Member(await live.connect(), "h"))  # a rebalance
+    assert live.broker is not None
+    live.broker.log_dirs[0].damage = {TopicPartition("t", 0): frozenset([Spot(0, 0, 1, 0, 1)])}
     (built,) = [labels for name, labels in await scrape(live) if name == "pybroker_build_info"]
     assert dict(built) == {"version": __version__, "python": platform.python_version()}
     told = []
@@ -220,5 +225,5 @@ def test_the_command_line_shows_them(start_broker: Callable[..., BrokerProcess])
     assert "--metrics-port" in help_text
     broker = start_broker(sets={"metrics.listener": "127.0.0.1:0"})
     assert broker.process is not None
-    port = int(broker.process.wait_line(r"metrics shown .*port=(\d+)", 10)[1])
+    port = int(broker.process.wait_line(r"metrics served .*port=(\d+)", 10)[1])
     assert asyncio.run(ask(port, "GET /readyz HTTP/1.1"))[0] == 200
