@@ -1,12 +1,20 @@
-"""Kafka's znodes, as far as one broker's controller writes them: paths, JSON in, JSON out."""
+"""Kafka's znodes, as far as one broker's controller writes them: paths, JSON in, JSON out.
+
+Who loads what is not as it was written gets StoreDamaged: a bit that went wrong in a node, SQLite does not see.
+"""
 
 import base64
+import functools
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from pybroker.cluster.image import Node, PartitionState, Topic
+from pybroker.coordination.store import StoreDamaged
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -71,11 +79,31 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def _sound(load: Callable[P, T]) -> Callable[P, T]:
+    """Have a function that loads a node raise StoreDamaged for what nobody wrote."""
+
+    @functools.wraps(load)
+    def checked(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return load(*arguments, **named)
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+            raise StoreDamaged(detail=f"a node of the coordination store is damaged: {what}") from None
+
+    return checked
+
+
 def _load(data: bytes) -> dict[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError(f"{data[:100]!r} is not a JSON object")
     return found
+
+
+def _texts(found: Mapping[str, object]) -> dict[str, str]:
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("a value in it is no text")
+    return {key: str(value) for key, value in found.items()}
 
 
 def id_text(topic_id: bytes) -> str:
@@ -92,7 +120,10 @@ def draw_id() -> bytes:
 
 
 def id_bytes(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "==")
+    found = base64.urlsafe_b64decode(text + "==")
+    if len(found) != 16:
+        raise ValueError(f"{text[:100]!r} is no id")
+    return found
 
 
 class TopicNode(NamedTuple):
@@ -120,6 +151,7 @@ def dump_topic(topic: Topic, made_from: int | None = None) -> bytes:
     )
 
 
+@_sound
 def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
     held = {int(index): tuple(replicas) for index, replicas in found["partitions"].items()}
@@ -140,19 +172,20 @@ def dump_state(state: PartitionState) -> bytes:
     )
 
 
+@_sound
 def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionState:
     found = _load(data)
-    return PartitionState(
-        tuple(replicas), found["leader"], found["leader_epoch"], tuple(found["isr"]), found["controller_epoch"], version
-    )
+    leader, leader_epoch, controller_epoch = (int(found[key]) for key in ("leader", "leader_epoch", "controller_epoch"))
+    return PartitionState(tuple(replicas), leader, leader_epoch, tuple(found["isr"]), controller_epoch, version)
 
 
 def dump_config(config: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "config": dict(config)})
 
 
+@_sound
 def load_config(data: bytes) -> dict[str, str]:
-    return dict(_load(data)["config"])
+    return _texts(_load(data)["config"])
 
 
 def dump_config_change(entity: str) -> bytes:
@@ -164,6 +197,7 @@ def dump_controller(broker_id: int, now_ms: int) -> bytes:
     return _dump({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
+@_sound
 def load_controller(data: bytes) -> int:
     return int(_load(data)["brokerid"])
 
@@ -173,14 +207,16 @@ def dump_log_dirs(paths: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "directories": dict(paths)})
 
 
+@_sound
 def load_log_dirs(data: bytes) -> dict[str, str]:
-    return dict(_load(data)["directories"])
+    return _texts(_load(data)["directories"])
 
 
 def dump_cluster_id(cluster_id: str) -> bytes:
     return _dump({"version": "1", "id": cluster_id})
 
 
+@_sound
 def load_cluster_id(data: bytes) -> str:
     return str(_load(data)["id"])
 
@@ -202,6 +238,7 @@ def dump_broker(node: Node, listener: str, now_ms: int) -> bytes:
     return _dump(registration)
 
 
+@_sound
 def load_broker(broker_id: int, data: bytes) -> Node:
     found = _load(data)
     return Node(broker_id, found["host"], found["port"], found.get("rack"))
@@ -215,6 +252,7 @@ def dump_block(broker_id: int, first: int, last: int) -> bytes:
     return _dump({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
 
 
+@_sound
 def load_block(data: bytes) -> int:
     """The last id of the block that was taken latest."""
     return int(_load(data)["block_end"])

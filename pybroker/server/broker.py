@@ -28,7 +28,7 @@ from pybroker.controller.election import Fence, elect
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.store import NodeExists, Session, StoreDamaged, StoreError
+from pybroker.coordination.store import NodeExists, NoNode, Session, StoreDamaged, StoreError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -124,7 +124,11 @@ class Broker:
     async def start(self) -> None:
         """Serve. Raises StartError in one sentence for a person, OSError where the disk fails."""
         try:
-            await self._start()
+            try:
+                await self._start()
+            except StoreDamaged as problem:
+                await self._set_store_aside(problem)
+                await self._start()
         except StoreError as problem:
             await self._release()
             raise StartError(str(problem)) from problem
@@ -159,7 +163,10 @@ class Broker:
         if self._native:
             listener.bridge = self._native_plane(replicas)
         admin = TopicAdmin(session, fence, self.image, self.config, replicas)
-        await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
+        try:
+            await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
+        except (NoNode, NodeExists) as problem:  # nobody else writes to it
+            raise StoreDamaged(detail=f"a node of the coordination store is not where it was made: {problem}") from None
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
         await self._register(session)
@@ -167,16 +174,18 @@ class Broker:
         await self._serve(listener, replicas, admin, ids, settings)
 
     async def _open_store(self, log_dir: LogDir) -> Session:
-        path = os.path.join(log_dir.path, directories.STORE_FILE)
-        self._store = EmbeddedStore(path)
-        try:
-            await self._store.open()
-        except StoreDamaged as problem:
-            directories.set_store_aside(path, problem)
-            self._store_lost = True
-            await self._store.open()
+        self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
+        await self._store.open()
         log_dir.keep_store(directories.STORE_FILE)
         return await self._store.session(SESSION_TIMEOUT_MS)
+
+    async def _set_store_aside(self, problem: StoreDamaged) -> None:
+        """Have the next start begin with a new store, and take over what lies in the log dirs. Raises OSError."""
+        assert self._store is not None
+        await self._release()
+        self._session = self._listener = self._exporter = self.replicas = None
+        directories.set_store_aside(self._store.path, problem)
+        self._store_lost = True
 
     async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
         """See which log dirs are there; {directory.id: path} of those that are known from now on."""
