@@ -6,17 +6,19 @@ from .settings import LONG_MAX, Setting
 HEAD = """\
 # Settings
 
-Generated from the tables in `pybroker/config/` by `python -m pybroker.config`; edit those.
+This page is generated from the tables in `pybroker/config/`. Change those, and run `make docs`.
 
-Names, types and ranges are Kafka's, and so are the defaults unless the text says otherwise. The broker reads its own
-settings from a `.properties` file (`--config FILE`) and from `--set name=value`, which wins. A value that is not
-allowed stops the start with one sentence; a name that is not listed here warns. Where several settings say one thing
-in different units, the finest one that is set holds. Where the column "Changes" says so, AlterConfigs and
-`pybroker configs alter` change a setting of a running broker, which goes by it at once and after a restart.
+Names, types and ranges are Kafka's. So are the defaults, unless the text says otherwise. The broker reads its settings
+from a `.properties` file (`--config FILE`) and from `--set name=value`; `--set` wins. If a value is not allowed, the
+broker does not start, and says which value it is. It ignores a name that is not listed here, and warns. If several
+settings set the same thing in different units, the one with the smallest unit wins.
+
+If the column "Changes" says "while it runs", AlterConfigs and `pybroker configs alter` change the setting of a running
+broker. The new value holds at once, and after a restart.
 """
 TOPIC_HEAD = """\
-A topic's own settings are given when it is created, and all of them change while the broker runs; what it leaves out
-comes from the broker setting named in the last column, or is the default shown.
+You can give a topic its own settings when you create it, and change all of them while the broker runs. If a topic does
+not set one, the broker setting in the last column holds, or else the default.
 """
 
 

@@ -39,30 +39,35 @@ GENERAL = table(
         "broker.id",
         INT,
         "-1",
-        "The broker's number in its cluster. -1 keeps the number that the log dirs record and, in fresh ones, takes "
-        "the next free number above 1000.",
+        "The id of the broker in its cluster. With -1 the broker takes the id that its log dirs record; if they are "
+        "new, the next free one above 1000.",
         Range(-1),
     ),
-    Setting("broker.rack", STRING, None, "The rack or zone that the broker stands in, told to clients in Metadata."),
+    Setting("broker.rack", STRING, None, "The rack or zone of the broker, which Metadata tells to clients."),
     Setting(
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "Create an unknown topic, with num.partitions and default.replication.factor, when a client that allows it "
-        "asks for the topic's metadata.",
+        "Create a missing topic, with num.partitions and default.replication.factor, when a client asks for its "
+        "metadata and allows that.",
     ),
     Setting(
-        "delete.topic.enable", BOOLEAN, "true", "Allow DeleteTopics; when false it answers TOPIC_DELETION_DISABLED."
+        "delete.topic.enable", BOOLEAN, "true", "Allow DeleteTopics. If false, the answer is TOPIC_DELETION_DISABLED."
     ),
-    Setting("num.partitions", INT, "1", "Partitions of a topic that is created without saying how many.", Range(1)),
+    Setting("num.partitions", INT, "1", "Partitions of a new topic, if its creator does not say how many.", Range(1)),
     Setting(
-        "default.replication.factor", INT, "1", "Replicas of a topic that is created without saying how many.", Range(1)
+        "default.replication.factor",
+        INT,
+        "1",
+        "Replicas of a new topic, if its creator does not say how many.",
+        Range(1),
     ),
     Setting(
         "min.insync.replicas",
         INT,
         "1",
-        "Replicas that must be in sync for a produce with acks=all; with fewer it fails with NOT_ENOUGH_REPLICAS.",
+        "Replicas that must be in sync for a Produce with acks=all; with fewer the Produce fails with "
+        "NOT_ENOUGH_REPLICAS.",
         Range(1),
         dynamic=True,
     ),
@@ -70,8 +75,8 @@ GENERAL = table(
         "background.threads",
         INT,
         "16",
-        "Threads that make the logs of new topics, flush them at the end and delete them. Kafka's default is 10; they "
-        "wait for fsyncs, which the file system does together.",
+        "Threads that create the logs of new topics, flush them when the broker stops, and delete them. Kafka's "
+        "default is 10. The threads mostly wait for fsyncs, and the file system does several fsyncs together.",
         Range(1),
         dynamic=True,
     ),
@@ -79,7 +84,7 @@ GENERAL = table(
         "num.recovery.threads.per.data.dir",
         INT,
         "1",
-        "Threads for each log dir that recover partitions at start and flush them at the end.",
+        "Threads for each log dir that recover partitions at a start and flush them when the broker stops.",
         Range(1),
         dynamic=True,
     ),
@@ -90,16 +95,16 @@ NETWORK = table(
         "listeners",
         STRING,
         "PLAINTEXT://:9092",
-        "The address to listen at. An empty host means every interface, port 0 a free port.",
+        "The address to listen on. An empty host means every interface, port 0 a free port.",
         Shape("PLAINTEXT://HOST:PORT", _plaintext),
     ),
     Setting(
         "advertised.listeners",
         STRING,
         None,
-        "The address that clients are told to connect to, where it differs from the one listened at: behind a proxy, "
-        "in a container. Not set: the address of listeners, or the machine's name if that has no host. Port 0 stands "
-        "for the port listened at.",
+        "The address that the broker tells clients to connect to, if that is not the one in listeners: behind a "
+        "proxy, in a container. Not set: the address in listeners, with the machine's name if that has no host. Port "
+        "0 stands for the port that the broker listens on.",
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
         dynamic=True,
     ),
@@ -107,15 +112,15 @@ NETWORK = table(
         "num.network.threads",
         INT,
         "3",
-        "Threads that serve the sockets. Not set: one for each processor but one.",
+        "Threads that serve the connections. Not set: one less than the processors, and at least one.",
         Range(1, NETWORK_THREADS_MAX),
     ),
     Setting(
         "num.io.threads",
         INT,
         "8",
-        "Threads for requests whose disk work would hold up the loop that serves the others, one for each processor at "
-        "most.",
+        "Threads for requests that need the disk, so that they do not hold up the event loop; the broker uses at most "
+        "one for each processor.",
         Range(1),
         dynamic=True,
     ),
@@ -123,53 +128,58 @@ NETWORK = table(
         "queued.max.requests",
         INT,
         "500",
-        "Requests that may wait for a handler; with more, connections are not read, but for Produce and Fetch.",
+        "Requests that may wait for a handler. With more, the broker stops reading requests other than Produce and "
+        "Fetch.",
         Range(1),
     ),
     Setting(
         "queued.max.request.bytes",
         LONG,
         "-1",
-        "Bytes of requests in memory, received and not yet answered, above which a connection is not read unless its "
-        "next request is whole already; -1 is 512 MiB.",
+        "Bytes of received requests without an answer that the broker holds in memory. Above that, it stops reading "
+        "from a connection, unless the next request has arrived whole. -1 is 512 MiB.",
     ),
     Setting(
         "socket.request.max.bytes",
         INT,
         "104857600",
-        "The largest request; a connection that announces a larger one is closed.",
+        "The largest request. The broker closes a connection that announces a larger one.",
         Range(1),
     ),
     Setting(
         "socket.send.buffer.bytes",
         INT,
         "262144",
-        "SO_SNDBUF of each connection; -1 leaves it to the system. Kafka's 102400 wakes a single fast reader too often,"
-        " and the system's own choice, which grows to megabytes, costs several of them their caches.",
+        "SO_SNDBUF of each connection; -1 leaves it to the system. Kafka's 102400 wakes a single fast reader too "
+        "often. The system's own choice grows to megabytes, which is too much for the caches with several readers.",
         Range(-1),
     ),
     Setting(
         "socket.receive.buffer.bytes",
         INT,
         "-1",
-        "SO_RCVBUF of each connection; -1 leaves it to the system, which lets it grow for those that send much. With"
-        " Kafka's 102400 a request of 1 MiB arrives in many pieces and costs twice the cpu.",
+        "SO_RCVBUF of each connection; -1 leaves it to the system, which lets it grow for clients that send much. "
+        "With Kafka's 102400 a request of 1 MiB arrives in many pieces and costs twice the cpu.",
         Range(-1),
     ),
     Setting(
-        "socket.listen.backlog.size", INT, "50", "Connections that may wait to be accepted, as for listen(2).", Range(1)
+        "socket.listen.backlog.size",
+        INT,
+        "50",
+        "New connections that may wait until the broker accepts them: the backlog of listen(2).",
+        Range(1),
     ),
     Setting(
         "connections.max.idle.ms",
         LONG,
         "600000",
-        "A connection without a request for this long is closed; a negative number closes none.",
+        "The broker closes a connection that sends no request for this long. With a negative number it closes none.",
     ),
     Setting(
         "max.connections",
         INT,
         str(INT_MAX),
-        "Connections open at once; further ones wait to be accepted.",
+        "Connections that may be open at once. The broker accepts further ones when others close.",
         Range(0),
         dynamic=True,
     ),
@@ -177,7 +187,7 @@ NETWORK = table(
         "max.connections.per.ip",
         INT,
         str(INT_MAX),
-        "Connections open at once from one address; further ones are closed at once.",
+        "Connections that may be open at once from one address. The broker closes further ones at once.",
         Range(0),
         dynamic=True,
     ),
@@ -185,14 +195,15 @@ NETWORK = table(
         "fetch.max.bytes",
         INT,
         "57671680",
-        "The most bytes of records in one Fetch answer, whatever the client allows; one batch is always let through.",
+        "The most bytes of records in one Fetch answer, even if the client allows more. One batch fits always, "
+        "however large.",
         Range(1024),
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Fetch sessions remembered at once; 0 makes every fetch a full one.",
+        "Fetch sessions that the broker keeps. With 0 every Fetch is a full one.",
         Range(0),
     ),
 )
@@ -202,9 +213,9 @@ METRICS = table(
         "metrics.listener",
         STRING,
         None,
-        "Where to show metrics to Prometheus over HTTP: /metrics, and /healthz and /readyz for who starts and stops "
-        "brokers. An empty host means every interface, port 0 a free port. Not set: nowhere. Kafka has no such "
-        "setting.",
+        "The address that serves metrics to Prometheus over HTTP at /metrics, and the state of the broker to "
+        "supervisors at /healthz and /readyz. An empty host means every interface, port 0 a free port. Not set: no "
+        "metrics. Kafka has no such setting.",
         Shape("HOST:PORT", HostPort.parse),
     ),
 )
@@ -214,8 +225,8 @@ GROUPS = table(
         "group.initial.rebalance.delay.ms",
         INT,
         "3000",
-        "How long an empty group waits for more members after its first before it assigns partitions. `pybroker "
-        "serve` sets it to 0 unless it is set otherwise.",
+        "How long a group waits for more members after its first member joined, before it assigns partitions. The "
+        "default of `pybroker serve` is 0.",
         Range(0),
     ),
     Setting(
@@ -229,8 +240,8 @@ GROUPS = table(
         "group.metadata.memory.bytes",
         LONG,
         str(128 << 20),
-        "Bytes that all members together may hold in memory by their metadata and assignments; who asks for more is "
-        "refused with GROUP_MAX_SIZE_REACHED. Kafka has no such setting.",
+        "Bytes of memory for the metadata and assignments of all members of all groups. A member that would need more "
+        "is refused with GROUP_MAX_SIZE_REACHED. Kafka has no such setting.",
         Range(1),
     ),
     Setting("offset.metadata.max.bytes", INT, "4096", "The longest metadata that a client may commit with an offset."),
@@ -238,7 +249,8 @@ GROUPS = table(
         "offsets.topic.num.partitions",
         INT,
         "50",
-        "Partitions of __consumer_offsets when it is created; must not change after that, groups are placed by it.",
+        "Partitions of __consumer_offsets when it is created. Do not change the number later: it decides which "
+        "partition a group is in.",
         Range(1),
     ),
     Setting(
@@ -260,14 +272,23 @@ GROUPS = table(
         "offsets.retention.minutes",
         INT,
         "10080",
-        "How long offsets are kept after their group lost its last member, or its subscription to the topic.",
+        "How long the broker keeps the offsets of a group after its last member left, or after it unsubscribed from "
+        "the topic.",
         Range(1),
     ),
     Setting(
-        "offsets.retention.check.interval.ms", LONG, "600000", "How often expired offsets are looked for.", Range(1)
+        "offsets.retention.check.interval.ms",
+        LONG,
+        "600000",
+        "How often the broker looks for expired offsets.",
+        Range(1),
     ),
     Setting(
-        "offsets.load.buffer.size", INT, "5242880", "Bytes read at a time when a group's offsets are loaded.", Range(1)
+        "offsets.load.buffer.size",
+        INT,
+        "5242880",
+        "Bytes that the broker reads at a time when it loads the offsets of groups.",
+        Range(1),
     ),
     Setting(
         "offsets.commit.timeout.ms",
