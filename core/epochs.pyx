@@ -131,7 +131,7 @@ cdef int epochs_copy(epochs_t* e, epoch_t** items, int32_t* count) noexcept nogi
     pthread_mutex_lock(&e.lock)
     count[0] = e.count
     items[0] = <epoch_t*>malloc(sizeof(epoch_t) * (e.count + 1))
-    if items[0] != NULL:
+    if items[0] != NULL and e.count > 0:  # there is no array before the first entry
         memcpy(items[0], e.items, sizeof(epoch_t) * e.count)
     pthread_mutex_unlock(&e.lock)
     return 0 if items[0] != NULL else -ENOMEM

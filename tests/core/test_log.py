@@ -181,6 +181,7 @@ def test_leader_epochs_fence(home: Home) -> None:
 def test_a_replica_takes_only_what_continues(home: Home) -> None:
     """Several batches at once; a partial last one is left out, one that overlaps is refused."""
     p = home.open()
+    assert p.epochs() == []
     data = stamp(batch(2), 0, 3) + stamp(batch(3), 2, 3) + stamp(batch(1), 5, 4)
     assert p.append_replica(data[:-10]) == 5
     assert code_of(p.append_replica, stamp(batch(2), 4, 4)) == 87
