@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from pybroker.cli import chart, output
+from pybroker.cli.main import Whole
 from pybroker.cli.options import Seconds, cluster_options
 from pybroker.client.load import READ_MIB, WORKLOADS, Bench, Outcome, Prepared, Workload
 
@@ -28,14 +29,14 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> lis
 
 
 @click.command(name="bench")
-@click.option("--only", "workloads", callback=_names, metavar="W1,F1,...", help="These workloads; all if not given.")
-@click.option("--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="For each workload.")
+@click.option("--only", "workloads", callback=_names, metavar="W1,F1,...", help="Run only these workloads.")
+@click.option("--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="How long each workload runs.")
 @click.option("--warm", type=Seconds(0, 3600), default=1.0, show_default=True, metavar="SECONDS",
-              help="Not counted, before each: a JVM needs some.")  # fmt: skip
-@click.option("--read-mib", type=click.IntRange(1, 1 << 20), default=READ_MIB, show_default=True, metavar="MIB",
-              help="How much is written first where reading is measured.")  # fmt: skip
+              help="How long each workload runs before that, not counted: a JVM needs it.")  # fmt: skip
+@click.option("--read-mib", type=Whole(1, 1 << 20), default=READ_MIB, show_default=True, metavar="MIB",
+              help="How much to write first for the workloads that read.")  # fmt: skip
 @click.option("--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE",
-              help="Draw the figures into this file, too.")  # fmt: skip
+              help="Also draw the figures into this file.")  # fmt: skip
 @cluster_options
 def command(
     workloads: list[Workload],

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from pybroker.cli import output
+from pybroker.cli.main import Whole
 from pybroker.cli.options import cluster_options, complete_topics, name_value, say
 from pybroker.client.admin import (
     Admin,
@@ -24,7 +25,7 @@ def _resource_options(function: F) -> F:
     """The options that say whose configs are meant."""
     for option in (
         click.option("--broker-default", is_flag=True, help="The default of all brokers."),
-        click.option("--broker", type=click.IntRange(0, (1 << 31) - 1), metavar="ID", help="A broker."),
+        click.option("--broker", type=Whole(0, (1 << 31) - 1), metavar="ID", help="A broker."),
         click.option("--topic", "-t", metavar="NAME", help="A topic.", shell_complete=complete_topics),
     ):
         function = option(function)
@@ -50,7 +51,7 @@ def command() -> None:
 @command.command()
 @click.argument("names", nargs=-1, metavar="[CONFIG]...")
 @_resource_options
-@click.option("--all", "everything", is_flag=True, help="Those at their built-in default too.")
+@click.option("--all", "everything", is_flag=True, help="Show configs at their built-in default too.")
 @cluster_options
 def describe(
     names: Sequence[str],
@@ -78,11 +79,12 @@ def describe(
 
 @command.command()
 @_resource_options
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Give a config a value; repeatable.")
-@click.option("--delete", "deletes", multiple=True, metavar="NAME", help="Let a config have its default; repeatable.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a config to a value; repeatable.")
+@click.option("--delete", "deletes", multiple=True, metavar="NAME",
+              help="Set a config back to its default; repeatable.")  # fmt: skip
 @click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add to a list; repeatable.")
 @click.option("--subtract", "subtracts", multiple=True, metavar="NAME=VALUE", help="Take from a list; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only let the broker say whether it would.")
+@click.option("--dry-run", is_flag=True, help="Ask the broker whether it would accept the change; change nothing.")
 @cluster_options
 def alter(
     topic: str | None,

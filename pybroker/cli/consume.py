@@ -11,7 +11,7 @@ import click
 
 from pybroker.cli import formats, jsonlines, lines, profiles, starts
 from pybroker.cli.lines import Notation
-from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse
+from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse, Whole
 from pybroker.cli.options import address_options, client_settings, complete_groups, complete_topics, escaped
 from pybroker.cli.progress import Progress
 from pybroker.cli.reading import Commits, batches, newest
@@ -38,13 +38,13 @@ OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of ea
 
 @click.command(name="consume")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
-@click.option("--partition", "-p", "partitions", multiple=True, type=click.IntRange(0, (1 << 31) - 1),
-              help="Only this partition; repeatable.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", multiple=True, type=Whole(0, (1 << 31) - 1),
+              help="Read only this partition; repeatable.")  # fmt: skip
 @click.option("--offset", "-o", type=starts.offset, metavar="OFFSET", help=f"Where to begin: {OFFSET_HELP}")
-@click.option("--from-beginning", is_flag=True, help="Begin with the first record that is there.")
+@click.option("--from-beginning", is_flag=True, help="Begin with the first record of each partition.")
 @click.option("--at", type=moment, metavar="TIME", help=f"Begin with the first record at or after it: {TIME_HELP}")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records, by time, and then end.")
-@click.option("--max-messages", "-n", type=click.IntRange(1), metavar="N", help="End after so many records.")
+@click.option("--last", type=Whole(1), metavar="N", help="Only the newest N records, by time, and then end.")
+@click.option("--max-messages", "-n", type=Whole(1), metavar="N", help="End after N records.")
 @click.option(
     "--exit-at-end",
     "-e",
@@ -54,15 +54,18 @@ OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of ea
 @click.option("--group", "-g", metavar="GROUP", shell_complete=complete_groups,
               help="Read as a member of a group: the partitions that it gives, from what it committed.")  # fmt: skip
 @click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
-              default="read_uncommitted", show_default=True, help="Whether aborted transactions are seen.")  # fmt: skip
-@click.option("--key", is_flag=True, help="The key before the value, a tab between them.")
+              default="read_uncommitted", show_default=True,
+              help="read_committed leaves out aborted transactions.")  # fmt: skip
+@click.option("--key", is_flag=True, help="Write the key before the value, with a tab between them.")
 @click.option(
-    "--key-separator", "-K", callback=escaped, metavar="SEP", help="The key before the value, with this between."
+    "--key-separator", "-K", callback=escaped, metavar="SEP",
+    help="Write the key before the value, with SEP between them."
 )
 @click.option("--headers", is_flag=True, help="The headers before everything: NAME:VALUE,NAME:VALUE and a tab.")
 @click.option("--null-value", callback=escaped, default="null", show_default=True, metavar="TEXT",
-              help="What stands for null.")  # fmt: skip
-@click.option("--delimiter", "-D", default=r"\n", show_default=True, callback=escaped, help="What ends a record.")
+              help="The text that stands for null.")  # fmt: skip
+@click.option("--delimiter", "-D", default=r"\n", show_default=True, callback=escaped,
+              help="The text that ends a record.")  # fmt: skip
 @click.option("--format", "-f", "form", metavar="FORMAT",
               help="A record as FORMAT says, such as '%t %p %o %k %s'; the letters are below.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="On a terminal too, write bytes as they are.")

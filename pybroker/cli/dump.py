@@ -20,7 +20,7 @@ BATCH_TITLES: Final = ("POSITION", "FIRST", "LAST", "RECORDS", "BYTES", "CODEC",
 
 @click.command(name="dump")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--records", "with_records", is_flag=True, help="The records of each batch too, decompressed.")
+@click.option("--records", "with_records", is_flag=True, help="Show the records of each batch too, decompressed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(paths: Sequence[Path], with_records: bool, as_json: bool) -> None:
     """Show what is in a log segment (.log), an index (.index, .timeindex, .txnindex), a producer snapshot (.snapshot)

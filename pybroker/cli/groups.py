@@ -33,7 +33,7 @@ command.add_command(reset_offsets)
 
 @command.command("list")
 @click.option(
-    "--state", "states", multiple=True, help="Only groups in this state, such as Stable or Empty; repeatable."
+    "--state", "states", multiple=True, help="List only groups in this state, such as Stable or Empty; repeatable."
 )
 @cluster_options
 def list_groups(states: Sequence[str], bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_
 
 @command.command()
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--if-exists", is_flag=True, help="A group that is not there is fine.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a group does not exist.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @cluster_options
 def delete(

@@ -7,14 +7,15 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
+from pybroker.cli.main import Whole
 from pybroker.cli.options import cluster_options, complete_topics
 from pybroker.client.admin import Admin, LogDir
 
 
 @click.command(name="logdirs")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--broker", "brokers", multiple=True, type=click.IntRange(0), metavar="ID",
-              help="Only the log dirs of this broker; repeatable.")  # fmt: skip
+@click.option("--broker", "brokers", multiple=True, type=Whole(0), metavar="ID",
+              help="Show only the log dirs of this broker; repeatable.")  # fmt: skip
 @cluster_options
 def command(
     topics: Sequence[str], brokers: Sequence[int], bootstrap_server: str, timeout_s: float, as_json: bool

@@ -45,17 +45,17 @@ COMMANDS: Final = {
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
     "scrub": Command("pybroker.cli.scrub", "Have a running broker check its log dirs for damage now."),
-    "doctor": Command("pybroker.cli.doctor", "Look through a log dir that no broker uses, and mend it."),
+    "doctor": Command("pybroker.cli.doctor", "Examine a log dir that no broker uses, and mend it."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }
 
 EPILOG: Final = """\b
 Exit codes: 0 done; 1 the operation failed, or a file is damaged; 2 the command, its options or the configuration are
-wrong; 130 interrupted. What went wrong is said in one sentence on standard error.
+wrong; 130 interrupted. A command that fails writes one sentence to standard error.
 
 \b
-Completion: put   eval "$(pybroker completion)"   into the start file of bash or zsh, and into that of fish
+Completion: put   eval "$(pybroker completion)"   into the start file of bash or zsh; in that of fish, put
 pybroker completion fish | source
 """
 
@@ -81,6 +81,12 @@ def failure_of(error: KafkaError | OSError) -> Failure:
         return Failure(error.message)
     why = system_words(error)
     return Failure(f"{error.filename}: {why}" if error.filename else why)
+
+
+class Whole(click.IntRange):
+    """The type of an option that is a whole number; click calls its own "integer range", in its messages too."""
+
+    name = "integer"
 
 
 class Commands(click.Group):
@@ -133,7 +139,7 @@ def _close_stdout() -> None:
 )
 @click.version_option(__version__, message="pybroker %(version)s")
 def cli() -> None:
-    """A Kafka-compatible message broker, and what goes with it."""
+    """A Kafka-compatible message broker, and its tools."""
 
 
 def main() -> None:

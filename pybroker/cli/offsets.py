@@ -19,7 +19,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 @click.command(name="offsets")
 @click.argument("topics", nargs=-1, metavar="[TOPIC[:P,P]]...", shell_complete=complete_topics)
-@click.option("--at", type=moment, metavar="TIME", help=f"The first offset at or after it, too: {TIME_HELP}")
+@click.option("--at", type=moment, metavar="TIME", help=f"Also show the first offset at or after TIME: {TIME_HELP}")
 @cluster_options
 def offsets(
     topics: Sequence[str], at: int | None, bootstrap_server: str, timeout_s: float, as_json: bool
@@ -47,7 +47,7 @@ def offsets(
 
 @click.command(name="delete-records")
 @click.argument("topics", nargs=-1, metavar="[TOPIC[:P,P]]...", shell_complete=complete_topics)
-@click.option("--before", metavar="OFFSET", help="The first offset that stays; latest: none does.")
+@click.option("--before", metavar="OFFSET", help="The first offset that stays; latest: delete all records.")
 @click.option("--offset-json-file", "plan", type=click.File("rb"), metavar="FILE",
               help="Partitions and offsets as kafka-delete-records.sh takes them; - is standard input.")  # fmt: skip
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")

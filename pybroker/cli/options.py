@@ -69,7 +69,7 @@ def bootstrap_option(function: F) -> F:
                            help="The cluster and settings of a profile (docs/cli.md).")  # fmt: skip
     return click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True,
                         metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, show_envvar=True, callback=_addresses,
-                        help="Where the cluster is found.")(profile(function))  # fmt: skip
+                        help="Brokers of the cluster to begin with.")(profile(function))  # fmt: skip
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

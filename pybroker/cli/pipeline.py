@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from pybroker.cli import output
-from pybroker.cli.main import Failure, Misuse
+from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
@@ -40,10 +40,10 @@ source_options = _all(
     ),
     click.option(
         "--max-records",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         default=5_000_000,
         show_default=True,
-        help="The most that a batch takes.",
+        help="The most records in a batch.",
     ),
     click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="One more option of the source."),
 )
@@ -54,10 +54,11 @@ format_options = _all(
         type=click.Choice(["json", "avro", "raw"]),
         default="json",
         show_default=True,
-        help="What the values are; raw stores them as they are.",
+        help="The format of the values; raw stores them as they are.",
     ),
     click.option("--schema", metavar="TEXT|@FILE", help="Of JSON: 'id bigint, kind string'. Of Avro: its JSON."),
-    click.option("--dead-letters", metavar="TOPIC", help="Where records go that do not parse; else they are counted."),
+    click.option("--dead-letters", metavar="TOPIC",
+    help="The topic for records that do not parse; without it, they are only counted."),
 )
 table_options = _all(
     click.option("--table", required=True, metavar="DIR|URI", help="Where the Parquet files go."),
@@ -71,7 +72,7 @@ table_options = _all(
     click.option("--checkpoint", metavar="DIR|URI", help="Where Spark keeps the offsets; in the table if not given."),
     click.option(
         "--compact-files",
-        type=click.IntRange(min=0),
+        type=Whole(min=0),
         default=16,
         show_default=True,
         metavar="N",
@@ -89,17 +90,18 @@ run_options = _all(
         help="How often a batch begins.",
     ),
     click.option("--once", is_flag=True, help="Read what is there now, and end."),
-    click.option("--name", default="pybroker-pipeline", show_default=True, help="Of the query, and of its group."),
+    click.option("--name", default="pybroker-pipeline", show_default=True,
+    help="The name of the query, and of its group."),
     click.option(
         "--master", default="local[*]", show_default=True, help="A Spark cluster; 'submit' leaves it to Spark."
     ),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
     click.option(
         "--metrics-port",
-        type=click.IntRange(0, 65535),
-        help="Show metrics to Prometheus at this port of every interface.",
+        type=Whole(0, 65535),
+        help="Serve metrics to Prometheus on this port of every interface.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="End with what was done as one JSON document."),
+    click.option("--json", "as_json", is_flag=True, help="Write a JSON document with the result at the end."),
 )
 
 
@@ -132,7 +134,7 @@ def command(
 ) -> None:
     """Write topics into a table of Parquet files until SIGTERM or Ctrl-C, each record once.
 
-    It goes on where it ended, by its checkpoint. Progress is told on standard error.
+    It goes on where it ended, by its checkpoint. It reports its progress on standard error.
 
     Exit codes: 0 it ended by --once, SIGTERM or Ctrl-C; 1 the query failed; 2 an option is wrong, or Spark or Java is
     not there.

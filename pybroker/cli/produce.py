@@ -11,7 +11,7 @@ import click
 from pybroker import errors
 from pybroker.cli import jsonlines, lines, profiles
 from pybroker.cli.lines import Notation, Outgoing
-from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, failure_of
+from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, Whole, failure_of
 from pybroker.cli.options import address_options, client_settings, complete_topics, escaped, header
 from pybroker.cli.progress import Progress
 from pybroker.client.admin import Admin
@@ -23,7 +23,7 @@ from pybroker.protocol.compression import CODECS
 
 REQUEST_MS_MAX: Final = 30_000
 _GRACE_S: Final = 1.0  # for the producer, which gives a record up after the timeout
-PARTITION: Final = click.IntRange(0, (1 << 31) - 1)
+PARTITION: Final = Whole(0, (1 << 31) - 1)
 
 
 class Fixed(NamedTuple):
@@ -49,32 +49,35 @@ BY_OPTION: Final = {"acks": "acks", "compression_type": "compression"} | dict.fr
 @click.command(name="produce")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--file", "-f", "source", type=click.File("rb"), default="-", metavar="FILE",
-              help="What to read; standard input if not given.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Each line is a JSON object, as consume --json writes them.")
+              help="The file to read; without it, standard input.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Each line is a JSON object, as consume --json writes it.")
 @click.option("--key", "-k", callback=escaped, metavar="KEY", help="The key of every record.")
 @click.option("--key-separator", "-K", callback=escaped, metavar="SEP", help="Each line begins with a key and this.")
 @click.option(
-    "--header", "-H", "fixed", multiple=True, type=header, metavar="NAME=VALUE", help="Of every record; repeatable."
+    "--header", "-H", "fixed", multiple=True, type=header, metavar="NAME=VALUE",
+    help="A header of every record; repeatable."
 )
 @click.option("--headers", is_flag=True, help="Each line begins with NAME:VALUE,NAME:VALUE and a tab.")
-@click.option("--null-value", callback=escaped, metavar="TEXT", help="A value, key or header of just this is null.")
+@click.option("--null-value", callback=escaped, metavar="TEXT",
+              help="A value, key or header that is just this text is null.")  # fmt: skip
 @click.option("--delimiter", "-D", default=r"\n", show_default=True, callback=escaped,
               help="What ends a record; an empty one makes the whole input one record.")  # fmt: skip
-@click.option("--partition", "-p", type=PARTITION, help="Where every record goes; if not given, as its key says.")
-@click.option("--repartition", is_flag=True, help="With --json, let the key decide and not the line's partition.")
+@click.option("--partition", "-p", type=PARTITION, help="The partition of every record; without it, the key decides.")
+@click.option("--repartition", is_flag=True, help="With --json, let the key decide, and not the partition in the line.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
-              help="Who must have a record before it counts as sent.")  # fmt: skip
+              help="Which replicas must have a record before it counts as stored.")  # fmt: skip
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--setting", "-X", "settings", multiple=True, metavar="NAME=VALUE",
               help="A setting of the producer by Kafka's name, such as linger.ms=50; repeatable.")  # fmt: skip
-@click.option("--create", is_flag=True, help="A topic that is not there may be created, if the broker does that.")
+@click.option("--create", is_flag=True, help="Let the broker create a missing topic, if it does that.")
 @address_options
 def command(topic: str, source: BinaryIO, bootstrap_server: str, timeout_s: float, **how: Any) -> None:
     r"""Write each line of the input as a record of TOPIC.
 
     Separators and delimiters may be written with \n, \t, \r, \0, \\ and \xNN. Any byte is allowed in a record.
 
-    The first record that is refused ends it; how many were not stored, and why, is said on standard error.
+    The command ends at the first record that the broker refuses. Standard error says why, and how many records were not
+    stored.
 
     Exit codes: 0 every record is stored; 1 a record was refused, or the broker could not be reached; 2 the command, its
     options or a setting are wrong; 130 interrupted by Ctrl-C, which sends first what was read.

@@ -7,15 +7,15 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.main import Failure
+from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import cluster_options, complete_groups, complete_topics
 from pybroker.cli.times import TIME_HELP, moment
 from pybroker.client.admin import EARLIEST, LATEST, Admin, Committed
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
-OFFSET: Final = click.IntRange(0, (1 << 63) - 1)
-SHIFT: Final = click.IntRange(-(1 << 63), (1 << 63) - 1)
+OFFSET: Final = Whole(0, (1 << 63) - 1)
+SHIFT: Final = Whole(-(1 << 63), (1 << 63) - 1)
 INACTIVE: Final = ("Empty", "Dead")
 LINE_MAX: Final = 1000
 """Characters of a line of a plan: a topic's name has 249 at most."""
@@ -37,10 +37,10 @@ class Move(NamedTuple):
 @click.argument("group", shell_complete=complete_groups)
 @click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,P...]", shell_complete=complete_topics,
               help="A topic, or some of its partitions; repeatable.")  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="Every partition that the group has committed an offset of.")
-@click.option("--to-earliest", is_flag=True, help="The first record that is there.")
-@click.option("--to-latest", is_flag=True, help="The end: only what comes from now on.")
-@click.option("--to-current", is_flag=True, help="What is committed now; the end where nothing is.")
+@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
+@click.option("--to-earliest", is_flag=True, help="The first record of each partition.")
+@click.option("--to-latest", is_flag=True, help="The end: read only records that arrive from now on.")
+@click.option("--to-current", is_flag=True, help="The committed offset, or the end if there is none.")
 @click.option("--to-offset", type=OFFSET, metavar="N", help="This offset.")
 @click.option(
     "--to-time",
@@ -53,7 +53,8 @@ class Move(NamedTuple):
 )
 @click.option("--from-file", type=click.File("r", encoding="utf-8"), metavar="CSV",
               help="Lines of TOPIC,PARTITION,OFFSET, as --export writes them; - is standard input.")  # fmt: skip
-@click.option("--execute/--dry-run", default=False, help="Do it; without --execute it is only shown.")
+@click.option("--execute/--dry-run", default=False,
+              help="Set the offsets; without --execute the command only shows them.")  # fmt: skip
 @click.option("--export", is_flag=True, help="Print lines of TOPIC,PARTITION,OFFSET, as Kafka's tool does.")
 @cluster_options
 def reset_offsets(

@@ -34,15 +34,15 @@ _FLOCK: Final = "hhqqi0q"
 
 @click.command(name="scrub")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
-@click.option("--no-wait", is_flag=True, help="Ask for the check, and do not wait for what comes of it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for each damaged place.")
+@click.option("--no-wait", is_flag=True, help="Ask for the check, and do not wait for its result.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object on a line for each damaged place.")
 def command(directories: Sequence[Path], no_wait: bool, as_json: bool) -> None:
     """Have the broker that uses these log dirs check every batch of their sealed segments now. List what is
     damaged.
 
-    The command runs on the machine of the broker. The check reads as slowly as log.scrub.io.max.bytes.per.second says,
-    which can be altered while it runs. The command can be interrupted; the check goes on. A log dir that no broker uses
-    is looked through by pybroker doctor.
+    Run the command on the machine of the broker. The check reads no faster than log.scrub.io.max.bytes.per.second,
+    which you can alter while it runs. If you interrupt the command, the check goes on. For a log dir that no broker
+    uses, there is pybroker doctor.
 
     Exit codes: 0 nothing is damaged, or --no-wait; 1 something is, or no broker uses a directory; 2 there is no such
     directory.
@@ -79,7 +79,7 @@ def _ask(directory: Path) -> int:
     deadline = time.monotonic() + FIRST_LOOK_S
     while True:
         if not in_use(directory):
-            raise Failure(f"no broker uses {directory}: pybroker doctor {directory} looks through it")
+            raise Failure(f"no broker uses {directory}: pybroker doctor {directory} examines it")
         try:
             return scrub.ask(directory)
         except FileNotFoundError:

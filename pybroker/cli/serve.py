@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli.main import Misuse
+from pybroker.cli.main import Misuse, Whole
 
 log = logging.getLogger(__name__)
 
@@ -34,26 +34,28 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     type=click.Path(readable=False),  # whether it can be used is the broker's to say, of each log dir and with a reason
     help="The directory for the data; the broker makes it if it does not exist. Sets log.dirs.",
 )
-@click.option("--host", help=f"The address to listen at; {HOST_DEFAULT} if neither it nor listeners is set.")
+@click.option("--host", help=f"The address to listen on; without it and listeners, {HOST_DEFAULT}.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help=f"The port to listen at; {PORT_DEFAULT} if not set, 0: any."
+    "--port", type=Whole(0, 65535),
+    help=f"The port to listen on; 0: any free port; without it and listeners, {PORT_DEFAULT}."
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Show metrics to Prometheus over HTTP at this port, with /healthz and /readyz. Sets metrics.listener.",
+    type=Whole(0, 65535),
+    help="Serve /metrics, /healthz and /readyz over HTTP on this port. Sets metrics.listener.",
 )
 @click.option("--config", "file", metavar="FILE", type=click.Path(), help="A .properties file with Kafka's names.")
 @click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="One setting; may be repeated, wins over FILE."
+    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, which wins over FILE; repeatable."
 )
 @click.option(
     "--give-up",
     multiple=True,
     metavar="NAME",
-    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N); may be repeated.",
+    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N); repeatable.",
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+              help="The lowest level to log.")  # fmt: skip
 def command(
     data_dir: str | None,
     host: str | None,
@@ -66,8 +68,8 @@ def command(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which end it cleanly.
 
-    As soon as it serves, one line on standard output says so and where: `pybroker ready on HOST:PORT (...)`. Logs go to
-    standard error. The settings are listed in docs/config.md.
+    As soon as the broker serves, it writes a line with its address to standard output: `pybroker ready on HOST:PORT
+    (...)`. It logs to standard error. docs/config.md lists the settings.
 
     Exit codes: 0 stopped cleanly; 1 it could not start or go on (the port or the data directory is in use, a disk
     failed); 2 an option or a setting is wrong.

@@ -10,7 +10,7 @@ import click
 from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.configs import source_name
-from pybroker.cli.main import Failure
+from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
 from pybroker.client.metadata import TopicInfo
@@ -18,8 +18,8 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 NO_TOPIC_ID: Final = bytes(16)
-PARTITIONS: Final = click.IntRange(1, (1 << 31) - 1)  # i32 on the wire
-REPLICAS: Final = click.IntRange(1, (1 << 15) - 1)  # i16
+PARTITIONS: Final = Whole(1, (1 << 31) - 1)  # i32 on the wire
+REPLICAS: Final = Whole(1, (1 << 15) - 1)  # i16
 
 
 @click.group(name="topics")
@@ -32,12 +32,13 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", "-p", type=PARTITIONS, help="How many; the broker's num.partitions if not given.")
-@click.option("--replication-factor", "-r", type=REPLICAS, help="How many copies; the broker's default if not given.")
+@click.option("--partitions", "-p", type=PARTITIONS,
+              help="How many partitions; without it, the broker's num.partitions.")  # fmt: skip
+@click.option("--replication-factor", "-r", type=REPLICAS, help="How many replicas; without it, the broker's default.")
 @click.option(
-    "--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated."
+    "--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable."
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic of this name is fine, whatever it is like.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic of this name exists, whatever its configs.")
 @cluster_options
 def create(
     name: str,
@@ -71,7 +72,7 @@ def create(
 
 
 @command.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="List internal topics too.")
 @cluster_options
 def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """List the topics by name."""
@@ -86,7 +87,7 @@ def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_topics)
-@click.option("--internal", is_flag=True, help="Internal topics too, where no name is given.")
+@click.option("--internal", is_flag=True, help="Without a name, show internal topics too.")
 @cluster_options
 def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Show partitions, leaders, replicas, offsets, sizes, and the configs that differ from their default.
@@ -110,7 +111,7 @@ def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeou
 
 @command.command()
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--partitions", "-p", type=PARTITIONS, required=True, help="How many it shall have in all.")
+@click.option("--partitions", "-p", type=PARTITIONS, required=True, help="The new number of partitions in all.")
 @cluster_options
 def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Give a topic more partitions."""
@@ -121,7 +122,7 @@ def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, a
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @cluster_options
 def delete(

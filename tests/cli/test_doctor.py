@@ -233,7 +233,7 @@ def test_a_request_that_a_pass_overwrites_is_made_again(broker: BrokerProcess, m
 def test_a_log_dir_that_no_broker_uses_is_not_scrubbed(broker: BrokerProcess, tmp_path: Path) -> None:
     for directory in (broker.data_dir, tmp_path):
         said = run("scrub", directory).sentence
-        assert said == f"no broker uses {directory}: pybroker doctor {directory} looks through it"
+        assert said == f"no broker uses {directory}: pybroker doctor {directory} examines it"
     assert not (tmp_path / ".lock").exists()
     assert run("scrub", tmp_path / "nowhere").code == 2
 

@@ -128,6 +128,11 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert done.code == 2 and done.err.startswith("Usage: pybroker topics") and done.out == ""
 
 
+def test_a_number_that_is_none() -> None:
+    """It is called what it is, and not click's "integer range"."""
+    assert "'x' is not a valid integer." in run("topics", "create", "t", "--partitions", "x").err
+
+
 def test_nobody_is_there() -> None:
     """As a process: one sentence with the address, and 1."""
     address = f"127.0.0.1:{free_port()}"
