@@ -16,10 +16,12 @@ from tests.core.stage import METADATA, Client, Stage
 ROOT = Path(__file__).resolve().parents[2]
 FREED_IS_FILLED = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 """What is freed is written over at once, so that a use after it is seen without a sanitizer."""
-ADOPTIONS = 5000
+ALONE, ADOPTIONS = 50, 5000
 
 ADOPT = f"""
 import os
+import select
+import time
 from pybroker import core
 broker = core.Broker()
 plane = core.Plane(broker)
@@ -27,11 +29,20 @@ plane.start()
 for thread in os.listdir("/proc/self/task"):
     os.sched_setaffinity(int(thread), {{min(os.sched_getaffinity(0))}})  # the reactor runs when its bell is rung
 null = os.open("/dev/null", os.O_RDONLY)  # which epoll does not take: the reactor closes it at once
+closed = []
+for n in range(1, {ALONE} + 1):  # freed before the next is adopted, which would put the one in order behind the other
+    assert plane.adopt(os.dup(null)) == n
+    select.select([plane.fileno()], [], [])
+    while plane.stats()[0]["connections"]:
+        time.sleep(0)
+    closed += plane.take()
 ids = [plane.adopt(os.dup(null)) for _ in range({ADOPTIONS})]
-assert ids == list(range(1, {ADOPTIONS} + 1)), [(n, id) for n, id in enumerate(ids, 1) if n != id][:5]
+wanted = list(range({ALONE} + 1, {ALONE} + {ADOPTIONS} + 1))
+assert ids == wanted, [pair for pair in zip(ids, wanted) if len(set(pair)) > 1][:5]
 plane.stop()
 broker.close()
-assert sorted(key for kind, key, _, _ in plane.take() if kind == "closed") == ids
+closed += plane.take()
+assert sorted(key for kind, key, _, _ in closed if kind == "closed") == list(range(1, ids[-1] + 1))
 """
 
 LITTLE_MEMORY = """
