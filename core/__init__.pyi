@@ -462,7 +462,8 @@ class SegmentScan:
     """A check of a sealed segment's file: every batch's header, CRC and offset. What is not in the page cache does not
     stay there.
 
-    partition: that it is a segment of, and that passes by what is found; None for a file alone. strict: its offsets
+    partition: that it is a segment of, and that passes by what is found, what was cut off the file too; None for a file
+    alone. strict: its offsets
     have no gaps, for it was never compacted. next_base: where the next segment begins, -1 if none does. OSError."""
 
     path: str

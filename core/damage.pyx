@@ -265,13 +265,26 @@ cdef int damage_keep_aside(segment_t* s, int64_t position) noexcept nogil:
 
 # -- the scan that scrubbing makes -------------------------------------------------------------------------------------
 
+cdef int64_t listed_size(log_t* l, int64_t base) noexcept nogil:
+    """How many bytes readers see of the segment with this base: what is appended just now is not among them, and what
+    was cut off its file is. -1 if there is no such segment."""
+    cdef int64_t size = -1
+    cdef int slot = pin(&l.context.quiesce)
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = segments_floor(list, base)
+    if i >= 0 and list.items[i].base_offset == base:
+        size = load_i64(&list.items[i].segment.size)
+    unpin(&l.context.quiesce, slot)
+    return size
+
+
 cdef class SegmentScan:
     """A check of a segment's file, step by step: every batch's header, CRC and offset. See the wall."""
 
     def __init__(self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1) -> None:
         cdef bytes name = os.fsencode(path)
         cdef const char* c_name = name
-        cdef int64_t size = 0
+        cdef int64_t size = -1
         cdef int fd, status
         stem = os.path.basename(path).partition(".")[0]
         if not stem.isdigit():
@@ -282,8 +295,11 @@ cdef class SegmentScan:
         with nogil:
             fd = vfs_open(self.c.fs, P_SEGMENT_READ, c_name, O_RDONLY)
             status = min(fd, 0)
-            if status == 0:
+            if status == 0 and self.partition is not None:
+                size = listed_size(self.partition.state.log, self.base_offset)
+            if status == 0 and size < 0:
                 size = vfs_size(fd)
+            if status == 0:
                 vfs_no_readahead(fd)
         raise_status(status, path)
         scan_file(&self.c, fd, size, self.base_offset)

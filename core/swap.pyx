@@ -136,8 +136,8 @@ cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noex
     cdef int status = reach(swap, &end)
     for i in range(n):
         replaces |= bases[i] == swap.base_offset
-    if status > 0 and replaces:
-        return segment_unlink(swap, ".swap")  # it is no segment, and what it would replace is there
+    if (status > 0 or (status == 0 and end == swap.base_offset)) and replaces:
+        return segment_unlink(swap, ".swap")  # it is no segment, or empty, and what it would replace is there
     if status < 0:
         return status
     gone.fs, gone.directory = swap.fs, swap.directory

@@ -35,6 +35,7 @@ def command(directories: Sequence[Path], fix: bool, as_json: bool) -> None:
     exist, or is no log dir.
     """
     found = 0
+    directories = list({(said.st_dev, said.st_ino): path for path in directories for said in [path.stat()]}.values())
     with contextlib.ExitStack() as holding:
         for directory in directories:
             if not any((directory / name).exists() for name in MARKS) and not any(partitions_in(directory)):

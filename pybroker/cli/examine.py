@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,20 +16,26 @@ from typing import Any, Final
 from pybroker import core
 from pybroker.cli import files, leftovers
 from pybroker.cli.batches import Damage
-from pybroker.cli.stored import STORE_FILE, Known, partitions_in
-from pybroker.cli.trouble import ASIDE, Trouble, put_aside
+from pybroker.cli.stored import STORE_FILE, Known, partitions_in, read
+from pybroker.cli.trouble import Trouble, aside_of, hand_over, lost, put_aside
+from pybroker.coordination.store import StoreDamaged, StoreFailed
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Offsets, Spot
+from pybroker.replication.logdirs import LOCK
+from pybroker.replication.opening import give_up
 
-_SEGMENT: Final = re.compile(r"[0-9]{20}\.log")
+_SEGMENT: Final = re.compile(r"0[0-8][0-9]{18}\.log")
 
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[bool]:
     """Hold a log dir as a broker does; False if one does."""
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    new = not os.path.lexists(directory / LOCK)
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        if new:
+            hand_over(directory / LOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,23 +100,20 @@ class Examination:
 
     def _of_store(self) -> Iterator[Trouble]:
         path = self._directory / STORE_FILE
-        if not path.exists():
-            return
         try:
-            with contextlib.closing(sqlite3.connect(path, timeout=0)) as store:
-                (said,) = store.execute("PRAGMA quick_check(1)").fetchone()
-        except sqlite3.DatabaseError as problem:
-            said = str(problem)
-        if said != "ok":
+            read(self._directory)
+        except StoreDamaged as problem:
             cure = "set it aside: the next start takes the topics over from the log dirs"
-            what = f"the coordination store is damaged: {' '.join(said.split())}"
-            yield Trouble(path, what, cure, lambda: self._aside(path))
+            yield Trouble(path, str(problem), cure, lambda: self._aside(path))
+        except StoreFailed as problem:
+            yield Trouble(path, str(problem), "see to it that it can be read: a start needs it", None)
 
     @staticmethod
     def _aside(path: Path) -> None:
+        aside = aside_of(path)
         for suffix in ("-wal", "-shm", ""):
             with contextlib.suppress(FileNotFoundError):
-                os.replace(f"{path}{suffix}", f"{path}{ASIDE}{suffix}")
+                os.rename(f"{path}{suffix}", f"{aside}{suffix}")
 
     # -- one partition -----------------------------------------------------------------------------------------------
 
@@ -128,19 +130,48 @@ class Examination:
                     what = f"the index is damaged at byte {bad.position}: {bad.reason}"
                     yield Trouble(path, what, "remove it: it is made anew", path.unlink)
         segments = [directory / name for name in names if _SEGMENT.fullmatch(name)]
-        strict = False  # the settings of the topic, which say whether it may be compacted, are not asked here
+        yield from self._of_head(key, directory, segments)
         end = 0
         for path, following in zip(segments, [*segments, None][1:], strict=True):
             next_base = -1 if following is None else int(following.stem)
-            scan = core.SegmentScan(str(path), strict=strict, next_base=next_base)
-            spots = [Spot(scan.base_offset, *found) for found in scan.step()]
+            scan, spots = _scan(path, next_base)
             end = scan.end_offset
             for spot in spots:
                 if following is None and spot.end == scan.size:
                     yield self._tail(path, spot)
                 elif spot not in self._damage.get(key, ()):
                     yield self._bad(key, path, spot)
+            if following is not None:
+                yield from self._of_gap(key, path, end, next_base)
         yield from self._ahead(key, end)
+
+    def _of_head(self, key: TopicPartition, directory: Path, segments: list[Path]) -> Iterator[Trouble]:
+        """A first segment that is missing: a start, too, knows where the log began."""
+        path = directory / checkpoints.LEADER_EPOCHS
+        try:
+            began = checkpoints.read_first_offset(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return
+        except (UnicodeDecodeError, checkpoints.Malformed) as problem:
+            cure = "put it aside: it is made anew"
+            yield Trouble(path, f"it cannot be used: {problem}", cure, lambda: put_aside(path))
+            return
+        began = max(began, self._recorded[checkpoints.LOG_STARTS].get(key, 0))
+        if segments and int(segments[0].stem) > began:
+            there = int(segments[0].stem)
+            what = f"the first segment is missing: the log began at {began}, its first file begins at {there}"
+            yield Trouble(directory, what, f"put it back, or go on without its records: {give_up(key)}", None)
+
+    def _of_gap(self, key: TopicPartition, path: Path, end: int, next_base: int) -> Iterator[Trouble]:
+        """A segment that is missing, or its end; where a log was compacted, nobody knows."""
+        compacted = key in self._recorded[checkpoints.CLEANED]
+        if end > next_base:
+            what = f"it ends at offset {end}, and the next segment begins at {next_base}: a start leaves {key} offline"
+            yield Trouble(path, what, "put it back as it was, or move the one away that is wrong", None)
+        elif end < next_base and not compacted and next_base > self._recorded[checkpoints.LOG_STARTS].get(key, 0):
+            what = f"it ends at offset {end}, and the next segment begins at {next_base}: what was between is missing"
+            cure = f"put it back; or move what is before {next_base} away, and go on without: {give_up(key)}"
+            yield Trouble(path, what, cure, None)
 
     def _tail(self, path: Path, spot: Spot) -> Trouble:
         what = f"{spot.end - spot.position} bytes at position {spot.position} are no sound batch, and none follows"
@@ -149,7 +180,7 @@ class Examination:
 
     def _bad(self, key: TopicPartition, path: Path, spot: Spot) -> Trouble:
         what = f"{spot.end - spot.position} bytes at position {spot.position} are no sound batch: "
-        what += f"the offsets {spot.first}..{spot.next - 1} are lost"
+        what += lost(spot)
 
         def note() -> None:
             self._damage = self._damage | {key: self._damage.get(key, frozenset()) | {spot}}
@@ -172,11 +203,33 @@ class Examination:
 
     def _write(self, name: str, text: str) -> None:
         core.write_atomic(str(self._directory / name), text.encode())
+        hand_over(self._directory / name)
+
+
+def _scan(path: Path, next_base: int) -> tuple[core.SegmentScan, list[Spot]]:
+    """What is bad in a segment, which may have been compacted.
+
+    A batch with a wrong offset is one that those behind it do not follow, or one that does not follow those before it:
+    of the two, that is believed which costs less."""
+
+    def look(strict: bool) -> tuple[int, core.SegmentScan, list[Spot]]:
+        scan = core.SegmentScan(str(path), strict=strict, next_base=next_base)
+        spots = [Spot(scan.base_offset, *found) for found in scan.step()]
+        return sum(spot.end - spot.position for spot in spots), scan, spots
+
+    bad, scan, spots = look(False)
+    if bad:
+        strictly_bad, strictly, its = look(True)
+        if strictly_bad < bad:
+            return strictly, its
+    return scan, spots
 
 
 def cut(path: Path, spot: Spot) -> None:
     """Copy a tail to <segment>.<position>.damaged, then cut it off; both are on disk at the end."""
-    with path.open("r+b") as log, open(f"{path}.{spot.position}{ASIDE}", "wb") as aside:
+    kept = aside_of(f"{path}.{spot.position}")
+    with path.open("r+b") as log, kept.open("xb") as aside:
+        hand_over(kept)
         log.seek(spot.position)
         shutil.copyfileobj(log, aside)
         aside.flush()

@@ -4,6 +4,7 @@ What becomes of them is what a start makes of them (core's swap.pyx, and Kafka's
 
     .deleted, .cleaned, .tmp        removed: nobody reads them
     <base>.log.swap                 put in the place of the segments whose base lies in it: the compaction was decided
+    <base>.log.swap, empty          removed, while the segment with its base is still there
     <base>.log.swap, not whole      put aside, while the segment with its base is still there (a start removes it)
     .swap behind a .cleaned         removed: one segment was becoming several, and not all of them were there
     .index.swap and others alone    removed: a compaction that was not decided, or one that is done
@@ -22,7 +23,7 @@ from pybroker.cli.trouble import Trouble, put_aside, remove
 
 USELESS: Final = (".deleted", ".cleaned", ".tmp")
 SWAP: Final = ".swap"
-_SEGMENT: Final = re.compile(r"[0-9]{20}\..+")
+_SEGMENT: Final = re.compile(r"0[0-8][0-9]{18}\..+")
 KINDS: Final = (".timeindex", ".index", ".txnindex", ".log")
 """The data file goes last: its name decides."""
 
@@ -54,6 +55,9 @@ def _of_swap(path: Path, bases: list[str]) -> Trouble:
     scan = core.SegmentScan(str(path))
     bad = scan.step()
     base, end = scan.base_offset, scan.end_offset
+    if base == end and _base(path) in bases:
+        what = "it is left from a compaction that was cut short, and is empty"
+        return Trouble(path, what, "remove it: what it would replace is there", partial(remove, path))
     if bad and _base(path) in bases:
         what = f"it is left from a compaction that was cut short, and is damaged at position {bad[0][0]}"
         return Trouble(path, what, "put it aside: what it would replace is there", partial(put_aside, path))

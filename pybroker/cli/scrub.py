@@ -18,9 +18,10 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import EXIT_FAILED, Failure
+from pybroker.cli.trouble import lost
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints, scrub
-from pybroker.replication.checkpoints import Spot
+from pybroker.replication.checkpoints import Pass, Spot
 from pybroker.replication.damage import segment_file
 from pybroker.replication.logdirs import LOCK
 
@@ -44,19 +45,23 @@ def command(directories: Sequence[Path], no_wait: bool, as_json: bool) -> None:
     which you can alter while it runs. If you interrupt the command, the check goes on. For a log dir that no broker
     uses, there is pybroker doctor.
 
-    Exit codes: 0 nothing is damaged, or --no-wait; 1 something is, or no broker uses a directory; 2 there is no such
-    directory.
+    Exit codes: 0 nothing is damaged, or --no-wait; 1 something is, or could not be checked, or no broker uses a
+    directory; 2 there is no such directory.
     """
     asked = {directory: _ask(directory) for directory in directories}
     found = 0
     for directory, asked_ms in asked.items():
         if no_wait:
             continue
-        _wait(directory, asked_ms)
+        unchecked = _wait(directory, asked_ms)
         before = found
         for spot in _damaged(directory):
             found += 1
             _show(spot, as_json)
+        if unchecked:
+            found += 1
+            what = f"{unchecked} partitions or segments could not be checked: the broker's log says why"
+            click.echo(f"pybroker: {directory}: {what}", err=True)
         if found == before and not as_json:
             click.echo(f"{directory}: nothing is damaged in sealed segments.")
     if found:
@@ -88,12 +93,12 @@ def _ask(directory: Path) -> int:
             time.sleep(LOOK_S)
 
 
-def _wait(directory: Path, asked_ms: int) -> None:
-    """Return once a pass is done that began after it was asked for."""
+def _wait(directory: Path, asked_ms: int) -> int:
+    """Return once a pass is done that began after it was asked for: how many partitions and segments it left out."""
     began_s = time.monotonic()
     shown = sys.stderr.isatty()
-    while (pass_ms := scrub.read_last_ms(directory) or 0) < asked_ms:
-        if pass_ms:  # of a pass that was under way
+    while (last := scrub.read_last(directory) or Pass(0)).began_ms < asked_ms:
+        if last.began_ms:  # of a pass that was under way
             asked_ms = _ask(directory)
         elif not in_use(directory):
             raise Failure(f"the broker that uses {directory} ended: it checks the directory after its next start")
@@ -102,14 +107,19 @@ def _wait(directory: Path, asked_ms: int) -> None:
         time.sleep(LOOK_S)
     if shown:
         click.echo("\r\x1b[K", nl=False, err=True)
+    return last.unchecked
 
 
 def _damaged(directory: Path) -> Iterator[tuple[str, TopicPartition, Spot]]:
     """The places that the broker knows: file, partition, bytes and offsets."""
+    path = directory / checkpoints.DAMAGE
     try:
-        known = checkpoints.read_damage((directory / checkpoints.DAMAGE).read_text("utf-8"))
+        known = checkpoints.read_damage(path.read_text("utf-8"))
     except FileNotFoundError:  # nothing was ever found
         return
+    except (UnicodeDecodeError, checkpoints.Malformed) as problem:
+        remedy = "pybroker doctor --fix mends it, when the broker is stopped"
+        raise Failure(f"{path} cannot be used: {problem}; {remedy}") from None
     for key, spots in sorted(known.items()):
         for spot in sorted(spots):
             yield segment_file(str(directory / str(key)), spot.base), key, spot
@@ -123,4 +133,4 @@ def _show(damaged: tuple[str, TopicPartition, Spot], as_json: bool) -> None:
         output.as_json_line({**place, "first_offset": spot.first, "last_offset": spot.next - 1})
     else:
         click.echo(f"{path}: {size} bytes at position {spot.position} are no sound batch")
-        click.echo(f"    the offsets {spot.first}..{spot.next - 1} of {key} are lost")
+        click.echo(f"    {lost(spot, f' of {key}')}")

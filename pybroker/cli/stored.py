@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 from pybroker.cli.trouble import Trouble
 from pybroker.controller import nodes
+from pybroker.coordination.store import StoreDamaged, StoreFailed
+from pybroker.coordination.tree import DAMAGED
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Malformed, Meta
@@ -48,12 +50,19 @@ def partitions_in(directory: Path) -> Iterator[tuple[TopicPartition, Path]]:
             yield TopicPartition(match["topic"], int(match["partition"])), path
 
 
-def _read(log_dir: Path) -> Store | None:
-    """What the store in a log dir knows; None where there is none, or a damaged one."""
-    if not (log_dir / STORE_FILE).exists():
+def read(log_dir: Path) -> Store | None:
+    """What the store in a log dir knows; None where there is none. Raises StoreDamaged, and StoreFailed where it cannot
+    be read."""
+    path = log_dir / STORE_FILE
+    if not path.exists():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(log_dir / STORE_FILE, timeout=0)) as sql:
+        with contextlib.closing(sqlite3.connect(path, timeout=0)) as sql:
+            (said,) = sql.execute("PRAGMA quick_check(1)").fetchone()
+            if said != "ok":
+                raise StoreDamaged(detail=f"the coordination store is damaged: {' '.join(said.split())}")
+            if not sql.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise StoreDamaged(detail="the coordination store is empty")
 
             def children(parent: str) -> dict[str, bytes]:
                 return dict(sql.execute("SELECT name, data FROM node WHERE parent = ?", (parent,)).fetchall())
@@ -71,7 +80,18 @@ def _read(log_dir: Path) -> Store | None:
                 set(children(nodes.DELETIONS)),
                 {nodes.id_bytes(text) for text in children(nodes.DELETED)},
             )
-    except sqlite3.DatabaseError:
+    except sqlite3.Error as problem:
+        if problem.sqlite_errorcode & 0xFF in DAMAGED:
+            raise StoreDamaged(detail=f"the coordination store is damaged: {problem}") from None
+        raise StoreFailed(detail=f"the coordination store cannot be read: {problem}") from None
+    except (ValueError, TypeError, AttributeError):
+        raise StoreDamaged(detail="the coordination store is damaged: a node is not as it was written") from None
+
+
+def _read(log_dir: Path) -> Store | None:
+    try:
+        return read(log_dir)
+    except StoreFailed:
         return None
 
 

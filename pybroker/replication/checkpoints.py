@@ -11,7 +11,8 @@ leader-epoch-checkpoint, of each partition: `0`, how many lines follow, and `epo
 partition.metadata: `version: 0`, `topic_id: <22 characters, url-safe base64>`.
 damage-checkpoint, ours alone: `0`, how many lines follow, and for each bad spot of a log that is known
     `topic partition base position end first next`: the segment, the bytes in its file, and the offsets that they held.
-scrub-checkpoint, ours alone: `0`, and when the last whole pass over the log dir began, in ms since the epoch.
+scrub-checkpoint, ours alone: `0`, when the last whole pass over the log dir began, in ms since the epoch, and how many
+    segments and partitions it could not check, if any.
 .kafka_cleanshutdown: `{"version":0,"brokerEpoch":N}`, before Kafka 3.7 an empty file.
 """
 
@@ -61,6 +62,13 @@ class Spot(NamedTuple):
 
 
 Damage = dict[TopicPartition, frozenset[Spot]]
+
+
+class Pass(NamedTuple):
+    """A pass of scrubbing over a log dir."""
+
+    began_ms: int  # 0: somebody asks for one
+    unchecked: int = 0  # partitions that are offline, and segments that could not be read
 
 
 class Meta(NamedTuple):
@@ -116,7 +124,10 @@ def read_damage(text: str) -> Damage:
         numbers = [number for word in words if (number := _number(word, _INT64_MAX)) is not None]
         if len(numbers) != 6 or len(words) != 6:
             raise Malformed(f"{line[:SHOWN_MAX]!r} is not a topic and six numbers")
-        found.setdefault(TopicPartition(topic, numbers[0]), set()).add(Spot(*numbers[1:]))
+        spot = Spot(*numbers[1:])
+        if not (spot.position < spot.end and spot.base <= spot.first <= spot.next <= spot.base + _INT32_MAX + 1):
+            raise Malformed(f"{line[:SHOWN_MAX]!r} tells of no place in a segment")
+        found.setdefault(TopicPartition(topic, numbers[0]), set()).add(spot)
     return {key: frozenset(spots) for key, spots in found.items()}
 
 
@@ -126,17 +137,17 @@ def write_damage(damage: Damage) -> str:
     return "\n".join(["0", str(len(lines)), *lines, ""])
 
 
-def read_scrubbed(text: str) -> int:
-    """When the last pass of scrubbing began. Raises Malformed."""
+def read_scrubbed(text: str) -> Pass:
+    """What the last pass of scrubbing was. Raises Malformed."""
     words = text.split()
-    found = _number(words[1], _INT64_MAX) if words[:1] == ["0"] and len(words) == 2 else None
-    if found is None:
-        raise Malformed("it is not version 0 and a time")
-    return found
+    numbers = [_number(word, _INT64_MAX) for word in words]
+    if words[:1] != ["0"] or len(words) not in (2, 3) or None in numbers:
+        raise Malformed("it is not version 0, a time, and a number of what was left out")
+    return Pass(*(number for number in numbers[1:] if number is not None))
 
 
-def write_scrubbed(began_ms: int) -> str:
-    return f"0\n{began_ms}\n"
+def write_scrubbed(done: Pass) -> str:
+    return "\n".join(["0", str(done.began_ms), *([str(done.unchecked)] if done.unchecked else []), ""])
 
 
 def read_meta(text: str) -> Meta:
@@ -197,6 +208,13 @@ def read_latest_epoch(text: str) -> int:
     if epoch is None:
         raise Malformed(f"its last epoch is {words[-2]}, more than 32 bits tell")
     return epoch
+
+
+def read_first_offset(text: str) -> int:
+    """Where the log began, as a leader-epoch-checkpoint says; 0 if it has no epoch. Raises Malformed."""
+    read_latest_epoch(text)
+    words = text.split()
+    return int(words[3]) if len(words) > 3 else 0
 
 
 def write_clean_shutdown(broker_epoch: int) -> str:

@@ -60,10 +60,14 @@ def remember(replica: Replica) -> None:
 
 
 def is_still_bad(path: str, spot: Spot) -> bool:
-    """False where a segment is gone, was cut, or holds a sound batch there: somebody put it right. Raises OSError."""
+    """False where a segment is gone or another one, was cut, or holds a sound batch there: somebody put it right.
+
+    A segment is another one where no batch with the offset behind the spot begins at its end. Raises OSError."""
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < spot.end:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(spot.end)
+            if size < spot.end or (size > spot.end and int.from_bytes(file.read(8), "big") != spot.next):
                 return False
             file.seek(spot.position)
             header = core.check_batch(file.read(min(spot.end - spot.position, CHECK_BYTES_MAX)))
@@ -71,7 +75,7 @@ def is_still_bad(path: str, spot: Spot) -> bool:
         return False
     except core.LogError:
         return True
-    return header.base_offset < spot.first
+    return not spot.first <= header.base_offset <= header.last_offset < spot.next
 
 
 def note(replica: Replica) -> frozenset[Spot]:

@@ -3,8 +3,10 @@
     due ──> each sealed segment of a log dir, step by step ──> scrub-checkpoint: when the pass began
      └── log.scrub.interval.ms after the last pass, or somebody asked (`pybroker scrub` writes a 0 there)
 
-The checkpoint is written when the pass is done. It says when the pass began: what was bad by then is found. A request
-that comes during a pass is overwritten with a time before it, so that the one who asked sees it and asks again.
+The checkpoint is written when the pass is done. It says when the pass began: what was bad by then is found. It says how
+many segments could not be read, and how many partitions are offline; a log dir that is offline is answered for so.
+
+A request that comes during a pass is overwritten with a time before it, so that who asked sees it and asks again.
 
 A segment that a read found bad is checked at once. The rate is a bound for all log dirs of a broker together.
 """
@@ -23,6 +25,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.replication import checkpoints, damage
+from pybroker.replication.checkpoints import Pass
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -30,6 +33,8 @@ from pybroker.replication.replicas import Replicas
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 20
+LOOK_S = 0.5
+"""Between two looks, while a pass waits, whether the rate is another one or the broker ends."""
 
 
 class Scrubber:
@@ -47,7 +52,9 @@ class Scrubber:
                 self._try(replica, functools.partial(damage.look, replica, base))
         for log_dir in self._replicas.log_dirs:
             try:
-                if not log_dir.failure and self._is_due(log_dir):
+                if log_dir.failure:
+                    self._refuse(log_dir)
+                elif self._is_due(log_dir):
                     self._scrub(log_dir)
             except OSError as problem:
                 if os.path.isdir(log_dir.path):  # what is gone the check of the log dir tells, once
@@ -56,53 +63,82 @@ class Scrubber:
     def _is_due(self, log_dir: LogDir) -> bool:
         last_ms = read_last_ms(log_dir.path)
         if last_ms is None:  # a log dir that is new counts from now on
-            self._record(log_dir, _now_ms())
+            self._record(log_dir, Pass(_now_ms()))
             return False
         self._replicas.scrubbed.last_pass_s[log_dir.path] = last_ms / 1000
         interval_ms: int = self._config["log.scrub.interval.ms"]
         return last_ms == 0 or (interval_ms > 0 and time.time() * 1000 - last_ms >= interval_ms)
 
-    def _record(self, log_dir: LogDir, began_ms: int) -> None:
-        core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(began_ms).encode())
-        self._replicas.scrubbed.last_pass_s[log_dir.path] = began_ms / 1000
+    def _record(self, log_dir: LogDir, done: Pass) -> None:
+        core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(done).encode())
+        self._replicas.scrubbed.last_pass_s[log_dir.path] = done.began_ms / 1000
+
+    def _refuse(self, log_dir: LogDir) -> None:
+        """Answer who asked for a pass over a log dir that is offline: nothing of it was checked."""
+        if read_last_ms(log_dir.path) == 0:
+            here = sum(replica.directory is log_dir for replica in self._replicas)
+            self._record(log_dir, Pass(_now_ms(), max(1, here)))
 
     def _scrub(self, log_dir: LogDir) -> None:
-        began_ms = _now_ms()
+        began_ms, unchecked = _now_ms(), 0
         begun, bytes_before = time.monotonic(), self._replicas.scrubbed.bytes
         for replica in self._replicas:
-            if replica.directory is log_dir and replica.log is not None and not replica.gone:
-                self._try(replica, functools.partial(self._check, replica))
+            if replica.directory is log_dir and not replica.gone:
+                unchecked += 1 if replica.log is None else self._check(replica)
             if self._replicas.ending or log_dir.failure:
                 return
-        self._record(log_dir, began_ms)
+        self._record(log_dir, Pass(began_ms, unchecked))
         spots = sum(map(len, log_dir.damage.values()))
         seconds, size = round(time.monotonic() - begun, 3), self._replicas.scrubbed.bytes - bytes_before
         event(log, logging.INFO, "log dir scrubbed", directory=log_dir.path, bytes=size, damaged=spots, seconds=seconds)
 
-    def _try(self, replica: Replica, work: Callable[[], object]) -> None:
+    def _try(self, replica: Replica, work: Callable[[], object]) -> bool:
+        """Is it done, or the partition gone?"""
         try:
             work()
         except (core.LogError, KafkaError, OSError) as problem:
             if not replica.gone:
                 event(log, logging.ERROR, "log not scrubbed", partition=replica.key, reason=problem)
+                return False
+        return True
 
-    def _check(self, replica: Replica) -> None:
-        bases = [base for base, *_ in replica.partition().segments()]
-        for base, following in itertools.pairwise(bases):
-            try:
-                scan = damage.scan_of(replica, base, following)
-            except FileNotFoundError:  # retention was there
-                continue
-            while not scan.done:
-                if self._replicas.ending or replica.gone:
-                    return
-                rate: int = self._config["log.scrub.io.max.bytes.per.second"]
-                at, began = scan.position, time.monotonic()
-                scan.step(min(STEP_BYTES, rate))
-                done = scan.position - at
-                self._replicas.scrubbed.bytes += done
-                time.sleep(max(0.0, done / rate - (time.monotonic() - began)))
-        damage.note(replica)
+    def _check(self, replica: Replica) -> int:
+        """Check the sealed segments of a log; how many could not be."""
+        if replica.log is None:
+            return 1
+        failed = 0
+        for base, following in itertools.pairwise(_bases(replica.log)):
+            failed += not self._try(replica, functools.partial(self._check_segment, replica, base, following))
+        return failed + (not self._try(replica, functools.partial(damage.note, replica)))
+
+    def _check_segment(self, replica: Replica, base: int, following: int) -> None:
+        try:
+            scan = damage.scan_of(replica, base, following)
+        except FileNotFoundError:
+            if base in _bases(replica.partition()):
+                raise
+            return  # retention was there
+        while not (scan.done or self._replicas.ending or replica.gone):
+            at, began = scan.position, time.monotonic()
+            scan.step(min(STEP_BYTES, self._rate))
+            self._replicas.scrubbed.bytes += scan.position - at
+            self._pause(replica, scan.position - at, began)
+
+    @property
+    def _rate(self) -> int:
+        rate: int = self._config["log.scrub.io.max.bytes.per.second"]
+        return rate
+
+    def _pause(self, replica: Replica, done: int, began: float) -> None:
+        """Wait until `done` bytes are no more than the rate since `began`, which may be altered meanwhile."""
+        while (left := done / self._rate - (time.monotonic() - began)) > 0:
+            if self._replicas.ending or replica.gone:
+                return
+            time.sleep(min(left, LOOK_S))
+
+
+def _bases(partition: core.Partition) -> list[int]:
+    return [base for base, *_ in partition.segments()]
 
 
 def _now_ms() -> int:
@@ -120,7 +156,7 @@ def ask(path: str | Path) -> int:
     made, name = tempfile.mkstemp(prefix=f"{checkpoints.SCRUBBED}.", suffix=".tmp", dir=path)
     try:
         with open(made, "w") as file:
-            file.write(checkpoints.write_scrubbed(0))
+            file.write(checkpoints.write_scrubbed(Pass(0)))
         if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
             os.chown(name, known.st_uid, known.st_gid)  # root asks: the broker has to read it
         os.replace(name, checkpoint)
@@ -136,6 +172,12 @@ def checkpoint_of(path: str | Path) -> str:
 
 def read_last_ms(path: str | Path) -> int | None:
     """When the last pass over a log dir began; 0 where somebody asked for one, None if nobody knows. Raises OSError."""
+    last = read_last(path)
+    return None if last is None else last.began_ms
+
+
+def read_last(path: str | Path) -> Pass | None:
+    """The last pass over a log dir; None if nobody knows. Raises OSError."""
     try:
         return checkpoints.read_scrubbed(Path(checkpoint_of(path)).read_text("utf-8"))
     except (FileNotFoundError, UnicodeDecodeError, checkpoints.Malformed):

@@ -45,6 +45,12 @@ def change(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
+def change_text(path: Path, before: bytes, after: bytes) -> None:
+    data = path.read_bytes()
+    assert before in data and len(before) == len(after)
+    path.write_bytes(data.replace(before, after))
+
+
 def swap(broker: BrokerProcess, size: int | None = None) -> None:
     """What a compaction leaves that made one segment of the first two, and was killed before it put that in place."""
     whole = segment(broker, 0).read_bytes() + segment(broker, 4).read_bytes()
@@ -55,6 +61,16 @@ SIZE = len(batch([b"%030d" % 0]))
 TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a torn tail": (lambda b: os.truncate(segment(b, 8), 3 * SIZE + 50), "50 bytes at position", 11),
     "a bad batch": (lambda b: change(segment(b, 4), SIZE + 70, b"\xff"), "offsets 5..5 are lost", 12),
+    "a wrong offset": (lambda b: change(segment(b, 4), SIZE + 7, b"\7"), "offsets 5..5 are lost", 12),
+    "an offset beyond all": (lambda b: change(segment(b, 8), SIZE + 5, b"\7"), "offsets 9..9 are lost", 12),
+    "leader epochs": (lambda b: (b.data_dir / "t-0/leader-epoch-checkpoint").write_bytes(b"\xff"), "cannot be", 12),
+    "an empty store": (lambda b: (b.data_dir / "coordination.sqlite").write_bytes(b""), "store is empty", 12),
+    "a node": (
+        lambda b: change_text(b.data_dir / "coordination.sqlite", b'"partitions":{', b'"partitionz":{'),
+        "store is damaged: it has no 'partitions'",
+        12,
+    ),
+    "an empty swap": (lambda b: segment(b, 4, "log.swap").write_bytes(b""), "cut short, and is empty", 12),
     "an index": (lambda b: segment(b, 4, "index").write_bytes(b"\xff" * 9), "index is damaged", 12),
     "a checkpoint": (lambda b: (b.data_dir / "recovery-point-offset-checkpoint").write_bytes(b"\xff"), "cannot be", 12),
     "meta.properties": (lambda b: (b.data_dir / "meta.properties").write_bytes(b"\xff"), "cannot be used", 12),
@@ -86,7 +102,80 @@ def test_what_is_wrong_is_said_and_mended(broker: BrokerProcess, name: str) -> N
     with Wire(broker.port) as w:
         assert w.list_offset("t", -1) == (0, -1, end)
         assert w.produce("t", batch([b"next"])).base_offset == end
-        assert w.fetch("t", 5, max_wait_ms=0).error == {"a bad batch": 2, "all segments": 1}.get(name, 0)
+        errors = {"a bad batch": 2, "a wrong offset": 2, "all segments": 1}
+        assert w.fetch("t", 5, max_wait_ms=0).error == errors.get(name, 0)
+        if end == 12:
+            assert [w.fetch("t", offset, max_wait_ms=0).error for offset in (0, 4, 6, 8, 10)] == [0] * 5
+
+
+GONE: dict[str, tuple[Callable[[BrokerProcess], object], str]] = {
+    "the first segment": (lambda b: segment(b, 0).unlink(), "the first segment is missing: the log began at 0, its"),
+    "the middle": (lambda b: segment(b, 4).unlink(), "it ends at offset 4, and the next segment begins at 8"),
+    "what is in the middle": (lambda b: segment(b, 4).write_bytes(b""), "it ends at offset 4, and the next segment"),
+    "an offset": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\x09"), "it ends at offset 10, and the next segment"),
+    "the end of the middle": (lambda b: os.truncate(segment(b, 4), 2 * SIZE), "it ends at offset 6, and the next"),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_segment_that_is_missing_is_told_and_left_to_a_person(broker: BrokerProcess, name: str) -> None:
+    """A start leaves its partition offline; what is put back is served."""
+    spoil, said = GONE[name]
+    before = {path: path.read_bytes() for path in (broker.data_dir / "t-0").iterdir()}
+    spoil(broker)
+    for _ in range(2):
+        told = run("doctor", broker.data_dir, "--fix")
+        assert told.code == 1 and said in told.out and "to do: put it back" in told.out and "done: " not in told.out
+    broker.restart()
+    with Wire(broker.port) as w:
+        assert w.fetch("t", 0, max_wait_ms=0).error == 56
+    scrubbed = run("scrub", broker.data_dir)
+    assert scrubbed.code == 1 and "1 partitions or segments could not be checked" in scrubbed.sentence
+    broker.stop()
+    for path, data in before.items():
+        path.write_bytes(data)
+    assert run("doctor", broker.data_dir).code == 0
+    broker.restart()
+    with Wire(broker.port) as w:
+        assert w.fetch("t", 5, max_wait_ms=0).error == 0
+
+
+def test_a_store_that_cannot_be_read_is_not_taken_for_a_damaged_one(broker: BrokerProcess) -> None:
+    (broker.data_dir / "coordination.sqlite-wal").mkdir()
+    told = run("doctor", broker.data_dir, "--fix")
+    assert told.code == 1 and "store cannot be read: unable to open database file" in told.out
+    assert "done: " not in told.out and (broker.data_dir / "coordination.sqlite").exists()
+
+
+def test_what_was_kept_of_a_file_is_not_replaced(broker: BrokerProcess) -> None:
+    for size in (50, 20):
+        os.truncate(segment(broker, 8), 3 * SIZE)
+        with segment(broker, 8).open("ab") as file:
+            file.write(b"x" * size)
+        assert run("doctor", broker.data_dir, "--fix").code == 1
+    kept = sorted(path.stat().st_size for path in (broker.data_dir / "t-0").glob("*.damaged"))
+    assert kept == [20, 50]
+
+
+def test_odd_names(broker: BrokerProcess) -> None:
+    """A log dir that is named twice, and a file that is named by a larger offset than there is."""
+    (broker.data_dir / "t-0" / f"{'9' * 20}.log").write_bytes(b"")
+    (broker.data_dir / "t-0" / f"{'9' * 20}.log.swap").write_bytes(b"")
+    done = run("doctor", broker.data_dir, f"{broker.data_dir}/../{broker.data_dir.name}")
+    assert (done.code, done.out) == (0, f"{broker.data_dir}/../{broker.data_dir.name}: nothing is wrong.\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files that are not its own")
+def test_what_root_writes_the_brokers_user_can_read(broker: BrokerProcess) -> None:
+    for path in (broker.data_dir, *broker.data_dir.rglob("*")):
+        os.chown(path, 65534, 65534)
+    (broker.data_dir / ".lock").unlink()
+    change(segment(broker, 4), SIZE + 70, b"\xff")
+    os.truncate(segment(broker, 8), 3 * SIZE + 50)
+    (broker.data_dir / "meta.properties").unlink()
+    assert run("doctor", broker.data_dir, "--fix").code == 1
+    roots = [path for path in broker.data_dir.rglob("*") if path.stat().st_uid == 0]
+    assert roots == []
 
 
 def test_the_page(broker: BrokerProcess) -> None:
@@ -212,6 +301,17 @@ def test_a_running_broker_checks_its_sealed_segments_when_it_is_asked(broker: Br
     ]
 
 
+def test_damage_that_is_not_told_is_not_taken_for_none(broker: BrokerProcess) -> None:
+    """A damage-checkpoint that cannot be read is said in a sentence, and is no reason for a broker not to start."""
+    for text in (b"\xff", b"0\n1\nt 0 4 98 0 5 6\n", b"0\n1\nt 0 4 0 98 100 3\n"):
+        (broker.data_dir / "damage-checkpoint").write_bytes(text)
+        broker.restart()
+        with Wire(broker.port) as w:
+            assert [batch.base_offset for batch in w.fetch_all("t")] == list(range(COUNT))
+        assert "damage-checkpoint cannot be used: " in run("scrub", broker.data_dir).sentence
+        broker.stop()
+
+
 def test_a_request_that_a_pass_overwrites_is_made_again(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass may have been past a segment when that became bad."""
     broker.restart()
@@ -261,3 +361,11 @@ def test_a_broker_that_ends_during_the_check(broker: BrokerProcess, monkeypatch:
     monkeypatch.setattr(scrub, "ask", last)
     said = run("scrub", broker.data_dir).sentence
     assert said == f"the broker that uses {broker.data_dir} ended: it checks the directory after its next start"
+
+
+def test_a_start_does_not_put_an_empty_file_in_the_place_of_a_segment(broker: BrokerProcess) -> None:
+    segment(broker, 4, "log.swap").write_bytes(b"")
+    broker.restart()
+    with Wire(broker.port) as w:
+        assert [batch.base_offset for batch in w.fetch_all("t")] == list(range(COUNT))
+    assert not segment(broker, 4, "log.swap").exists()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from pybroker.config.settings import Source
 from pybroker.errors import CORRUPT_MESSAGE
-from pybroker.replication.scrub import checkpoint_of, read_last_ms
+from pybroker.replication.scrub import checkpoint_of, read_last, read_last_ms
 from tests.server.live import Live, Wire, batch, values
 
 SIZE = 101
@@ -99,6 +101,53 @@ async def test_a_read_that_meets_damage_has_its_segment_checked(
         while await read(wire) != ([n for n in range(COUNT) if n != BAD], {BAD}):
             await asyncio.sleep(0.05)
     assert len(told(caplog)) == 1
+
+
+@pytest.mark.parametrize("size", [2 * SIZE, 2 * SIZE + 9, 0])
+async def test_scrubbing_finds_a_segment_that_was_cut(live: Live, size: int) -> None:
+    """Also where what is left of its file is sound."""
+    os.truncate(segment(live, 4), size)
+    await scrubbed(live)
+    good = size // SIZE
+    lost = {4, 5, 6, 7} - set(range(4, 4 + good))
+    assert await read(await live.connect()) == ([n for n in range(COUNT) if n not in lost], lost)
+
+
+async def test_a_segment_that_is_gone_is_no_segment_without_damage(live: Live) -> None:
+    """Its log goes on to be checked, and the pass says that it left something out."""
+    await live.restart()
+    segment(live, 4).unlink()
+    with segment(live, 0).open("r+b") as file:
+        file.seek(SIZE + 80)
+        file.write(b"\xff")
+    await scrubbed(live)
+    last = read_last(live.data_dir)
+    assert last is not None and last.unchecked == 1
+    wire = await live.connect()
+    assert (await wire.fetch("t", 1)).error_code == CORRUPT_MESSAGE
+
+
+async def test_who_asks_for_a_pass_over_a_log_dir_that_is_offline_is_answered(live: Live) -> None:
+    assert live.broker is not None
+    live.broker.log_dirs[0].fail("a test says so")
+    await scrubbed(live)
+    last = read_last(live.data_dir)
+    assert last is not None and last.unchecked >= 1
+
+
+async def test_a_slow_pass_goes_by_the_rate_that_is_set_meanwhile(live: Live) -> None:
+    """One that would take minutes ends when the rate is altered, or the broker stops."""
+    await live.restart("log.scrub.io.max.bytes.per.second=1")
+    path = Path(checkpoint_of(live.data_dir))
+    path.write_text("0\n0\n")
+    assert live.broker is not None and live.broker.replicas is not None
+    async with asyncio.timeout(10):
+        while not live.broker.replicas.scrubbed.bytes:
+            await asyncio.sleep(0.02)
+    live.broker.config.overlay(Source.DYNAMIC_BROKER, {"log.scrub.io.max.bytes.per.second": "1000000"})
+    async with asyncio.timeout(10):
+        while not read_last_ms(live.data_dir):
+            await asyncio.sleep(0.02)
 
 
 async def test_what_somebody_put_right_is_read_again(live: Live, caplog: pytest.LogCaptureFixture) -> None:
