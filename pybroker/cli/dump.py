@@ -26,14 +26,14 @@ def command(paths: Sequence[Path], with_records: bool, as_json: bool) -> None:
     """Show what is in a log segment (.log), an index (.index, .timeindex, .txnindex), a producer snapshot (.snapshot)
     or a checkpoint (...-checkpoint) of pybroker or Apache Kafka.
 
-    Exit codes: 0 all files are whole; 1 one is damaged (where and how is said on standard error) or cannot be read; 2
-    one is of no kind that can be shown.
+    Exit codes: 0 all files are whole; 1 one cannot be read or is damaged (standard error says where and how); 2 the
+    name of one does not say what kind of file it is.
     """
     kinds = [(path, files.kind_of(path)) for path in paths]
     for path, kind in kinds:
         if kind is None:
             known = ", ".join(files.KINDS)
-            raise Misuse(f"{path}: not a name of a file that can be shown: {known} or ...-checkpoint")
+            raise Misuse(f"{path}: the name does not say what kind of file it is: {known} or ...-checkpoint can be shown")
     damages = 0
     for path, kind in kinds:
         assert kind is not None

@@ -83,7 +83,7 @@ def delete(
 ) -> None:
     """Delete groups that nobody is in, with their committed offsets."""
     if not yes and not confirmed(f"Delete {', '.join(groups)}, with all committed offsets?"):
-        raise Failure("nothing was deleted: give --yes, or answer yes")
+        raise Failure("nothing was deleted: answer yes, or give --yes")
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         absent = errors.GROUP_ID_NOT_FOUND if if_exists else None
         delete_each("group", groups, admin.delete_group, absent, as_json)

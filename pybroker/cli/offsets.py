@@ -79,7 +79,7 @@ def delete_records(
             cuts = dict.fromkeys(partitions_of(admin, topics), offset)
         words = (f"{p} {'all' if cut == HIGH_WATERMARK else f'before {cut}'}" for p, cut in sorted(cuts.items()))
         if not yes and not confirmed(f"Delete records ({', '.join(words)})?"):
-            raise Failure("nothing was deleted: give --yes, or answer yes")
+            raise Failure("nothing was deleted: answer yes, or give --yes")
         done = admin.delete_records(cuts)
     rows = [(p.topic, p.partition, first) for p, first in sorted(done.items())]
     if as_json:

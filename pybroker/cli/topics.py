@@ -130,7 +130,7 @@ def delete(
 ) -> None:
     """Delete topics, with everything in them."""
     if not yes and not confirmed(f"Delete {', '.join(names)}, with all records?"):
-        raise Failure("nothing was deleted: give --yes, or answer yes")
+        raise Failure("nothing was deleted: answer yes, or give --yes")
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         absent = errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
         delete_each("topic", names, admin.delete_topic, absent, as_json)

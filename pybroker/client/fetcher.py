@@ -281,7 +281,8 @@ class Fetcher:
                 continue
             if tp not in self._missing:
                 self._missing.add(tp)
-                _log.warning("topic %r has partitions 0 to %d: %d is waited for", tp.topic, there - 1, tp.partition)
+                words = "topic %r has partitions 0 to %d: the consumer waits for partition %d"
+                _log.warning(words, tp.topic, there - 1, tp.partition)
             place.not_before_s = now_s + MISSING_PAUSE_S
             self._pump_at(place.not_before_s)
             self._network.refresh_soon()

@@ -249,7 +249,7 @@ class Network:
             error = KafkaError(answer.error_code)
         if error is not None:
             if self.failure is None and not self._closed:
-                _log.warning("no broker answers, and it is tried again: %s", error.message)
+                _log.warning("no broker answers, and the client tries again: %s", error.message)
             self.failure = error
             self._failures += 1
             self._refresh_in(self.pauses.after(self._failures))

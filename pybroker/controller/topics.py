@@ -205,7 +205,7 @@ class TopicAdmin:
         """At a start: take back what was being created, or grown from partition `first` on, as the last life ended."""
         await self._holders.delete(topic, first)
         await self._write(topic.name, _ungrow(topic, first) if first else _removal(topic))
-        event(log, logging.WARNING, "unfinished creation undone", topic=topic.name, first_partition=first)
+        event(log, logging.WARNING, "unfinished topic creation undone", topic=topic.name, first_partition=first)
 
     # -- growing ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class TopicAdmin:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         finally:
             self._changing.discard(name)
-        event(log, logging.INFO, "topic grown", topic=name, partitions=count, added=len(added))
+        event(log, logging.INFO, "partitions added", topic=name, partitions=count, added=len(added))
 
     def _plan_growth(self, topic: Topic, count: int, given: rules.Assignment | None) -> list[PartitionState]:
         has = len(topic.partitions)

@@ -123,7 +123,7 @@ class Coordinator:
         shard.loading = False
         unstable = sum(len(entry.unstable) for entry in found.values())
         if lost:
-            event(log, logging.ERROR, "records of groups are passed by", partition=shard.replica.key, records=lost)
+            event(log, logging.ERROR, "damaged records of groups skipped", partition=shard.replica.key, records=lost)
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         for topic in shard.deleted_topics:

@@ -102,7 +102,7 @@ def say(replica: Replica, spots: Iterable[Spot]) -> None:
         event(
             log,
             logging.ERROR,
-            "damaged batches are passed by",
+            "damaged batches skipped",
             partition=replica.key,
             file=segment_file(replica.log.directory, spot.base),
             position=spot.position,
@@ -110,7 +110,7 @@ def say(replica: Replica, spots: Iterable[Spot]) -> None:
             offsets_lost=f"{spot.first}..{spot.next - 1}",
         )
     if more:
-        event(log, logging.ERROR, "more damaged batches are passed by", partition=replica.key, places=more)
+        event(log, logging.ERROR, "more damaged batches skipped", partition=replica.key, places=more)
 
 
 def look(replica: Replica, base: int) -> None:

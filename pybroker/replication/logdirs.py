@@ -175,7 +175,7 @@ class LogDir:
             return
         if self.meta is None and self.in_use:
             name = f"{self.path}/{checkpoints.META}"
-            event(log, logging.WARNING, "file was missing, made anew", file=name, broker=meta.broker_id)
+            event(log, logging.WARNING, "missing file written again", file=name, broker=meta.broker_id)
         try:
             self._write(checkpoints.META, checkpoints.write_meta(meta, self._meta_text))
         except OSError as problem:

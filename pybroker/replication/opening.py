@@ -56,7 +56,7 @@ class Opener:
             for key, found in log_dir.partitions():
                 if found.topic_id is not None and found.topic_id != ids.get(key.topic, found.topic_id):
                     path = os.path.join(log_dir.path, str(key))
-                    event(log, logging.WARNING, "directory of a deleted topic is left alone", directory=path)
+                    event(log, logging.WARNING, "directory of a deleted topic ignored", directory=path)
                 elif key in self._found:
                     raise StartError(
                         f"{key} lies in two log directories, {self._found[key].log_dir.path} and {log_dir.path}: "

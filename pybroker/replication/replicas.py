@@ -264,7 +264,7 @@ class Replicas:
             try:
                 work(replica)
             except (core.LogError, OSError) as problem:
-                event(log, logging.ERROR, "upkeep failed", partition=replica.key, reason=problem)
+                event(log, logging.ERROR, "partition task failed", partition=replica.key, reason=problem)
 
     def record_recovery_points(self, log_dir: LogDir | None = None) -> None:
         """Of one log dir, or of all."""

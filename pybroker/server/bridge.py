@@ -93,7 +93,7 @@ class Bridge:
             try:
                 self._deliver(kind, key, token, frame)
             except Exception as problem:
-                event(log, logging.ERROR, "letter failed", kind=kind, id=key, reason=problem, exc_info=problem)
+                event(log, logging.ERROR, "plane message failed", kind=kind, id=key, reason=problem, exc_info=problem)
                 if kind == "request":
                     self._end(token)
 

@@ -248,7 +248,7 @@ class Broker:
             event(
                 log,
                 logging.WARNING,
-                "directories of unknown topics are left alone",
+                "directories of unknown topics ignored",
                 count=len(strays),
                 partitions=",".join(map(str, strays[:STRAYS_SHOWN])),
             )

@@ -69,7 +69,7 @@ class Cleaner:
             try:
                 chore.work()
             except Exception as problem:  # the next turn may go better, and the other chores go on
-                event(log, logging.ERROR, "chore failed", chore=chore.name, reason=problem, exc_info=problem)
+                event(log, logging.ERROR, "background task failed", task=chore.name, reason=problem, exc_info=problem)
 
 
 def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:

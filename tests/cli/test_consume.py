@@ -187,7 +187,7 @@ def test_a_broker_that_goes_and_comes_back(broker: BrokerProcess, topic: str) ->
         assert process.stdout.readline() == b"0\n"
         broker.kill()
         told = process.stderr.readline().decode()
-        assert told.startswith("no broker answers, and it is tried again: could not ") and broker.bootstrap in told
+        assert told.startswith("no broker answers, and the client tries again: could not ") and broker.bootstrap in told
         broker.start()
         assert process.stderr.readline() == b"a broker answers again\n"
         write(broker.bootstrap, topic, 1)

@@ -271,7 +271,7 @@ def test_several_files(segment: Path, tmp_path: Path) -> None:
     other.write_text("0\n0\n")
     assert run("dump", segment, other).out.endswith(f"{other}:\n(empty)\n")
     refused = run("dump", segment, tmp_path / "notes.txt")
-    assert refused.code == 2 and "notes.txt: not a name of a file that can be shown" in refused.sentence
+    assert refused.code == 2 and "notes.txt: the name does not say what kind of file it is" in refused.sentence
     missing = run("dump", tmp_path / "1.log")
     assert missing.code == 1 and missing.sentence == f"{tmp_path / '1.log'}: no such file or directory"
 

@@ -197,7 +197,7 @@ def test_the_broker_dies(start_broker: Callable[..., BrokerProcess], topic: str)
     broker.kill()
     _, err = sending.communicate(b"second\nthird\n", timeout=60)
     told, failed = err.splitlines()
-    assert sending.returncode == 1 and told.startswith(b"no broker answers, and it is tried again: could not ")
+    assert sending.returncode == 1 and told.startswith(b"no broker answers, and the client tries again: could not ")
     assert failed.startswith(b"pybroker: 2 of 3 records were not"), err
 
 

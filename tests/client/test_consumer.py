@@ -279,11 +279,11 @@ def test_a_partition_that_is_not_there_is_told_once(
 
         def told() -> list[str]:
             consumer.poll(10)
-            return [record.getMessage() for record in caplog.records if "is waited for" in record.getMessage()]
+            return [record.getMessage() for record in caplog.records if "the consumer waits for" in record.getMessage()]
 
         until("it is told", told)
         consumer.poll(500)
-        assert told() == [f"topic {topic!r} has partitions 0 to 0: 1 is waited for"]
+        assert told() == [f"topic {topic!r} has partitions 0 to 0: the consumer waits for partition 1"]
         with pybroker.Admin(bootstrap_servers=shared_broker.bootstrap) as admin:
             admin.create_partitions(topic, 2)
         with pybroker.Producer(bootstrap_servers=shared_broker.bootstrap) as producer:

@@ -74,7 +74,7 @@ async def test_without_meta_properties_the_store_says_who_the_broker_is(
         assert (await wire.produce("t", batch(b"%d" % (COUNT + life)))).base_offset == COUNT + life
         await live.stop()
         assert [line for line in warnings(caplog) if META in line] == (
-            [f"file was missing, made anew file={meta} broker=1001"] if life == 0 else []
+            [f"missing file written again file={meta} broker=1001"] if life == 0 else []
         )
     assert {line for line in before if "=" in line} == {line for line in meta.read_text().splitlines() if "=" in line}
 
@@ -191,7 +191,7 @@ async def test_a_store_that_lost_its_latest_writes(live: Live, caplog: pytest.Lo
 
 
 async def test_what_was_deleted_while_its_log_dir_was_away_does_not_come_back(live: Live, tmp_path: Path) -> None:
-    """A directory of a deleted topic is left alone; the store remembers its id while there is one."""
+    """A directory of a deleted topic ignored; the store remembers its id while there is one."""
     two, away = tmp_path / "two", tmp_path / "away"
     dirs = f"log.dirs={live.data_dir},{two}"
     await live.start(dirs)

@@ -216,7 +216,7 @@ async def test_a_topic_deleted_while_its_log_dir_was_away(home: Home, caplog: py
     (home.path / "away").rename(two)
     await home.live.start(home.dirs())
     assert await home.ends() == {**home.expected(set()), **dict.fromkeys(home.topics(), COUNT), lost: 1}
-    assert f"directory of a deleted topic is left alone directory={two}/{lost}-0" in caplog.text
+    assert f"directory of a deleted topic ignored directory={two}/{lost}-0" in caplog.text
 
 
 # -- what earlier versions and a crash left ---------------------------------------------------------------------------

@@ -71,7 +71,7 @@ async def read(wire: Wire) -> tuple[list[int], set[int]]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "damaged batches are passed by" in r.getMessage()]
+    return [r.getMessage() for r in caplog.records if "damaged batches skipped" in r.getMessage()]
 
 
 async def test_scrubbing_finds_a_batch_with_a_wrong_crc(live: Live, caplog: pytest.LogCaptureFixture) -> None:
