@@ -32,8 +32,8 @@ def command(paths: Sequence[Path], with_records: bool, as_json: bool) -> None:
     kinds = [(path, files.kind_of(path)) for path in paths]
     for path, kind in kinds:
         if kind is None:
-            known = ", ".join(files.KINDS)
-            raise Misuse(f"{path}: the name does not say what kind of file it is: {known} or ...-checkpoint can be shown")
+            known = f"{', '.join(files.KINDS)} or ...-checkpoint"
+            raise Misuse(f"{path}: the name does not say what kind of file it is: {known} can be shown")
     damages = 0
     for path, kind in kinds:
         assert kind is not None
