@@ -175,7 +175,8 @@ def _describe(connection: "Connection", topic: str, *, create: bool = True) -> A
         if not codes:
             return found
         if codes != {errors.LEADER_NOT_AVAILABLE} or time.monotonic() > deadline:
-            _check(codes.pop(), f"topic {topic}")
+            code = codes.pop()
+            _check(code, f"topic {topic}: {errors.lookup(code).meaning}")
         time.sleep(POLL_S)
 
 
