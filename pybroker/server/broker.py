@@ -100,7 +100,7 @@ class Broker:
         self._workers: Workers | None = None
         self._exporter: Exporter | None = None
         self._epoch = -1
-        self._store_lost = False  # it was damaged, and another one is in its place
+        self._store_lost = False  # it was damaged or is gone, and another one is in its place
         self.groups: Coordinator | None = None
         self._loading_groups: asyncio.Task[None] | None = None
         self._deleted_topics: list[str] = []  # whose deletion this start finished
@@ -143,6 +143,7 @@ class Broker:
         session = self._session = await self._open_store(store)
         await loading.prepare(session)
         known_cluster = await identity.cluster_id(session)
+        self._store_lost |= known_cluster is None and directories.had_store(self._dirs)
         configured: int = self.config["broker.id"]
         in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
         who = await identity.settle(session, configured, known_cluster, mine.cluster_id, mine.broker_id, in_use=in_use)

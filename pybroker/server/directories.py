@@ -51,6 +51,11 @@ def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
     return usable[0]
 
 
+def had_store(log_dirs: Iterable[LogDir]) -> bool:
+    """Does one of them say where the coordination store is? Then there was one, and settings of topics in it."""
+    return any(log_dir.meta is not None and log_dir.meta.coordination_id is not None for log_dir in log_dirs)
+
+
 def set_store_aside(path: str, problem: object) -> None:
     """Give a damaged store another name, with its journal. Raises OSError."""
     aside = f"{path}.{time.time_ns() // 1_000_000}.damaged"

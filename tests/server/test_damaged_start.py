@@ -161,6 +161,20 @@ async def test_a_damaged_store_is_not_zero_topics(live: Live, caplog: pytest.Log
     assert await described(live, names) == before
 
 
+@pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["gone", "empty"])
+async def test_a_store_that_is_gone_is_not_a_first_start(
+    live: Live, caplog: pytest.LogCaptureFixture, how: Callable[[Path], object]
+) -> None:
+    """Nothing is deleted by the defaults of settings that were in it."""
+    await live.start()
+    before = await described(live, ["t"])
+    await live.stop()
+    how(live.data_dir / STORE_FILE)
+    await live.start()
+    assert (await described(live, ["t"]), await setting(live, "t", "retention.ms")) == (before, "-1")
+    assert [line for line in warnings(caplog) if "their settings are lost, retention is off count=1 topics=t" in line]
+
+
 async def test_a_store_that_lost_its_latest_writes(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     """A damaged journal leaves an older state: topics and partitions that it does not know come back from the log dirs,
     and what was written under later leader epochs is not taken for bad."""
