@@ -1,6 +1,8 @@
 # How many descriptors the segments of a broker keep open at most.
 from libc.stdint cimport int32_t
 
+from pybroker.core.atomic cimport load_i32
+
 ctypedef void (*crowded_fn)(void* owner) noexcept nogil
 
 cdef struct budget_t:
@@ -19,4 +21,5 @@ cdef bint budget_wait(budget_t* b) noexcept nogil
 
 cdef inline bint budget_is_scarce(const budget_t* b) noexcept nogil:
     """Is half of it in use? Then what is not needed at once is not kept open."""
-    return b.most > 0 and b.open > b.most // 2
+    cdef int32_t most = load_i32(&b.most)
+    return most > 0 and load_i32(&b.open) > most // 2
