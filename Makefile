@@ -13,6 +13,9 @@ PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
 WORKERS ?= $(shell expr $(JOBS) + 2)
 
+# The tests start a thousand Pythons, brokers and Spark's workers among them: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The same C is wanted again by a wheel's own build.
 export PYBROKER_CYTHON_CACHE ?= $(CURDIR)/build/cython
 
