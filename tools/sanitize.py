@@ -40,7 +40,7 @@ OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
     "LSAN_OPTIONS": "exitcode=0",
     "UBSAN_OPTIONS": "halt_on_error=0:print_stacktrace=1",
-    # Modules that are not instrumented are looked at, too: without them all that Python's main thread does is passed over.
+    # Modules that are not instrumented count, too: without them all that the main thread does is passed over.
     "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=0:die_after_fork=0",
 }
 COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests")
