@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pybroker.core import check_batch
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import open_batch
+from pybroker.protocol.compression import compress, open_batch
 from tests.core import probes, slow_batch
 from tests.core.slow_batch import Batch
 from tests.poisons import POISONS, SOUND
@@ -63,7 +63,7 @@ def in_snappy(rng: random.Random, data: bytes) -> bytes:
 def in_lz4(rng: random.Random, data: bytes) -> bytes:
     return lz4.frame.compress(
         data, block_linked=False, block_size=rng.choice([4, 5, 6, 7]), compression_level=rng.choice([-5, 0, 3, 9]),
-        store_size=rng.random() < 0.5, block_checksum=rng.random() < 0.5,
+        store_size=rng.random() < 0.5, block_checksum=rng.random() < 0.5, content_checksum=rng.random() < 0.5,
     )  # fmt: skip
 
 
@@ -102,10 +102,24 @@ def readable(batch: bytes) -> bool:
     return [offset for offset, *_ in records] == list(range(header.count))
 
 
+def odd_attributes(batch: bytes) -> bool:
+    """Whether a record has attributes of 128 or more: Kafka ignores that byte, kafka-python takes it for a varint."""
+    header = check_batch(batch)
+    plain, at = bytes(open_batch(batch, header)), 0
+    for _ in range(header.count):
+        size, at = slow_batch.read_varint(plain, at, 32)
+        if plain[at] & 0x80:
+            return True
+        at += size
+    return False
+
+
 def assert_sound(batch: bytes) -> None:
     """What is taken can be read, here and by kafka-python."""
     if taken(batch):
         assert readable(batch)
+        if odd_attributes(batch):
+            return
         try:
             assert len(list(DefaultRecordBatch(batch))) == check_batch(batch).count
         except CorruptRecordError as problem:  # a header's name that is no UTF-8, which Kafka takes
@@ -161,10 +175,18 @@ def test_the_largest_that_is_undone_in_place_and_one_byte_more(codec: int) -> No
         assert taken(sealed(1, PACK[codec](random.Random(1), plain), codec)) == expected
 
 
-def test_every_poison_is_left_to_python_and_no_sound_one_but_the_rare() -> None:
-    """Rare are checksums of an LZ4 frame's content: Kafka's own clients write none."""
+def test_every_poison_is_left_to_python_and_no_sound_one() -> None:
     assert [name for name, poison in POISONS.items() if taken(poison)] == []
-    assert [name for name, sound in SOUND.items() if not taken(sound)] == ["lz4 with every checksum"]
+    assert [name for name, sound in SOUND.items() if not taken(sound)] == []
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_what_python_clients_compress_is_taken(codec: int) -> None:
+    """Ours and aiokafka's, whose LZ4 frames have every checksum; with a wrong one they are left to Python."""
+    payload = compress(codec, slow_batch.records([(0, None, b"text of a kind " * 9, [])] * 150, 0))
+    assert taken(sealed(150, payload, codec))
+    if codec == LZ4:
+        assert not taken(sealed(150, payload[:-1] + bytes([payload[-1] ^ 1]), codec))
 
 
 def test_a_member_of_gzip_does_not_reach_back_into_the_one_before() -> None:
