@@ -69,6 +69,10 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     if status > 0:
         status = damage_search(l, s, next_base, not r.gaps)
         end = next_base
+    elif status == 0 and end != next_base and not r.gaps and next_base > r.log_start:
+        status = damage_search(l, s, next_base, True)  # an offset is not under its batch's CRC: is it the one that is wrong?
+        if s.spots != NULL:
+            end = next_base
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         status = fault(r, FAULT_GAP if end < next_base else FAULT_ORDER, end, next_base)
     if status == 0:

@@ -134,7 +134,7 @@ class Examination:
         end = 0
         for path, following in zip(segments, [*segments, None][1:], strict=True):
             next_base = -1 if following is None else int(following.stem)
-            scan, spots = _scan(path, next_base)
+            scan, spots = _scan(path, next_base, compacted=key in self._recorded[checkpoints.CLEANED])
             end = scan.end_offset
             for spot in spots:
                 if following is None and spot.end == scan.size:
@@ -206,11 +206,11 @@ class Examination:
         hand_over(self._directory / name)
 
 
-def _scan(path: Path, next_base: int) -> tuple[core.SegmentScan, list[Spot]]:
-    """What is bad in a segment, which may have been compacted.
+def _scan(path: Path, next_base: int, *, compacted: bool) -> tuple[core.SegmentScan, list[Spot]]:
+    """What is bad in a segment.
 
     A batch with a wrong offset is one that those behind it do not follow, or one that does not follow those before it:
-    of the two, that is believed which costs less."""
+    of the two, that is believed which costs less. The last batch has the next segment behind it."""
 
     def look(strict: bool) -> tuple[int, core.SegmentScan, list[Spot]]:
         scan = core.SegmentScan(str(path), strict=strict, next_base=next_base)
@@ -218,9 +218,10 @@ def _scan(path: Path, next_base: int) -> tuple[core.SegmentScan, list[Spot]]:
         return sum(spot.end - spot.position for spot in spots), scan, spots
 
     bad, scan, spots = look(False)
-    if bad:
+    elsewhere = not compacted and next_base >= 0 and scan.end_offset != next_base
+    if bad or elsewhere:
         strictly_bad, strictly, its = look(True)
-        if strictly_bad < bad:
+        if strictly_bad < bad or (its and not bad):
             return strictly, its
     return scan, spots
 

@@ -62,6 +62,8 @@ TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a torn tail": (lambda b: os.truncate(segment(b, 8), 3 * SIZE + 50), "50 bytes at position", 11),
     "a bad batch": (lambda b: change(segment(b, 4), SIZE + 70, b"\xff"), "offsets 5..5 are lost", 12),
     "a wrong offset": (lambda b: change(segment(b, 4), SIZE + 7, b"\7"), "offsets 5..5 are lost", 12),
+    "a last offset": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\x09"), "offsets 7..7 are lost", 12),
+    "a last offset too low": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\5"), "offsets 7..7 are lost", 12),
     "an offset beyond all": (lambda b: change(segment(b, 8), SIZE + 5, b"\7"), "offsets 9..9 are lost", 12),
     "leader epochs": (lambda b: (b.data_dir / "t-0/leader-epoch-checkpoint").write_bytes(b"\xff"), "cannot be", 12),
     "an empty store": (lambda b: (b.data_dir / "coordination.sqlite").write_bytes(b""), "store is empty", 12),
@@ -106,13 +108,13 @@ def test_what_is_wrong_is_said_and_mended(broker: BrokerProcess, name: str) -> N
         assert w.fetch("t", 5, max_wait_ms=0).error == errors.get(name, 0)
         if end == 12:
             assert [w.fetch("t", offset, max_wait_ms=0).error for offset in (0, 4, 6, 8, 10)] == [0] * 5
+            assert w.fetch("t", 7, max_wait_ms=0).error == (2 if name.startswith("a last offset") else 0)
 
 
 GONE: dict[str, tuple[Callable[[BrokerProcess], object], str]] = {
     "the first segment": (lambda b: segment(b, 0).unlink(), "the first segment is missing: the log began at 0, its"),
     "the middle": (lambda b: segment(b, 4).unlink(), "it ends at offset 4, and the next segment begins at 8"),
     "what is in the middle": (lambda b: segment(b, 4).write_bytes(b""), "it ends at offset 4, and the next segment"),
-    "an offset": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\x09"), "it ends at offset 10, and the next segment"),
     "the end of the middle": (lambda b: os.truncate(segment(b, 4), 2 * SIZE), "it ends at offset 6, and the next"),
 }
 

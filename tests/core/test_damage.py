@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import Partition, SegmentScan, bad_spots, mark_damaged
+from pybroker.core import LogError, Partition, SegmentScan, bad_spots, mark_damaged
 from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, batch, batch_of, code_of, end_of, read
 from tests.core.slow_log import stamp
 
@@ -171,6 +171,31 @@ def test_bad_headers_in_sealed_segments_do_not_keep_a_log_from_opening(
     SegmentScan(str(home.log_file()), partition=partition, next_base=10).step()
     assert read_around(partition) == ([i for i in range(COUNT) if i != batch_number], {batch_number})
     home.crash()
+
+
+@pytest.mark.parametrize("offset", [1, 2, 9])
+def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path: Path, offset: int) -> None:
+    """After a clean stop, where a start goes by the last header of each segment: no CRC covers its offset."""
+    home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
+    write(home)
+    home.stop()
+    change(home.log_file(), 3 * SIZE + 7, bytes([offset]))
+    partition = home.open()
+    assert bad_spots(partition) == [(0, 3 * SIZE, 4 * SIZE, 3, 4)]
+    assert read_around(partition) == ([i for i in range(COUNT) if i != 3], {3})
+    home.stop()
+
+
+@pytest.mark.parametrize("batches", [3, 5], ids=["too few", "too many"])
+def test_a_sealed_segment_of_sound_batches_that_does_not_fit_is_not_taken(tmp_path: Path, batches: int) -> None:
+    """Its neighbour is missing or not its own: nobody can say which offsets are right."""
+    home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
+    write(home)
+    home.stop()
+    data = home.log_file().read_bytes() + home.log_file(4).read_bytes()
+    home.log_file().write_bytes(data[: batches * SIZE])
+    with pytest.raises(LogError):
+        home.open()
 
 
 def test_a_scan_finds_what_the_headers_do_not_show(tmp_path: Path) -> None:
