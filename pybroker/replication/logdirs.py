@@ -346,7 +346,8 @@ class LogDir:
         names. Raises OSError."""
         for name, recording in self._recording.items():
             with recording:
-                if not keys.isdisjoint(recorded := self.recorded[name]):
+                recorded = self.recorded[name]
+                if any(key in recorded for key in keys):  # as many look-ups as keys: each new partition is one
                     self._replace(name, {key: offset for key, offset in recorded.items() if key not in keys})
         for key in keys & self.damage.keys():
             self.record_damage(key, frozenset())
