@@ -84,7 +84,7 @@ class Scrubber:
         begun, bytes_before = time.monotonic(), self._replicas.scrubbed.bytes
         for replica in self._replicas:
             if replica.directory is log_dir and not replica.gone:
-                unchecked += 1 if replica.log is None else self._check(replica)
+                unchecked += self._check(replica)
             if self._replicas.ending or log_dir.failure:
                 return
         self._record(log_dir, Pass(began_ms, unchecked))
@@ -103,7 +103,7 @@ class Scrubber:
         return True
 
     def _check(self, replica: Replica) -> int:
-        """Check the sealed segments of a log; how many could not be."""
+        """Check the sealed segments of a log; how many could not be, 1 for a partition that is offline."""
         if replica.log is None:
             return 1
         failed = 0
