@@ -97,7 +97,7 @@ class Work:
         """Begin anew with requests that come to the disk themselves, of logs that were never slow; on each reactor. A
         log of its own is flushed and retained while appends to it are timed."""
         rolled, self.steady = (f"slow-{kind}-{next(self._numbers)}" for kind in ("rolled", "steady"))
-        wires = [await self.live.connect() for _ in range(5)]
+        wires = [await self.live.connect() for _ in range(7)]
         await wires[0].create(rolled, segment_bytes="2000")
         await wires[0].create(self.steady, retention_ms="1", file_delete_delay_ms="0")
         await wires[0].produce(self.steady, batch(b"v"))
@@ -109,13 +109,15 @@ class Work:
 
         async def read(wire: Wire) -> None:
             await wire.call("Fetch", 12, **fetch_fields(rolled, 0))
+
+        async def look_up(wire: Wire) -> None:
             kind = m.ListOffsetsRequest.Topics
             topic = kind(name=rolled, partitions=[kind.Partitions(partition_index=0, timestamp=BASE_MS)])
             await wire.call("ListOffsets", 7, replica_id=-1, topics=[topic])
 
         self._fresh = [
             asyncio.create_task(self._repeat(work, wire, self._fresh_over.is_set))
-            for wire, work in zip(wires, (append, append, read, read, self.keep_up), strict=True)
+            for wire, work in zip(wires, (append, append, read, read, look_up, look_up, self.keep_up), strict=True)
         ]
 
     async def rest(self) -> None:
