@@ -10,13 +10,13 @@ import pytest
 
 from pybroker.errors import KafkaError
 from tests.harness import ROOT, BrokerProcess
+from tests.spark.cluster import SMALL_JVM as SMALL_JVM
+from tests.spark.cluster import SparkCluster
 from tests.spark.connector import connector_jars
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +49,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A standalone master and two workers, of one module of tests."""
+    from pybroker.spark.java import find_java
+
+    try:
+        find_java()
+    except KafkaError as error:
+        pytest.skip(error.message)
+    cluster = SparkCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
 
 
 @pytest.fixture

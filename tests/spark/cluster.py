@@ -1,0 +1,221 @@
+"""A standalone Spark cluster as a test meets it: a master, and two workers of one core on two addresses.
+
+    driver: this checkout's Python -- master 127.0.0.1 --+-- worker 127.0.0.1, its own directory -- executor -- Python
+                                                         +-- worker 127.0.0.2, its own directory -- executor -- Python
+
+The workers' Python is an environment of its own, in which pybroker is installed from a wheel. Each process can be
+killed, stopped and continued. None is left: those of the cluster die with the test run, executors with their workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.harness import HOST, ROOT, Process, free_port, until
+from tests.spark.environments import WorkerPython, pack_wheel
+
+READY_S_MAX: Final = 90.0
+SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+class Executor(NamedTuple):
+    """The JVM that runs tasks for one application on one worker."""
+
+    pid: int
+    worker: int
+
+    @property
+    def pythons(self) -> list[int]:
+        """Its Python processes: the daemon, and what it has forked."""
+        found, grown = {self.pid}, True
+        while grown:
+            more = {pid for pid, parent in _parents().items() if parent in found} - found
+            found, grown = found | more, bool(more)
+        return sorted(found - {self.pid})
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end: meanwhile it is not heard of, and knows nothing of that later."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+
+class SparkCluster:
+    """`start` before use, `close` after it; `directory` has the workers' directories, their logs and environments."""
+
+    def __init__(self, directory: Path, hosts: Sequence[str] = (HOST, "127.0.0.2")) -> None:
+        import pyspark
+
+        from pybroker.spark.java import use_java
+
+        self.directory = directory
+        self.hosts = hosts
+        self.home = Path(pyspark.__file__).parent
+        self._java = use_java() / "bin" / "java"
+        self._wheel: Path | None = None
+        self._pythons: dict[frozenset[str], WorkerPython] = {}
+        self._ports = [free_port() for _ in hosts]
+        self.port = free_port()
+        self.master: Process | None = None
+        self.workers: list[Process | None] = [None] * len(hosts)
+
+    @property
+    def url(self) -> str:
+        return f"spark://{HOST}:{self.port}"
+
+    # -- environments ----------------------------------------------------------------------------------------------
+
+    @property
+    def wheel(self) -> Path:
+        if self._wheel is None:
+            self._wheel = pack_wheel(self.directory)
+        return self._wheel
+
+    def environment(self, *lacks: str) -> WorkerPython:
+        """A Python for workers: with pybroker, or without what is named, such as "pybroker" or "pyarrow"."""
+        known = frozenset(lacks)
+        if known not in self._pythons:
+            name = "-".join(["python", *(f"without-{name}" for name in sorted(known))])
+            made = WorkerPython(self.directory / name, known)
+            if "pybroker" not in known:
+                made.install(self.wheel)
+            self._pythons[known] = made
+        return self._pythons[known]
+
+    def settings(self, python: Path | None = None) -> dict[str, str]:
+        """What a driver is told: executors that fit into the workers, and their Python."""
+        return {
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": SMALL_JVM,
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": SMALL_JVM,
+            "spark.local.dir": str(self.directory / "driver"),
+            "spark.pyspark.python": str(python or self.environment().python),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
+        }
+
+    def driver(self, *command: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+        """A process that starts Spark: `cluster.driver("-m", "pybroker", "pipeline", ...)` by this Python."""
+        return Process([sys.executable, *map(str, command)], {"SPARK_LOCAL_IP": HOST, **(env or {})}, cwd or ROOT)
+
+    def conf(self, **more: str) -> list[str]:
+        """The settings as options of the command line."""
+        return [part for name, value in {**self.settings(), **more}.items() for part in ("--conf", f"{name}={value}")]
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def start(self) -> SparkCluster:
+        (self.directory / "driver").mkdir(parents=True, exist_ok=True)
+        self.master = self._daemon(
+            "org.apache.spark.deploy.master.Master", HOST, "--port", self.port, "--webui-port", free_port()
+        )
+        self.master.wait_line("New state: ALIVE", READY_S_MAX)
+        for number in range(len(self.hosts)):
+            self._begin(number)
+        for worker in self.workers:
+            assert worker is not None
+            worker.wait_line("Successfully registered with master", READY_S_MAX)
+        return self
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker that was killed; it has its port and its directory again."""
+        self._begin(number).wait_line("Successfully registered with master", READY_S_MAX)
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker and its executors: as when a machine is gone."""
+        executors = [executor for executor in self.executors() if executor.worker == number]
+        worker = self.workers[number]
+        assert worker is not None, f"worker {number} is down"
+        worker.kill()
+        self.workers[number] = None
+        for executor in executors:
+            _kill(executor.pid)
+
+    def executors(self) -> list[Executor]:
+        """The executors that run now, of all applications."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue  # it has ended
+            if EXECUTOR not in words:
+                continue
+            for number, (host, port) in enumerate(zip(self.hosts, self._ports, strict=True)):
+                if f"spark://Worker@{host}:{port}" in words:
+                    found.append(Executor(int(process.name), number))
+        return sorted(found)
+
+    def wait_executors(self, count: int, timeout_s: float = READY_S_MAX) -> list[Executor]:
+        until(f"{count} executors run", lambda: len(self.executors()) == count, timeout_s)
+        return self.executors()
+
+    def work_directory(self, number: int) -> Path:
+        """Where a worker's executors run: APPLICATION/EXECUTOR, with their stdout and stderr."""
+        return self.directory / f"worker-{number}"
+
+    def close(self) -> None:
+        executors = self.executors()
+        for process in (*self.workers, self.master):
+            if process is not None:
+                process.kill()
+        for executor in executors:
+            _kill(executor.pid)
+
+    def _begin(self, number: int) -> Process:
+        assert self.workers[number] is None, f"worker {number} runs"
+        directory = self.work_directory(number)
+        directory.mkdir(exist_ok=True)
+        resources = ("--cores", 1, "--memory", "1g", "--work-dir", directory)
+        ports = ("--port", self._ports[number], "--webui-port", free_port())
+        worker = self._daemon("org.apache.spark.deploy.worker.Worker", self.hosts[number], *resources, *ports, self.url)
+        self.workers[number] = worker
+        return worker
+
+    def _daemon(self, name: str, host: str, *arguments: object) -> Process:
+        """What bin/spark-class would run, without the JVM that it asks for the command."""
+        rest = "-Dspark.master.rest.enabled=false"  # has one port for all
+        java = [self._java, *SMALL_JVM.split(), "-Xmx256m", rest, "-cp", f"{self.home}/jars/*"]
+        (core,) = (self.home / "jars").glob("spark-core_*.jar")
+        environment = {
+            "SPARK_HOME": str(self.home),
+            "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],
+            "SPARK_LOCAL_IP": host,
+            "SPARK_LOCAL_DIRS": str(self.directory / f"local-{host}"),
+            "PYTHONPATH": "",  # the checkout is out of the reach of what the workers start
+        }
+        return Process([str(part) for part in (*java, name, "--host", host, *arguments)], environment, self.directory)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process (proc(5), field 4 of stat)."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return found
