@@ -15,9 +15,11 @@ import pytest
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.formats import table_schema
+from pybroker.spark.pipeline.parquet import DONE_KEPT, ParquetTable
 from pybroker.spark.pipeline.progress import Progress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
-from pybroker.spark.pipeline.table import DONE_KEPT, Table
+from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
 from tests.spark.topics import Topics
 
@@ -137,6 +139,7 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: Ingest, moment:
     ingest.topics.produce(ingest.topic, [event(n)._replace(timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
     def break_(pipeline: Pipeline) -> None:
+        assert isinstance(pipeline.table, ParquetTable)
         files, moves = pipeline.table.files, 0
         write, move = files.write, files.move
 
@@ -197,7 +200,35 @@ def test_small_files_become_one(ingest: Ingest) -> None:
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run(compact_files=4)
     assert len(ingest.files()) == 1 and ingest.ids() == [0, 1, 2, 3]
-    assert Table(ingest.topics.spark, str(ingest.table)).compact("again", 2, 1 << 20) == 0
+    assert ParquetTable(ingest.topics.spark, ingest.job(compact_files=2)).compact(Batch("again", 0)) == 0
+
+
+def test_rows_that_the_driver_does_not_see(ingest: Ingest, tmp_path: Path) -> None:
+    """An executor wrote them to a disk of its own: the pipeline stops with both counts, the path and the hosts. Neither
+    rows nor letters are committed, and the batch is there whole once the path is right."""
+    dead = ingest.topics.create(f"{ingest.topic}-dead")
+    ingest.topics.produce(ingest.topic, [event(0), event(1)._replace(timestamp_ms=START_MS + DAY_MS), Record("{")])
+
+    def break_(pipeline: Pipeline) -> None:
+        assert isinstance(pipeline.table, ParquetTable)
+        walk = pipeline.table.files.walk
+        pipeline.table.files.walk = lambda name: [f for f in walk(name) if "2023-11-15" not in f[0]]  # type: ignore
+
+    sentence = f"2 rows were read and 1 of them are in {ingest.table} as the driver sees it; executors ran on 127.0.0.1"
+    with pytest.raises(Exception, match=sentence):
+        ingest.run(break_, dead_letters=dead)
+    assert ingest.files() == [] and ingest.topics.held(dead) == []
+    ingest.run(dead_letters=dead)
+    assert ingest.ids() == [0, 1] and len(ingest.topics.held(dead)) == 1
+
+
+def test_the_columns_of_a_table() -> None:
+    """Those of the schema, those of Kafka, and what it is partitioned by."""
+    job = Job("h:1", "/t", "t", schema="id bigint, hour string", partition_by=("date", "hour"))
+    assert table_schema(job).simpleString() == (
+        "struct<id:bigint,hour:string,kafka_topic:string,kafka_partition:int,kafka_offset:bigint,"
+        "kafka_timestamp:timestamp,date:date>"
+    )
 
 
 @pytest.mark.parametrize(

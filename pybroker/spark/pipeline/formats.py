@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KAFKA: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+KAFKA_TYPES: Final = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
+TIME_COLUMNS: Final = ("date", "hour")
+"""Columns that a table may be partitioned by although no schema has them: a date and an int."""
 ERROR: Final = "pybroker_error"
 _CORRUPT: Final = "pybroker_corrupt"
 _ROW: Final = "pybroker_row"
@@ -49,6 +52,20 @@ def columns(job: Job) -> list[str]:
             raise KafkaError(INVALID_CONFIG, f"the schema has a column {name}, which is there twice or the table's own")
         taken.add(name.lower())
     return [*fields, "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", *raw]
+
+
+def table_schema(job: Job) -> "StructType":
+    """The columns of the table with their types, `date` and `hour` at the end where it is partitioned by them. Each may
+    be null."""
+    from pyspark.sql.types import StructField, StructType
+
+    ours = ", ".join([*(f"kafka_{each}" for each in KAFKA_TYPES.split(", ")), "date date", "hour int"])
+    known = {field.name: field.dataType for field in cast("StructType", StructType.fromDDL(ours)).fields}
+    if job.format != "raw":
+        known |= {field.name: field.dataType for field in schema_of(job).fields}
+    names = columns(job)
+    times = [name for name in job.partition_by if name in TIME_COLUMNS and name not in names]
+    return StructType([StructField(name, known[name]) for name in (*names, *times)])
 
 
 def schema_of(job: Job) -> "StructType":

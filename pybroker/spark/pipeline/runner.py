@@ -18,9 +18,11 @@ from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
+from pybroker.spark.pipeline.executors import executor_hosts
+from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.progress import Progress
-from pybroker.spark.pipeline.table import Table
+from pybroker.spark.pipeline.table import Batch, open_table
 from pybroker.spark.session import find_spark, session
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S: Final = 0.2
-TIME_COLUMNS: Final = ("date", "hour")
 ID_SHOWN: Final = 8
 LOG_LEVEL: Final = "spark.log.level"
 
@@ -49,10 +50,10 @@ class Pipeline:
         self.job = job
         self.progress = progress
         self.stopping = threading.Event()
-        self.table = Table(spark, job.table)
+        self.table = open_table(spark, job)
         self._columns = formats.columns(job)
         self._run = ""
-        unknown = [name for name in job.partition_by if name not in (*self._columns, *TIME_COLUMNS)]
+        unknown = [name for name in job.partition_by if name not in (*self._columns, *formats.TIME_COLUMNS)]
         if unknown:
             raise KafkaError(
                 INVALID_CONFIG, f"the table cannot be partitioned by {unknown[0]}: there is no such column"
@@ -83,33 +84,43 @@ class Pipeline:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        name = f"{self._query_id()}-{number:09}"
-        if self.table.is_done(name):
+        batch = Batch(self._query_id(), number)
+        if self.table.is_done(batch):
             return
         started = time.monotonic()
-        seen = Observation(f"batch {name}")
+        seen = Observation(f"batch {batch.name}")
         error = F.col(formats.ERROR)
         rows = formats.parsed(self.job, records)
         watched = rows.observe(seen, F.count(F.lit(1)).alias("all"), F.count(error).alias("bad"))
         good = self._partitioned(watched.where(error.isNull()))
-        bad = 0
 
-        def write_dead_letters() -> None:
-            nonlocal bad
-            bad = seen.get["bad"]
-            if bad and self.job.dead_letters is not None:
+        def check(staged: int) -> None:
+            # The count first: a batch that is run again for its sake has no letters to repeat.
+            self._hold_against(staged, seen.get["all"] - seen.get["bad"])
+            if seen.get["bad"] and self.job.dead_letters is not None:
                 self._write_dead_letters(rows.where(error.isNotNull()))
 
-        self.table.add(name, good, self.job.partition_by, write_dead_letters)
-        self.progress.batch(seen.get["all"] - bad, bad, time.monotonic() - started)
+        self.table.add(batch, good, check)
+        self.progress.batch(seen.get["all"] - seen.get["bad"], seen.get["bad"], time.monotonic() - started)
         every = self.job.compact_files
         if every and number % every == every - 1:
-            self.table.compact(f"{name}-compact", every, self.job.file_bytes)
+            self.table.compact(batch)
+
+    def _hold_against(self, staged: int, read: int) -> None:
+        """KafkaError unless as many rows were staged as were read."""
+        if staged != read:
+            hosts = ", ".join(executor_hosts(self.spark))
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR,
+                f"{read:,} rows were read and {staged:,} of them are in {self.job.table} as the driver sees it; "
+                f"executors ran on {hosts}: give a path that the driver and all of these share",
+            )
 
     def _query_id(self) -> str:
         """Of the checkpoint, the beginning: with a new one batches count from 0 again, and are others all the same."""
         if not self._run:
-            self._run = json.loads(self.table.files.read(f"{self.job.checkpoint_dir}/metadata"))["id"][:ID_SHOWN]
+            held = Files(self.spark, self.job.checkpoint_dir)
+            self._run = json.loads(held.read(f"{self.job.checkpoint_dir}/metadata"))["id"][:ID_SHOWN]
         return self._run
 
     def _partitioned(self, rows: "DataFrame") -> "DataFrame":

@@ -1,120 +1,46 @@
-"""A table of Parquet files to which each batch is added once, whatever dies in between.
+"""What a pipeline asks of a table, whatever its format is."""
 
-A batch, and a compaction, is a change with a name. It is prepared where readers do not look, then written down, then
-done; what was written down is done again after a crash until nothing is left to do:
-
-    staged in _pybroker/staging/NAME -> _pybroker/changes/NAME.json (moves, deletes) -> moved, deleted
-        -> _pybroker/done/NAME.json
-
-    a crash before the change is written down: the staging is thrown away, and Spark runs the batch again
-    a crash after it: the next start finishes the moves, and Spark's second run of the batch finds it done
-
-So each record is in the table once, after every start. While a change is being done a reader may see a part of it; who
-needs isolation from that, and time travel, needs a table format that has it.
-"""
-
-import json
-import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from pybroker.spark.pipeline.files import Files
-from pybroker.spark.pipeline.job import STATE
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARQUET: Final = ".parquet"
-DONE_KEPT: Final = 100
-"""So many names of done batches are kept of each checkpoint; Spark only ever repeats the last one."""
+    from pybroker.spark.pipeline.job import Job
 
 
-class Change(NamedTuple):
-    """What is to be done to the files of a table."""
+class Batch(NamedTuple):
+    """One batch of one query. `query` is the beginning of the query's id, which a new checkpoint makes anew."""
 
-    moves: tuple[tuple[str, str], ...]
-    deletes: tuple[str, ...] = ()
+    query: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """No other batch has it, and those of a query sort in their order."""
+        return f"{self.query}-{self.number:09}"
 
 
-class Table:
-    """The table in one directory; only one pipeline writes to it. Changes are named CHECKPOINT-NUMBER..., ascending."""
-
-    def __init__(self, spark: "SparkSession", root: str) -> None:
-        self.spark = spark
-        self.files = Files(spark, root)
-        self.root = self.files.qualified(root.rstrip("/"))
-        self._state = f"{self.root}/{STATE}"
+class Table(Protocol):
+    """A table to which each batch is added once; only one pipeline writes to it."""
 
     def recover(self) -> None:
-        """Finish what was written down, and throw away what was only staged. OSError where no table can be."""
-        self.files.make(self._state)
-        for path, _ in self.files.walk(f"{self._state}/changes"):
-            if path.endswith(".json"):
-                self._carry_out(path.rpartition("/")[2].removesuffix(".json"))
-            else:
-                self.files.delete(path)
-        self.files.delete(f"{self._state}/staging")
+        """Before the query starts: finish or throw away what a crash left. KafkaError where the table does not fit the
+        columns of the job, OSError where no table can be."""
 
-    def is_done(self, name: str) -> bool:
-        return self.files.exists(f"{self._state}/done/{name}.json")
+    def is_done(self, batch: Batch) -> bool:
+        """Whether this batch is in the table."""
 
-    def add(self, name: str, rows: "DataFrame", partition_by: Sequence[str], before_commit: Callable[[], None]) -> None:
-        """Add rows under a name that no other change has. `before_commit` runs when they are staged, and may fail."""
-        staged = f"{self._state}/staging/{name}"
-        rows.write.partitionBy(*partition_by).mode("overwrite").parquet(staged)
-        before_commit()
-        self._commit(name, Change(self._moves(staged, name)))
+    def add(self, batch: Batch, rows: "DataFrame", check: Callable[[int], None]) -> None:
+        """Stage the rows, call `check` with how many of them the driver finds staged, and commit them. Nothing is
+        committed if `check` raises. Files of a task's attempt that the job did not commit never count."""
 
-    def compact(self, name: str, files_min: int, file_bytes: int) -> int:
-        """Make one file of each directory's small ones, where there are `files_min` of them; how many files went."""
-        small: dict[str, list[tuple[str, int]]] = {}
-        for path, size in self.files.walk(self.root):
-            if not path.startswith(self._state) and path.endswith(PARQUET) and size < file_bytes // 2:
-                small.setdefault(path.rpartition("/")[0], []).append((path, size))
-        moves: list[tuple[str, str]] = []
-        deletes: list[str] = []
-        for number, (home, found) in enumerate(sorted(small.items())):
-            if len(found) < files_min:
-                continue
-            staged = f"{self._state}/staging/{name}-{number}"
-            pieces = max(1, round(sum(size for _, size in found) / file_bytes))
-            merged = self.spark.read.parquet(*(path for path, _ in found))
-            merged.coalesce(pieces).write.mode("overwrite").parquet(staged)
-            moves += self._moves(staged, name, home)
-            deletes += [path for path, _ in found]
-        if moves:
-            self._commit(name, Change(tuple(moves), tuple(deletes)))
-        return len(deletes)
+    def compact(self, batch: Batch) -> int:
+        """Merge small files after this batch; how many files went."""
 
-    # -- changes ---------------------------------------------------------------------------------------------------
 
-    def _moves(self, staged: str, name: str, home: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Where each staged file goes: its directory in the table, or `home`, under a name that says its change."""
-        found = [path for path, _ in self.files.walk(staged) if path.endswith(PARQUET)]
-        moves = []
-        for number, path in enumerate(found):
-            inner = path.removeprefix(f"{self.files.qualified(staged)}/").rpartition("/")[0]
-            directory = home or (f"{self.root}/{inner}" if inner else self.root)
-            moves.append((path, f"{directory}/part-{name}-{number:05}-{uuid.uuid4().hex[:8]}{PARQUET}"))
-        return tuple(moves)
+def open_table(spark: "SparkSession", job: "Job") -> Table:
+    """The table of a job, by its format."""
+    from pybroker.spark.pipeline.parquet import ParquetTable
 
-    def _commit(self, name: str, change: Change) -> None:
-        """From the moment that it is written down it will be done."""
-        self.files.write(f"{self._state}/changes/{name}.json", json.dumps(change._asdict()))
-        self._carry_out(name)
-
-    def _carry_out(self, name: str) -> None:
-        """Each step may have been done before."""
-        written = f"{self._state}/changes/{name}.json"
-        told = json.loads(self.files.read(written))
-        for source, target in told["moves"]:
-            if not self.files.exists(target):
-                self.files.move(source, target)
-        for path in told["deletes"]:
-            self.files.delete(path)
-        self.files.move(written, f"{self._state}/done/{name}.json")
-        self.files.delete(f"{self._state}/staging")
-        checkpoint = f"{self._state}/done/{name.partition('-')[0]}-"  # another's names sort before these, or after them
-        own = [path for path, _ in self.files.walk(f"{self._state}/done") if path.startswith(checkpoint)]
-        for path in own[:-DONE_KEPT]:
-            self.files.delete(path)
+    return ParquetTable(spark, job)
