@@ -16,7 +16,7 @@ from pybroker.client.metadata import Cluster, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark import offsets
-from pybroker.spark.offsets import Bound, Offsets
+from pybroker.spark.offsets import Bound, Offsets, TopicIds
 from pybroker.spark.options import SourceOptions
 
 Answer = TypeVar("Answer")
@@ -57,6 +57,11 @@ class OffsetReader:
         """Where a partition that `partitions` found is read."""
         node = self.cluster.nodes[self._leaders[tp]]
         return Leader(node.host, node.port, self._topic_ids[tp[0]])
+
+    def topic_ids(self) -> TopicIds:
+        """The ids of the topics that `partitions` found."""
+        texts = {topic: offsets.id_text(topic_id) for topic, topic_id in self._topic_ids.items()}
+        return {topic: text for topic, text in texts.items() if text is not None}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._list(dict.fromkeys(partitions, EARLIEST))

@@ -1,10 +1,12 @@
 """Offsets as Spark's checkpoints and options have them: `{"topic":{"0":123}}`, and where a read may begin or end.
 
 In an option's JSON -2 is the earliest offset of a partition and -1 its latest; in a checkpoint there are only offsets,
-each the next one to be read.
+each the next one to be read. A checkpoint also says which topics they are of, as no topic is called:
+`"@topicIds":{"topic":"AAAAAAAAQACAAAAAAAAAAQ"}`. A topic that is deleted and created anew has another id.
 """
 
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -13,6 +15,10 @@ from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 
 Offsets = dict[TopicPartition, int]
+TopicIds = dict[str, str]
+"""Ids by topic, as text; only of topics whose id the cluster told."""
+
+TOPIC_IDS: Final = "@topicIds"
 
 OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -40,17 +46,29 @@ AT_EARLIEST: Final = Bound("offsets", EARLIEST, {})
 AT_LATEST: Final = Bound("offsets", LATEST, {})
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """What goes into a checkpoint: topics by name, partitions by number, so that equal offsets are equal text."""
-    document: dict[str, dict[str, int]] = {}
+    document: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
+    if known := {topic: ids[topic] for topic in document if ids and topic in ids}:
+        document[TOPIC_IDS] = known
     return document
 
 
-def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """What `to_json` made, or Spark's own connector. Raises KafkaError where a checkpoint holds something else."""
     return _offsets(document, "the offsets in the checkpoint", lowest=0)
+
+
+def ids_from_json(document: Mapping[str, Mapping[str, Any]]) -> TopicIds:
+    """The ids that `to_json` was given; none in the checkpoint of Spark's own connector."""
+    return {topic: str(told) for topic, told in document.get(TOPIC_IDS, {}).items()}
+
+
+def id_text(topic_id: bytes) -> str | None:
+    """An id as Kafka writes it; None for that of a broker which has none."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else None
 
 
 def parse_bound(text: str, option: str) -> Bound:
@@ -113,6 +131,8 @@ def _document(text: str, option: str) -> dict[str, Any]:
 def _offsets(document: Mapping[str, Any], option: str, lowest: int) -> Offsets:
     found: Offsets = {}
     for topic, partitions in document.items():
+        if topic == TOPIC_IDS:
+            continue
         if not isinstance(partitions, Mapping):
             raise _wrong(option, json.dumps(document), '{"topic":{"0":123}}')
         for partition, value in partitions.items():

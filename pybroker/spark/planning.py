@@ -5,7 +5,7 @@ The rules are those of Spark's own connector, so that a job that was tuned for i
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pybroker.model import TopicPartition
 from pybroker.spark.offsets import Offsets
@@ -112,6 +112,15 @@ def vanished(was: Offsets, now: Offsets) -> list[Lost]:
         elif end < offset:
             found.append(Lost(tp, f"was read up to offset {offset}, and ends at {end} now"))
     return found
+
+
+ANEW: Final = "belongs to a topic that was deleted and created anew"
+
+
+def of_another_topic(offsets: Offsets, was: Mapping[str, str], now: Mapping[str, str]) -> Offsets:
+    """Those of the offsets whose topic has another id now; a topic whose id is not known is taken for the same."""
+    others = {topic for topic in was.keys() & now.keys() if was[topic] != now[topic]}
+    return {tp: at for tp, at in offsets.items() if tp.topic in others}
 
 
 def with_new_partitions(begin: Offsets, end: Offsets) -> Offsets:

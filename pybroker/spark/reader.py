@@ -23,7 +23,7 @@ from pybroker.spark.losses import judge
 from pybroker.spark.offset_reader import Leader, OffsetReader
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
-from pybroker.spark.planning import Lost, Range
+from pybroker.spark.planning import ANEW, Lost, Range
 from pybroker.spark.rows import RowMaker
 from pybroker.spark.segments import SegmentReader
 from pybroker.spark.worker import settle
@@ -82,6 +82,7 @@ class RangeFetcher:
         self.range = partition.range
         self.offset = offset
         self._leader: Leader | None = partition.leader
+        self._topic_id = partition.leader.topic_id
         self._connection: FetchConnection | None = None
         self._last_progress_s = time.monotonic()
         self._record_bytes = RECORD_BYTES_GUESS
@@ -196,11 +197,11 @@ class RangeFetcher:
         time.sleep(BACKOFF_S)
         asker = OffsetReader(self.options)
         try:
-            if self.range.tp in asker.partitions():
-                self._leader = asker.leader(self.range.tp)
-            else:
-                self._lost("is not there now")
+            found = asker.leader(self.range.tp) if self.range.tp in asker.partitions() else None
+            if found is None or found.topic_id != self._topic_id:
+                self._lost("is not there now" if found is None else ANEW)
                 self.offset = self.range.end
+            self._leader = found
         except KafkaError as error:
             if not error.retriable or error.code == errors.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -29,9 +29,10 @@ from pybroker.model import TopicPartition
 from pybroker.spark import offsets, planning, schema
 from pybroker.spark.losses import judge
 from pybroker.spark.offset_reader import OffsetReader
-from pybroker.spark.offsets import Offsets
+from pybroker.spark.offsets import Offsets, TopicIds
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition, input_partitions
+from pybroker.spark.planning import Lost
 from pybroker.spark.progress_group import ProgressGroup
 from pybroker.spark.reader import read_range
 
@@ -45,7 +46,7 @@ IDLE_S: Final = 0.05
 TOPICS_AGE_S_MAX: Final = 1.0
 """How old the list of topics and leaders may be: new partitions are found this much later, leaders when they fail."""
 
-JsonOffsets = dict[str, dict[str, int]]
+JsonOffsets = dict[str, dict[str, Any]]
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,7 +63,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._asker: OffsetReader | None = None  # made in the process that plans; the others only read
         self._group: ProgressGroup | None = None
-        self._begins: Offsets | None = None
+        self._begins: JsonOffsets | None = None
         self._target: Offsets | None = None  # with Trigger.AvailableNow: where the run ends
         self._known: Offsets = {}
         self._there: frozenset[TopicPartition] = frozenset()
@@ -73,8 +74,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> JsonOffsets:
         if self._begins is None:
-            self._begins = self._start()
-        return offsets.to_json(self._begins)
+            self._begins = offsets.to_json(self._start(), self._cluster().topic_ids())
+        return self._begins
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.max_offsets is not None:
@@ -87,28 +88,33 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest()
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
-        was = offsets.from_json(start)
-        now = self._new_since(was)
+        read = offsets.from_json(start)
+        now = self._new_since(read)
         if self._target is not None:
             now = planning.bounded(now, self._target)
-        judge(self.options, planning.vanished(was, now))
+        ids = self._cluster().topic_ids()
+        was, gone = self._without_other_topics(start, ids)
+        lost = [Lost(tp, f"was read up to offset {at}, and {planning.ANEW}") for tp, at in sorted(gone.items())]
+        judge(self.options, lost + planning.vanished(was, now))
         begin = planning.with_new_partitions(was, now)
         if not isinstance(limit, ReadAllAvailable):  # else the trigger takes all there is, whatever the options say
             if self._target is None and self._holds_back(begin, now):
                 return start
             if self.options.max_offsets is not None:
                 now = planning.limit(begin, now, self.options.max_offsets)
-        if now != was:
+        if now != read or gone:
             self._last_trigger_s = time.monotonic()
-        return offsets.to_json(now)
+        return offsets.to_json(now, ids)
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         return offsets.to_json(self._known) if self._known else None
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
-        was, until = offsets.from_json(start), offsets.from_json(end)
         there = self._topics()
-        judge(self.options, planning.vanished(until, dict.fromkeys(there, offsets.OFFSET_MAX)))
+        until, gone = self._without_other_topics(end, self._cluster().topic_ids())
+        lost = [Lost(tp, f"was to be read up to offset {at}, and {planning.ANEW}") for tp, at in sorted(gone.items())]
+        judge(self.options, lost + planning.vanished(until, dict.fromkeys(there, offsets.OFFSET_MAX)))
+        was, _ = self._without_other_topics(start, offsets.ids_from_json(end))
         begin = planning.with_new_partitions(was, until)
         return input_partitions(self.options, self._cluster(), begin, {tp: until[tp] for tp in until if tp in there})
 
@@ -134,14 +140,23 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ---------------------------------------------------------------------------------------------------
 
     def _start(self) -> Offsets:
-        """Where a stream without a checkpoint begins: where it began before, if it got no further than that."""
+        """Where a stream without a checkpoint begins: where it began before, if it got no further than that. What the
+        group holds of a topic goes with the topic: it is never of another one."""
+        there = self._topics()
         movable = moves(self.options)
         if movable and (anchored := self._progress().anchored()) is not None:
             return anchored
-        begins = self._cluster().at(self.options.start, self._topics(), "startingOffsets", is_end=False)
+        begins = self._cluster().at(self.options.start, there, "startingOffsets", is_end=False)
         if movable:
             self._progress().start(begins)
         return begins
+
+    @staticmethod
+    def _without_other_topics(told: JsonOffsets, ids: TopicIds) -> tuple[Offsets, Offsets]:
+        """Offsets of topics that have these ids or none, and those of topics that are other ones now."""
+        every = offsets.from_json(told)
+        gone = planning.of_another_topic(every, offsets.ids_from_json(told), ids)
+        return {tp: at for tp, at in every.items() if tp not in gone}, gone
 
     def _new_since(self, was: Offsets) -> Offsets:
         """The latest offsets. Where nothing was new a moment ago, that moment is waited for before they are asked."""

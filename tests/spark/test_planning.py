@@ -116,3 +116,11 @@ def test_lost_records_end_a_query_or_are_told(caplog: pytest.LogCaptureFixture) 
     assert caught.value.code == OFFSET_OUT_OF_RANGE
     losses.judge(lax, lost)
     assert "goes on without them: t-0 is gone" in caplog.text
+
+
+def test_offsets_of_another_topic() -> None:
+    """By its id; a topic without one in either place, or that is gone, is not another."""
+    read = {TopicPartition(name, 0): 5 for name in ("same", "anew", "gone", "unknown")}
+    was = {"same": "A", "anew": "A", "gone": "A"}
+    found = planning.of_another_topic(read, was, {"same": "A", "anew": "B", "unknown": "C"})
+    assert found == {TopicPartition("anew", 0): 5}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pybroker.client.admin import Admin
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.spark import offsets
+from pybroker.spark.offset_reader import OffsetReader
+from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.progress_group import START_MARK
 from tests.harness import until
 from tests.spark.topics import Topics
@@ -175,16 +181,17 @@ def test_a_restart_in_the_first_batch_does_not_move_the_start(topics: Topics, to
         return admin.group_offsets([group])[group][TopicPartition(topic, 0)]
 
     with stopping(reader()) as first:
-        assert first.initialOffset() == {topic: {"0": 1}}
+        started = first.initialOffset()
+    assert started[topic] == {"0": 1}
     assert (committed().offset, committed().metadata) == (1, START_MARK)
     topics.produce(topic, ["while it was down"])
     with stopping(reader()) as second:
-        assert second.initialOffset() == {topic: {"0": 1}}
+        assert second.initialOffset() == started
         second.commit({topic: {"0": 2}})
     assert (committed().offset, committed().metadata) == (2, "")
     topics.produce(topic, ["later"])
     with stopping(reader()) as third:  # with another checkpoint: the same query has no need to ask any more
-        assert third.initialOffset() == {topic: {"0": 3}}
+        assert third.initialOffset()[topic] == {"0": 3}
 
 
 def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, checkpoint: str) -> None:
@@ -227,18 +234,91 @@ def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpo
     assert topic in run.failure()
 
 
-def test_a_topic_is_made_anew(topics: Topics, topic: str, available: Callable[..., Run], admin: Admin) -> None:
-    """A topic that ends before what was read of it is another one: that is lost data; the choice is the user's."""
+@pytest.mark.parametrize("count", [1, 4, 9], ids=["shorter", "as long", "longer"])
+def test_a_topic_is_made_anew(
+    topics: Topics, topic: str, available: Callable[..., Run], admin: Admin, count: int
+) -> None:
+    """A topic with another id is another topic, however many records it has: that is lost data, and the choice is the
+    user's. Who goes on reads the new topic from its start."""
     topics.create(topic)
     topics.produce(topic, range(4))
     assert available().finish() == [texts(0, 1, 2, 3)]
     admin.delete_topic(topic)
     topics.create(topic)
-    topics.produce(topic, ["new"])
-    assert f"{topic}-0 was read up to offset 4, and ends at 1 now" in available().failure()
-    available(failOnDataLoss=False).finish()
+    topics.produce(topic, range(100, 100 + count))
+    told = available().failure()
+    assert f"{topic}-0 was read up to offset 4, and belongs to a topic that was deleted and created anew" in told
+    assert available(failOnDataLoss=False).finish() == [texts(*range(100, 100 + count))]
     topics.produce(topic, ["newer"])
-    assert available(failOnDataLoss=False).finish() == [["newer"]]
+    assert available().finish() == [["newer"]]
+
+
+def test_a_topic_is_made_anew_before_its_batch_is_read(
+    topics: Topics, topic: str, checkpoint: str, admin: Admin
+) -> None:
+    """A batch that was planned is not read from another topic: Spark repeats it with the offsets of the checkpoint."""
+    topics.create(topic)
+    topics.produce(topic, range(4))
+
+    def refuse(_: Any, number: int) -> None:
+        raise RuntimeError(f"batch {number} fails")
+
+    failing = topics.stream(topic).writeStream.foreachBatch(refuse).option("checkpointLocation", checkpoint).start()
+    with pytest.raises(Exception, match="batch 0 fails"):
+        failing.awaitTermination(PATIENCE_S)
+    admin.delete_topic(topic)
+    topics.create(topic)
+    topics.produce(topic, range(100, 106))
+    run = Run(topics.stream(topic), checkpoint, availableNow=True)
+    assert f"{topic}-0 was to be read up to offset 4, and belongs to a topic that was deleted" in run.failure()
+    run = Run(topics.stream(topic, failOnDataLoss=False), checkpoint, availableNow=True)
+    assert [batch for batch in run.finish() if batch] == [texts(*range(100, 106))]
+
+
+def test_a_topic_is_made_anew_while_a_task_reads(topics: Topics, topic: str, admin: Admin) -> None:
+    """The task was planned for the topic that is gone: it reads nothing of the new one."""
+    from pybroker.spark import options
+    from pybroker.spark.partitions import input_partitions
+    from pybroker.spark.reader import read_range
+
+    def read(**more: str) -> list[int]:
+        given = options.parse_source(topics.options(topic, **more), streaming=True)
+        return [batch.num_rows for batch in read_range(given, ("value",), task)]
+
+    topics.create(topic)
+    topics.produce(topic, range(4))
+    given = options.parse_source(topics.options(topic, startingOffsets="earliest"), streaming=True)
+    asker = OffsetReader(given)
+    (tp,) = asker.partitions()
+    (task,) = input_partitions(given, asker, {tp: 0}, {tp: 4})
+    asker.close()
+    assert isinstance(task, KafkaInputPartition)
+    assert read(startingOffsets="earliest") == [4]
+    admin.delete_topic(topic)
+    topics.create(topic)
+    topics.produce(topic, range(100, 106))
+    with pytest.raises(KafkaError, match=f"{topic}-0 was to be read from offset 0, and belongs to a topic that was de"):
+        read(startingOffsets="earliest")
+    assert read(startingOffsets="earliest", failOnDataLoss="false") == []
+
+
+def test_a_checkpoint_without_topic_ids_goes_on(
+    topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run]
+) -> None:
+    """One of Spark's own connector, or of an earlier version: ids are kept from its next batch on."""
+    topics.create(topic)
+    topics.produce(topic, range(2))
+    assert available().finish() == [texts(0, 1)]
+    (planned,) = Path(checkpoint, "offsets").glob("[0-9]*")
+    *head, told = planned.read_text().splitlines()
+    document = json.loads(told)
+    assert list(document.pop(offsets.TOPIC_IDS)) == [topic]
+    planned.write_text("\n".join([*head, json.dumps(document)]))
+    for summed in Path(checkpoint, "offsets").glob(".*.crc"):
+        summed.unlink()
+    topics.produce(topic, [2])
+    assert available().finish() == [["2"]]
+    assert offsets.TOPIC_IDS in Path(checkpoint, "offsets", "1").read_text()
 
 
 def test_the_broker_is_away_for_a_moment(own_topics: Topics, topic: str, checkpoint: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from pybroker.errors import INVALID_CONFIG, KafkaError, system_words
+from pybroker.spark.offsets import TOPIC_IDS
 
 EVERY_S: Final = 5.0
 
@@ -84,4 +85,9 @@ def _offsets(told: Any) -> dict[tuple[str, str], int]:
     document = json.loads(told) if isinstance(told, str) else told
     if not isinstance(document, Mapping):
         return {}
-    return {(topic, partition): offset for topic, each in document.items() for partition, offset in each.items()}
+    return {
+        (topic, partition): offset
+        for topic, each in document.items()
+        if topic != TOPIC_IDS
+        for partition, offset in each.items()
+    }
