@@ -29,7 +29,7 @@ OPTIONAL = {  # what a room needs that not all install
     "pybroker.testing": {"pytest"},
     "pybroker.client": {"pyarrow"},
     "pybroker.cli": {"matplotlib"},
-    "pybroker.spark": {"fastavro", "py4j", "pyarrow", "pyspark"},
+    "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},
 }
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
 CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}

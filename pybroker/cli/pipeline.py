@@ -1,4 +1,4 @@
-"""`pybroker pipeline`: topics into a table of Parquet files, on Spark."""
+"""`pybroker pipeline`: topics into a table of Parquet files or of Delta Lake, on Spark."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,7 +61,21 @@ format_options = _all(
     help="The topic for records that do not parse; without it, they are only counted."),
 )
 table_options = _all(
-    click.option("--table", required=True, metavar="DIR|URI", help="Where the Parquet files go."),
+    click.option("--table", required=True, metavar="DIR|URI", help="Where the table's files go."),
+    click.option(
+        "--table-format",
+        type=click.Choice(["parquet", "delta"]),
+        default="parquet",
+        show_default=True,
+        help="Plain files for a local disk or HDFS; Delta Lake for them, object stores and readers meanwhile.",
+    ),
+    click.option(
+        "--table-option",
+        "table_options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the table's store or catalog, such as AWS_ENDPOINT_URL=...; may be repeated.",
+    ),
     click.option(
         "--partition-by",
         default="date",
@@ -121,6 +135,8 @@ def command(
     schema: str | None,
     dead_letters: str | None,
     table: str,
+    table_format: str,
+    table_options: Sequence[str],
     partition_by: str,
     checkpoint: str | None,
     compact_files: int,
@@ -132,7 +148,7 @@ def command(
     metrics_port: int | None,
     as_json: bool,
 ) -> None:
-    """Write topics into a table of Parquet files until SIGTERM or Ctrl-C, each record once.
+    """Write topics into a table until SIGTERM or Ctrl-C, each record once.
 
     It goes on where it ended, by its checkpoint. It reports its progress on standard error.
 
@@ -154,6 +170,8 @@ def command(
             schema=_text(schema),
             dead_letters=dead_letters,
             table=table,
+            table_format=table_format,  # type: ignore[arg-type]
+            table_options=dict(name_value(text, "--table-option") for text in table_options),
             partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
             checkpoint=checkpoint,
             compact_files=compact_files,

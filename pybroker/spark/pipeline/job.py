@@ -7,6 +7,8 @@ from typing import Final, Literal, cast, get_args
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 Format = Literal["json", "avro", "raw"]
+TableFormat = Literal["parquet", "delta"]
+TABLE_FORMATS: Final = cast(tuple[str, ...], get_args(TableFormat))
 FORMATS: Final = cast(tuple[str, ...], get_args(Format))
 STATE: Final = "_pybroker"
 """The directory in a table that is the pipeline's own; readers of Parquet skip names that begin so."""
@@ -17,7 +19,9 @@ class Job:
     """One pipeline. Raises KafkaError(INVALID_CONFIG) with one sentence where it makes no sense.
 
     topics: names with commas between; pattern: a regular expression instead. table: a directory, as a path or as a URI
-    that Spark's Hadoop knows. schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
+    that Spark's Hadoop knows, of a Delta table one that delta-rs knows. table_options: of the table's store, by the
+    names that the format's library has for them.
+    schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
     partition_by: columns of the table, `date` and `hour` of the record's time among them. trigger_s: seconds between
     batches; None reads what is there and ends. dead_letters: the topic for records that do not parse; None keeps only
     their count. compact_files: so many small files in a directory are made one; 0 leaves them.
@@ -40,6 +44,8 @@ class Job:
     name: str = "pybroker-pipeline"
     master: str | None = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
+    table_format: TableFormat = "parquet"
+    table_options: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     """More options of the source, such as kafka.isolation.level."""
 
@@ -52,6 +58,12 @@ class Job:
             raise _wrong("format raw takes no schema: keys and values are stored as they are")
         if self.format != "raw" and not self.schema:
             raise _wrong(f"format {self.format} needs a schema")
+        if self.table_format not in TABLE_FORMATS:
+            raise _wrong(f"table format is {self.table_format!r}; it can be {', '.join(TABLE_FORMATS)}")
+        if self.table_format == "parquet" and self.table_options:
+            raise _wrong("a table of Parquet files takes no options: its store is set up by --conf spark.hadoop...")
+        if self.checkpoint is None and not self._has_directory():
+            raise _wrong(f"the checkpoint of {self.table} needs a place that Spark writes to: give --checkpoint")
         if self.trigger_s is not None and self.trigger_s < 0:
             raise _wrong(f"the trigger is {self.trigger_s:g} s; it can be 0 or more")
         if self.compact_files < 0 or self.file_bytes <= 0:
@@ -60,6 +72,11 @@ class Job:
     @property
     def checkpoint_dir(self) -> str:
         return self.checkpoint or f"{self.table.rstrip('/')}/{STATE}/checkpoint"
+
+    def _has_directory(self) -> bool:
+        """Whether the table is a directory in which Spark, too, can keep something."""
+        scheme, colon, _ = self.table.partition("://")
+        return self.table_format == "parquet" or not colon or scheme in ("file", "hdfs")
 
     def source_options(self) -> dict[str, str]:
         """The options of the stream that is read."""

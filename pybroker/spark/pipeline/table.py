@@ -1,7 +1,10 @@
 """What a pipeline asks of a table, whatever its format is."""
 
+import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +43,18 @@ class Table(Protocol):
 
 
 def open_table(spark: "SparkSession", job: "Job") -> Table:
-    """The table of a job, by its format."""
+    """The table of a job, by its format. KafkaError where the format's package is not installed."""
+    if job.table_format != "parquet":
+        package, extra = ("deltalake", "delta") if job.table_format == "delta" else ("pyiceberg", "iceberg")
+        if importlib.util.find_spec(package) is None:
+            raise KafkaError(
+                INVALID_CONFIG,
+                f"table format {job.table_format} needs the package {package}: pip install 'pybroker[{extra}]'",
+            )
+    if job.table_format == "delta":
+        from pybroker.spark.pipeline.delta import DeltaLake
+
+        return DeltaLake(spark, job)
     from pybroker.spark.pipeline.parquet import ParquetTable
 
     return ParquetTable(spark, job)

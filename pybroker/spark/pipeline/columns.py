@@ -1,0 +1,136 @@
+"""The columns of a job's rows, and whether a table that is there already can take them.
+
+Columns may be added, and types widened, by the rules of Iceberg: int to bigint, float to double, more digits of a
+decimal. A table that is wider than the job takes its values as they are. All else is refused before a record is read.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.pipeline import formats
+from pybroker.spark.pipeline.job import Job
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructField
+
+_WIDER: Final = (("int8", "int16", "int32", "int64"), ("float32", "float64"))
+_DIRECTORIES: Final = ("string", "int8", "int16", "int32", "int64", "bool", "date32")
+
+
+class Change(NamedTuple):
+    """What a table needs before it takes a job's rows: columns added, and columns made wider."""
+
+    added: "tuple[pa.Field, ...]"
+    widened: "tuple[pa.Field, ...]"
+
+
+def arrow_schema(job: Job) -> "pa.Schema":
+    """The columns of a job's rows, each of which may be null. KafkaError for those that no table format has."""
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for field in formats.table_schema(job).fields:
+        try:
+            kind = to_arrow_type(field.dataType, timezone="UTC")
+        except PySparkException as error:
+            raise _unknown(field) from error
+        if pa.types.is_duration(kind) or pa.types.is_time(kind) or pa.types.is_null(kind):
+            raise _unknown(field)
+        fields.append(pa.field(field.name, _nullable(kind)))
+    schema = pa.schema(fields)
+    for name in job.partition_by:
+        if name in schema.names and _text(schema.field(name).type) not in _DIRECTORIES:
+            raise _refused(f"the table cannot be partitioned by {name}, which is {_text(schema.field(name).type)}")
+    return schema
+
+
+def change(table: "pa.Schema", job: "pa.Schema", *, widens: bool, where: str) -> Change:
+    """What the table at `where` needs for the rows of a job. KafkaError names a column that it cannot take.
+
+    widens: whether the format can make a column wider."""
+    known = {field.name.lower(): field for field in table}
+    added, widened = [], []
+    for field in job:
+        there = known.pop(field.name.lower(), None)
+        if there is None:
+            added.append(field)
+            continue
+        if there.name != field.name:
+            raise _refused(f"column {field.name} is {there.name} in the table at {where}: write it so")
+        if not there.nullable:
+            raise _refused(f"column {there.name} of the table at {where} is NOT NULL, and a record may have none")
+        if _same_or_wider(there.type, field.type):
+            continue
+        types = f"column {field.name} is {_text(field.type)}, and {_text(there.type)} in the table at {where}"
+        if not _same_or_wider(field.type, there.type):
+            raise _refused(f"{types}: columns may be added, and types widened, no more")
+        if not widens:
+            raise _refused(f"{types}: the library of this format cannot widen a column")
+        widened.append(field)
+    needed = next((field for field in known.values() if not field.nullable), None)
+    if needed is not None:
+        raise _refused(f"column {needed.name} of the table at {where} is NOT NULL, and the job does not have it")
+    return Change(tuple(added), tuple(widened))
+
+
+def _same_or_wider(wide: "pa.DataType", narrow: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    one, other = _text(wide), _text(narrow)
+    if one == other:
+        return True
+    for order in _WIDER:
+        if one in order and other in order:
+            return order.index(one) > order.index(other)
+    if pa.types.is_decimal(wide) and pa.types.is_decimal(narrow):
+        return bool(wide.scale == narrow.scale and wide.precision > narrow.precision)
+    return False
+
+
+def _nullable(kind: "pa.DataType") -> "pa.DataType":
+    """The type with everything in it allowed to be null, except for the keys of maps."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            pa.field("key", _nullable(kind.key_type), nullable=False), pa.field("value", _nullable(kind.item_type))
+        )
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _nullable(f.type)) for f in kind])
+    return kind
+
+
+def _text(kind: "pa.DataType") -> str:
+    """The type in words, the same for all that hold the same values."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{_text(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{f.name}: {_text(f.type)}' for f in kind)}>"
+    plain = {
+        "large_string": "string",
+        "string_view": "string",
+        "large_binary": "binary",
+        "binary_view": "binary",
+        "float": "float32",
+        "double": "float64",
+        "date32[day]": "date32",
+        "timestamp[us, tz=+00:00]": "timestamp[us, tz=UTC]",
+    }
+    return plain.get(str(kind), str(kind))
+
+
+def _unknown(field: "StructField") -> KafkaError:
+    return _refused(f"column {field.name} is {field.dataType.simpleString()}, which the table format does not have")
+
+
+def _refused(why: str) -> KafkaError:
+    return KafkaError(INVALID_CONFIG, why)

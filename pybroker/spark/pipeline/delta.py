@@ -1,0 +1,276 @@
+"""A table of Delta Lake, committed by deltalake (delta-rs) in the driver: no JVM has a part in it.
+
+Each batch is one transaction: its files, and the number of the batch under the query's name as the application's own
+transaction. A batch that is in the table is known by that, for as long as the table lives; a second driver that commits
+the same batch at the same moment loses to the first.
+"""
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.spark.pipeline.columns import arrow_schema, change
+from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.rewriting import Small, chosen, rewrite
+from pybroker.spark.pipeline.stores import Store
+from pybroker.spark.pipeline.written import Plan, Written, write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pybroker.spark.pipeline.table import Batch
+
+COMMITS_MAX: Final = 20
+"""So often a commit is tried anew, after another writer was first."""
+WAIT_S: Final = 0.1
+STATS_TEXT_MAX: Final = 32
+"""Longer texts have no smallest and largest value in the table's statistics."""
+_KNOWN_FEATURES: Final = {
+    "appendOnly", "timestampNtz", "deletionVectors", "domainMetadata", "v2Checkpoint", "invariants",
+}  # fmt: skip
+"""What a table may ask of its writers. An invariant itself is in the column that has it, which is refused."""
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_.=/-]+")
+
+
+class DeltaLake:
+    """One table; `recover` makes it where there is none. Other writers may write to it beside this one."""
+
+    def __init__(self, spark: "SparkSession", job: Job) -> None:
+        self.spark = spark
+        self.store = Store.of(job.table, job.table_options)
+        self._job = job
+        self._held: DeltaTable | None = None
+
+    def recover(self) -> None:
+        """Make the table, or see to it that it takes the job's columns. KafkaError names one that it cannot take."""
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        wanted = arrow_schema(self._job)
+        by = list(self._job.partition_by)
+        made = Schema.from_arrow(wanted)
+        try:
+            DeltaTable.create(
+                self.store.root, made, "ignore", partition_by=by, storage_options=self.store.library_options()
+            )
+            self._held = DeltaTable(self.store.root, storage_options=self.store.library_options())
+        except (DeltaError, OSError) as error:
+            raise KafkaError(INVALID_CONFIG, f"no Delta table can be at {self.store.root}: {_first(error)}") from error
+        self._fits(self._held, by)
+        needs = change(self._schema(), wanted, widens=False, where=self.store.root)
+        if needs.added:
+            self._held.alter.add_columns([Schema.from_arrow(_only(field)).fields[0] for field in needs.added])
+            self._held.update_incremental()
+
+    def is_done(self, batch: "Batch") -> bool:
+        table = self._fresh()
+        last = table.transaction_version(_application(batch))
+        return last is not None and last >= batch.number
+
+    def add(self, batch: "Batch", rows: "DataFrame", check: Callable[[int], None]) -> None:
+        """KafkaError where the driver does not see what the workers wrote, and where other writers are always first."""
+        written = write(rows, self._plan(batch.name), check)
+        if not written:
+            return
+        from deltalake import Transaction
+
+        added = [self._added(each, data_change=True) for each in written]
+        now = _now_ms()
+        for attempt in range(COMMITS_MAX):
+            try:
+                self._commit(added, _properties([Transaction(_application(batch), batch.number, now)]))
+                return
+            except _conflict() as error:
+                if self.is_done(batch):  # by another driver of the same query, or by us, with the answer lost
+                    return
+                change(self._schema(), arrow_schema(self._job), widens=False, where=self.store.root)
+                why = error
+            time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR,
+            f"other writers were first {COMMITS_MAX} times at {self.store.root}: {_first(why)}",
+        )
+
+    def compact(self, batch: "Batch") -> int:
+        """Merge small files of one size; how many went. None if another writer commits meanwhile: next time it is done.
+
+        Not by delta-rs's own optimize: it brings its state up to date before it commits, and so does not see that what
+        it has merged was removed meanwhile, and its rows are there twice."""
+        from deltalake.transaction import RemoveAction
+
+        table = self._fresh()
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            return 0  # rows of its files may be deleted, which only who knows the vectors can tell
+        groups = chosen(self._small(table), self._job.compact_files, self._job.file_bytes)
+        if not groups:
+            return 0
+        went = [file for group in groups for file in group]
+        written = rewrite(self.spark, groups, self._plan(f"{batch.name}-compact"))
+        before, after = sum(file.rows for file in went), sum(each.rows for each in written)
+        if before != after:
+            self.store.delete([each.path for each in written])
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR, f"{len(went)} files have {before} rows, and merged {after}: they stay as they are"
+            )
+        now = _now_ms()
+        by = self._job.partition_by
+        removed = [
+            RemoveAction(file.path, False, now, file.size, dict(zip(by, map(_value, file.values), strict=True)))
+            for file in went
+        ]
+        added = [self._added(each, data_change=False) for each in written]
+        try:
+            self._commit([*removed, *added], _properties(retries=0))
+        except _conflict():
+            self.store.delete([each.path for each in written])
+            return 0
+        return len(went)
+
+    # -- the table ---------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> "DeltaTable":
+        assert self._held is not None, "recover() comes first"
+        self._held.update_incremental()
+        return self._held
+
+    def _schema(self) -> "pa.Schema":
+        import pyarrow as pa
+
+        assert self._held is not None, "recover() comes first"
+        return pa.schema(self._held.schema().to_arrow())
+
+    def _plan(self, name: str) -> Plan:
+        return Plan(self.store, self._schema(), self._job.partition_by, False, self._job.file_bytes, name)
+
+    def _commit(self, actions: list[Any], properties: "CommitProperties") -> None:
+        assert self._held is not None, "recover() comes first"
+        by = list(self._job.partition_by)
+        self._held.create_write_transaction(actions, "append", self._held.schema(), by, commit_properties=properties)
+
+    def _fits(self, table: "DeltaTable", by: list[str]) -> None:
+        """KafkaError for a table that is partitioned otherwise, or that asks of a writer what this one does not do."""
+        where = self.store.root
+        if (found := table.metadata().partition_columns) != by:
+            raise KafkaError(
+                INVALID_CONFIG,
+                f"the table at {where} is partitioned by {', '.join(found) or 'nothing'}, and the job by "
+                f"{', '.join(by) or 'nothing'}: name its columns in its order",
+            )
+        asked = set(table.protocol().writer_features or ()) - _KNOWN_FEATURES
+        settings = table.metadata().configuration
+        if settings.get("delta.columnMapping.mode", "none") == "none":
+            asked.discard("columnMapping")
+        else:
+            asked.add("columnMapping")
+        if not any(name.startswith("delta.constraints.") for name in settings):
+            asked.discard("checkConstraints")
+        else:
+            asked.add("checkConstraints")
+        asked |= {key for field in table.schema().fields for key in field.metadata if key.startswith("delta.")}
+        if asked:
+            raise KafkaError(
+                INVALID_CONFIG, f"the table at {where} has {min(asked)}, which the pipeline does not keep up"
+            )
+
+    def _small(self, table: "DeltaTable") -> list[Small]:
+        by = self._job.partition_by
+        found = []
+        for row in _actions(table):
+            path, rows = row["path"], row["num_records"]
+            if _PLAIN_PATH.fullmatch(path) and rows is not None:  # others are left to those that wrote them
+                values = tuple(row[f"partition.{name}"] for name in by)
+                found.append(Small(path, row["size_bytes"], rows, values))
+        return found
+
+    def _added(self, each: Written, *, data_change: bool) -> "AddAction":
+        from deltalake.transaction import AddAction
+
+        values = dict(zip(self._job.partition_by, map(_value, each.values), strict=True))
+        return AddAction(each.path, each.size, values, _now_ms(), data_change, json.dumps(statistics(each.metadata())))
+
+
+def statistics(footer: "pq.FileMetaData") -> dict[str, Any]:
+    """What a reader may skip a file by, as Delta has it: of integers, dates, times and short texts, and no doubt."""
+    nulls: dict[str, int] = {}
+    smallest: dict[str, Any] = {}
+    largest: dict[str, Any] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for at in range(footer.num_columns):
+        name = footer.schema.column(at).path
+        if footer.schema.column(at).max_definition_level > 1 or name not in footer.schema.to_arrow_schema().names:
+            continue  # a part of a column
+        told = [group.column(at).statistics for group in groups]
+        if any(each is None or not each.has_null_count for each in told):
+            continue
+        nulls[name] = sum(each.null_count for each in told)
+        filled = [each for each, group in zip(told, groups, strict=True) if each.null_count < group.num_rows]
+        if not filled or not all(each.has_min_max for each in filled):
+            continue
+        ends = [min(each.min for each in filled), max(each.max for each in filled)]
+        texts = [_statistic(end) for end in ends]
+        if None not in texts:
+            smallest[name], largest[name] = texts
+    return {"numRecords": footer.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
+
+
+def _statistic(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return None if value.tzinfo is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= STATS_TEXT_MAX else None
+    return value if type(value) is int else None
+
+
+def _actions(table: "DeltaTable") -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    found: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return found
+
+
+def _application(batch: "Batch") -> str:
+    return f"pybroker-{batch.query}"
+
+
+def _properties(transactions: list[Any] | None = None, retries: int = COMMITS_MAX) -> "CommitProperties":
+    from deltalake import CommitProperties
+
+    return CommitProperties(app_transactions=transactions, max_commit_retries=retries)
+
+
+def _conflict() -> type[Exception]:
+    from deltalake.exceptions import CommitFailedError
+
+    return CommitFailedError
+
+
+def _only(field: "pa.Field") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([field])
+
+
+def _value(value: Any) -> str | None:
+    """A partition value as Delta writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

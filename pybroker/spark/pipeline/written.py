@@ -1,0 +1,316 @@
+"""Data files of a table that Spark's workers write where they will stay, and the driver commits.
+
+    rows --mapInArrow--> each attempt of a task: Parquet files with names of their own, then one row for each of them
+         --collect-----> Written, of the attempts that Spark took --seen, counted--> the format's own commit
+
+A file that nobody commits is in the directory of the table and not in the table: that of an attempt that failed, was
+repeated, or comes back after its host was given up. The format's own means remove it.
+"""
+
+import io
+import json
+import re
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError, system_words
+from pybroker.spark.pipeline.stores import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql import DataFrame
+
+GROUP_BYTES: Final = 32 << 20
+"""So many bytes of rows make a row group of a file."""
+PENDING_BYTES_MAX: Final = 64 << 20
+"""A task keeps so many bytes of rows at most before it writes the largest group of them."""
+OPEN_FILES_MAX: Final = 16
+"""A task has so many files open at most; one more closes the one that was written to longest ago."""
+NAMED_MISSING: Final = 3
+_SCHEMA: Final = "path string, rows bigint, size bigint, values string, footer binary, host string"
+
+Values = tuple[Any, ...]
+
+
+class Plan(NamedTuple):
+    """What the workers are told. schema: of the rows, partition columns among them, in the order of the files.
+
+    values_in_files: whether the files have the partition columns, or only the commit has them."""
+
+    store: Store
+    schema: "pa.Schema"
+    partition_by: tuple[str, ...]
+    values_in_files: bool
+    file_bytes: int
+    name: str
+
+
+class Written(NamedTuple):
+    """A data file. path: under the root. values: of the partition columns. footer: of the file, in Parquet's bytes."""
+
+    path: str
+    rows: int
+    size: int
+    values: Values
+    footer: bytes
+    host: str
+
+    def metadata(self) -> "pq.FileMetaData":
+        import pyarrow.parquet as pq
+
+        return pq.read_metadata(io.BytesIO(self.footer))
+
+
+# -- in the driver -----------------------------------------------------------------------------------------------------
+
+
+def write(rows: "DataFrame", plan: Plan, check: Callable[[int], None]) -> list[Written]:
+    """Write rows into files that the driver sees too. `check` is told how many rows there are in them, and may raise.
+
+    KafkaError where the driver does not see a file: the workers have written to a directory that is not shared."""
+    written = collected(rows, _writer(plan), plan)
+    try:
+        see(plan.store, written)
+        check(sum(each.rows for each in written))
+    except Exception:
+        plan.store.delete([each.path for each in written])
+        raise
+    return written
+
+
+def collected(rows: "DataFrame", work: Callable[[Iterator["pa.RecordBatch"]], Any], plan: Plan) -> list[Written]:
+    """The files of the attempts that Spark took, and of no others."""
+    kinds = {name: plan.schema.field(name).type for name in plan.partition_by}
+    return [
+        Written(path, count, size, _typed(json.loads(values), kinds), bytes(footer), host)
+        for path, count, size, values, footer, host in rows.mapInArrow(work, _SCHEMA).collect()
+    ]
+
+
+def see(store: Store, written: Sequence[Written]) -> None:
+    """KafkaError unless the driver sees each file, as long as it was written."""
+    sizes = store.sizes([each.path for each in written])
+    unseen = [each for each, size in zip(written, sizes, strict=True) if size != each.size]
+    if not unseen:
+        return
+    hosts = sorted({each.host for each in unseen})
+    named = ", ".join([*hosts[:NAMED_MISSING], *(["others"] if len(hosts) > NAMED_MISSING else [])])
+    raise KafkaError(
+        UNKNOWN_SERVER_ERROR,
+        f"{len(unseen)} of {len(written)} files that workers on {named} wrote to {store.root} are not there for the "
+        f"driver on {socket.gethostname()}, such as {unseen[0].path}: the table must be where all of them share it",
+    )
+
+
+def _typed(values: Sequence[Any], kinds: "dict[str, pa.DataType]") -> Values:
+    import pyarrow as pa
+
+    pairs = zip(values, kinds.values(), strict=True)
+    return tuple(date.fromisoformat(v) if v is not None and pa.types.is_date(kind) else v for v, kind in pairs)
+
+
+# -- in the workers ----------------------------------------------------------------------------------------------------
+
+
+def _writer(plan: Plan) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
+    def work(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        yield from files_of(plan, ((None, batch) for batch in batches))
+
+    return work
+
+
+def files_of(plan: Plan, batches: "Iterable[tuple[Values | None, pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
+    """Write batches, each with its partition values where they are known; a row of _SCHEMA for each file."""
+    import pyarrow as pa
+
+    files = _Files(plan)
+    try:
+        for values, batch in batches:
+            if values is not None:
+                files.add(values, fitted(batch, files.schema))
+                continue
+            whole = fitted(batch, plan.schema)
+            for own, part in split(whole, plan.partition_by):
+                files.add(own, part.select(files.schema.names))
+        files.close()
+    except BaseException as error:  # the attempt has failed or was given up: what it wrote will not be committed
+        files.remove()
+        if isinstance(error, OSError):
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR,
+                f"{socket.gethostname()} cannot write the table at {plan.store.root}: {system_words(error)}",
+            ) from error
+        raise
+    if files.done:
+        columns = list(zip(*files.done, strict=True))
+        columns[3] = tuple(json.dumps([directory_value(v) for v in values]) for values in columns[3])
+        kinds = [pa.string(), pa.int64(), pa.int64(), pa.string(), pa.binary(), pa.string()]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["path", "rows", "size", "values", "footer", "host"])
+
+
+def fitted(batch: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
+    """The columns of a schema, in its order and its types; null for those that the batch does not have."""
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def split(batch: "pa.RecordBatch", by: Sequence[str]) -> "Iterator[tuple[Values, pa.RecordBatch]]":
+    """The rows of each combination of values, in their order; nothing of a batch without rows."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not by or not batch.num_rows:
+        if batch.num_rows:
+            yield (), batch
+        return
+    encoded = [batch.column(name).dictionary_encode(null_encoding="encode") for name in by]
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    for each in encoded:
+        codes = codes * len(each.dictionary) + each.indices.to_numpy(zero_copy_only=False)
+    for code in np.unique(codes):
+        chosen = codes == code
+        first = int(np.argmax(chosen))
+        values = tuple(batch.column(name)[first].as_py() for name in by)
+        yield values, batch if chosen.all() else batch.filter(pa.array(chosen))
+
+
+class _Files:
+    """The files of one attempt: rows wait in memory until they are worth a row group, or too many."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        kept = [f for f in plan.schema if plan.values_in_files or f.name not in plan.partition_by]
+        import pyarrow as pa
+
+        self.schema = pa.schema(kept, plan.schema.metadata)
+        self.done: list[Written] = []
+        self._fs, self._root = plan.store.open()
+        self._pending: dict[Values, list[pa.RecordBatch]] = {}
+        self._pending_bytes: dict[Values, int] = {}
+        self._open: dict[Values, _File] = {}
+        self._made: list[str] = []
+
+    def add(self, values: Values, batch: "pa.RecordBatch") -> None:
+        self._pending.setdefault(values, []).append(batch)
+        self._pending_bytes[values] = self._pending_bytes.get(values, 0) + batch.nbytes
+        if self._pending_bytes[values] >= GROUP_BYTES:
+            self._flush(values)
+        elif sum(self._pending_bytes.values()) >= PENDING_BYTES_MAX:
+            self._flush(max(self._pending_bytes, key=lambda each: self._pending_bytes[each]))
+
+    def close(self) -> None:
+        """Write all that waits; one file after the other, so that no more are open than before."""
+        for values in list(self._pending):
+            self._flush(values)
+            self._finish(values)
+        for values in list(self._open):
+            self._finish(values)
+
+    def remove(self) -> None:
+        """After a failure: leave nothing, as far as the store lets us."""
+        for file in self._open.values():
+            file.abandon()
+        self._plan.store.delete(self._made)
+
+    def _flush(self, values: Values) -> None:
+        batches = self._pending.pop(values)
+        del self._pending_bytes[values]
+        file = self._open.pop(values, None)
+        if file is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self._finish(next(iter(self._open)))
+            file = self._new(values)
+        self._open[values] = file  # now the last of them
+        file.add(batches)
+        if file.size >= self._plan.file_bytes:
+            self._finish(values)
+
+    def _finish(self, values: Values) -> None:
+        file = self._open.pop(values, None)
+        if file is not None:
+            footer = file.close()
+            host = socket.gethostname()
+            self.done.append(Written(file.name, file.rows, file.size, values, footer, host))
+
+    def _new(self, values: Values) -> "_File":
+        home = directory(self._plan.partition_by, values)
+        name = f"{home}part-{self._plan.name}-{uuid.uuid4().hex}.parquet"
+        path = f"{self._root}/{name}"
+        if self._fs.type_name not in ("s3", "gcs", "abfs"):  # these have no directories, and would make an object
+            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
+        self._made.append(name)
+        return _File(self._fs, path, name, self.schema)
+
+
+class _File:
+    """A Parquet file that is being written."""
+
+    def __init__(self, store: Any, path: str, name: str, schema: "pa.Schema") -> None:
+        import pyarrow.parquet as pq
+
+        self.name = name
+        self.rows = 0
+        self._schema = schema
+        self._footers: list[pq.FileMetaData] = []
+        self._sink = store.open_output_stream(path)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="snappy",
+            store_decimal_as_integer=True,  # as Spark and Iceberg write them
+            metadata_collector=self._footers,
+        )
+
+    @property
+    def size(self) -> int:
+        return self._closed_at if self._sink.closed else int(self._sink.tell())
+
+    def add(self, batches: "Sequence[pa.RecordBatch]") -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches, self._schema)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.rows += table.num_rows
+
+    def close(self) -> bytes:
+        """The footer."""
+        import pyarrow as pa
+
+        self._writer.close()
+        self._closed_at = int(self._sink.tell())
+        self._sink.close()
+        out = pa.BufferOutputStream()
+        self._footers[0].write_metadata_file(out)
+        return bytes(out.getvalue())
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+            self._sink.close()
+        except Exception:  # what failed before fails again, in as many ways as there are stores
+            return
+
+
+def directory(by: Sequence[str], values: Values) -> str:
+    """Where files of these values lie, with a slash behind it. For people: what counts is what is committed."""
+    pairs = zip(by, values, strict=True)
+    return "".join(f"{_safe(name)}={_safe('null' if value is None else str(value))}/" for name, value in pairs)
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:64]
+
+
+def directory_value(value: Any) -> Any:
+    """A partition value as JSON has it."""
+    return value.isoformat() if isinstance(value, date) else value
