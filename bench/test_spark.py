@@ -54,7 +54,7 @@ def connector() -> list[Path]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     from bench.spark_memory import MemorySource
-    from pybroker.spark.session import RAW_FILES, SMALL_ROWS, UNCHECKED_ARROW, session
+    from pybroker.spark.session import LOCAL_CHECKPOINTS, RAW_FILES, SMALL_ROWS, UNCHECKED_ARROW, session
 
     try:
         find_java()
@@ -63,7 +63,7 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = str(ROOT)
     jars = {"spark.jars": ",".join(map(str, connector()))} if connector() else {}
     java = {"spark.driver.extraJavaOptions": UNCHECKED_ARROW, "spark.driver.memory": "3g"}
-    settings = {**java, **RAW_FILES, **SMALL_ROWS, **jars}
+    settings = {**java, **LOCAL_CHECKPOINTS, **RAW_FILES, **SMALL_ROWS, **jars}
     made = session("bench", f"local[{TASKS}]", settings)
     made.sparkContext.setLogLevel("OFF")
     made.dataSource.register(MemorySource)

@@ -1,5 +1,6 @@
 """`pybroker pipeline`: topics into a table of Parquet files or of Delta Lake, on Spark."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -107,7 +108,9 @@ run_options = _all(
     click.option("--name", default="pybroker-pipeline", show_default=True,
     help="The name of the query, and of its group."),
     click.option(
-        "--master", default="local[*]", show_default=True, help="A Spark cluster; 'submit' leaves it to Spark."
+        "--master",
+        metavar="URL",
+        help="A Spark cluster; without it spark-submit and spark-defaults.conf say which, and else it is local[*].",
     ),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
     click.option(
@@ -143,7 +146,7 @@ def command(
     trigger_s: float,
     once: bool,
     name: str,
-    master: str,
+    master: str | None,
     conf: Sequence[str],
     metrics_port: int | None,
     as_json: bool,
@@ -157,7 +160,9 @@ def command(
     """
     from pybroker.spark.pipeline import Job, run
     from pybroker.spark.pipeline.progress import Progress
+    from pybroker.spark.streams import standard_error
 
+    sys.stderr = standard_error()  # also for the sentence that a failure ends with
     try:
         job = Job(
             bootstrap=bootstrap_server,
@@ -177,7 +182,7 @@ def command(
             compact_files=compact_files,
             trigger_s=None if once else trigger_s,
             name=name,
-            master=None if master == "submit" else master,
+            master=master,
             conf=dict(name_value(text, "--conf") for text in conf),
         )
         done = run(job, Progress(metrics_port))

@@ -1,27 +1,34 @@
-"""A Spark session with the settings that are worth while for this source; docs/spark.md tells what each brings."""
+"""A Spark session that knows this source; docs/spark.md tells how jobs are started, and what each setting brings."""
 
 import importlib.util
 import os
-import pkgutil
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.java import use_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 SETTINGS: Final[Mapping[str, str]] = {
     # JVM and Python workers talk over Unix sockets: no delayed acknowledgements of TCP, fewer copies.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default manager of checkpoints forks a shell for each file on a local disk.
+}
+"""Safe for every job: defaults, over which wins what the user says anywhere."""
+
+LOCAL_CHECKPOINTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Safe for every job whose checkpoints lie on a file system with atomic renames."""
+"""For checkpoints on a local disk: the default manager of checkpoints forks a shell for each file there. Not for file
+systems without atomic renames, such as object stores."""
 
 UNCHECKED_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Java options: Arrow reads without bounds checks in the whole JVM. Faster; a malformed batch then crashes the JVM."""
@@ -37,32 +44,101 @@ however large. For writing rows of up to a few KiB."""
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
+DEPLOY_MODE: Final = "spark.submit.deployMode"
+WORKERS_PYTHON: Final = "PYSPARK_PYTHON"
+UNNAMED: Final = frozenset((None, "pyspark-shell"))
+"""What Spark calls an application that nobody has named; under spark-submit it is the file that is run."""
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit has started this process, so that there is a JVM already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
 
 def find_spark() -> None:
     """See to it that PySpark and the Java that it needs are there. KafkaError with one sentence where they are not."""
     if importlib.util.find_spec("pyspark") is None:
         raise KafkaError(INVALID_CONFIG, "PySpark is not installed: pip install 'pybroker[spark]'")
-    use_java()
+    if not under_spark_submit():
+        use_java()
 
 
-def session(app: str, master: str | None = "local[*]", settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """A session that knows format "pybroker"; `settings` win over SETTINGS. KafkaError where Java or
-    PySpark is missing.
+def session(app: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session that knows format "pybroker": the one that this process has, or a new one.
 
-    `master` None leaves it to spark-submit and spark-defaults.conf."""
+    `master` and `settings` win over spark-submit's and spark-defaults.conf's, and all of these over SETTINGS. `app` is
+    the name where nobody has given one. Without any master it is local[*], as in Spark. KafkaError where Java or
+    PySpark is missing, or the workers' Python on the driver."""
     find_spark()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    context = SparkContext._active_spark_context
+    builder = SparkSession.builder
+    if context is None or context._jsc is None:
+        builder = builder.config(conf=_configuration(app, master, settings or {}))
+    else:
+        for name, value in (settings or {}).items():
+            builder = builder.config(name, value)
+    return with_source(builder.getOrCreate())
+
+
+def with_source(spark: "SparkSession") -> "SparkSession":
+    """The session, which knows the source now. KafkaError where it could not be used there."""
     from pybroker.spark import register
 
-    builder = SparkSession.builder.appName(app)
-    at_home = master is not None and master.startswith("local")
-    if master is not None:
-        builder = builder.master(master)
-    for name, value in {**SETTINGS, **QUIET, **(LOCAL if at_home else {}), **(settings or {})}.items():
-        builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
-    if not any(module.name == "pyspark_pybroker" for module in pkgutil.iter_modules()):
-        register(made)  # a checkout that is not on the path: where it is, Spark has found the source by itself
-    return made
+    if spark.sparkContext._jsc is None:
+        raise KafkaError(INVALID_CONFIG, "the Spark session that was given is stopped")
+    _look_for(spark.sparkContext.pythonExec)
+    register(spark)
+    return spark
+
+
+def _configuration(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkConf":
+    """What a new session is told. It starts the JVM, which knows spark-defaults.conf and spark-submit's options."""
+    from pyspark import SparkConf, SparkContext
+
+    given = dict(settings) if master is None else {**settings, "spark.master": master}
+    if given.get(DEPLOY_MODE) == "cluster" and not under_spark_submit():
+        raise KafkaError(INVALID_CONFIG, f"{DEPLOY_MODE}=cluster is for spark-submit, which takes the driver elsewhere")
+    launched = SparkConf(loadDefaults=False)
+    for name, value in given.items():
+        launched.set(name, value)
+    with _drivers_python():
+        SparkContext._ensure_initialized(conf=launched)
+    held = SparkConf()
+    for name, value in given.items():
+        held.set(name, value)
+    if "spark.app.name" not in given and held.get("spark.app.name") in UNNAMED | {Path(sys.argv[0]).name}:
+        held.setAppName(app)
+    at_home = str(held.get("spark.master")).startswith("local")
+    for name, value in {**SETTINGS, **QUIET, **(LOCAL if at_home else {})}.items():
+        held.setIfMissing(name, value)
+    if named := held.get("spark.pyspark.python"):
+        os.environ[WORKERS_PYTHON] = named  # as spark-submit does it, for PySpark reads nothing else
+    elif at_home:
+        os.environ.setdefault(WORKERS_PYTHON, sys.executable)  # else workers are whatever python3 is on PATH
+    _look_for(os.environ.get(WORKERS_PYTHON, "python3"))
+    return held
+
+
+@contextmanager
+def _drivers_python() -> Iterator[None]:
+    """A JVM that is started looks for sources by this Python, whichever the workers have."""
+    before = os.environ.get(WORKERS_PYTHON)
+    os.environ.setdefault(WORKERS_PYTHON, sys.executable)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[WORKERS_PYTHON]
+
+
+def _look_for(python: str) -> None:
+    """KafkaError where the driver does not have the workers' Python."""
+    if shutil.which(python) is None:
+        raise KafkaError(
+            INVALID_CONFIG,
+            f"the workers' Python, {python}, is not on the driver, where Spark plans reads with it: install it there "
+            "under the same path, or unpack the archive that has it in the directory in which the job is started",
+        )

@@ -17,6 +17,11 @@ class Files:
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(name)
 
+    @property
+    def scheme(self) -> str:
+        """The kind of file system: file, hdfs, s3a."""
+        return str(self._fs.getUri().getScheme())
+
     def qualified(self, name: str) -> str:
         """The name with its file system, as `walk` gives names."""
         return str(self._fs.makeQualified(self._path(name)).toString())

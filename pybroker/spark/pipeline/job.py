@@ -24,7 +24,8 @@ class Job:
     schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
     partition_by: columns of the table, `date` and `hour` of the record's time among them. trigger_s: seconds between
     batches; None reads what is there and ends. dead_letters: the topic for records that do not parse; None keeps only
-    their count. compact_files: so many small files in a directory are made one; 0 leaves them.
+    their count. master: a Spark cluster; None leaves it to spark-submit and spark-defaults.conf, and else is local[*].
+    compact_files: so many small files in a directory are made one; 0 leaves them.
     """
 
     bootstrap: str
@@ -42,7 +43,7 @@ class Job:
     compact_files: int = 16
     file_bytes: int = 128 << 20
     name: str = "pybroker-pipeline"
-    master: str | None = "local[*]"
+    master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     table_format: TableFormat = "parquet"
     table_options: Mapping[str, str] = field(default_factory=dict)

@@ -7,27 +7,33 @@ SIGTERM and Ctrl-C stop the query. A batch that is under way is given up; the ne
 """
 
 import json
-import signal
+import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.offset_reader import OffsetReader
+from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
 from pybroker.spark.pipeline.executors import executor_hosts
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.pipeline.table import Batch, open_table
-from pybroker.spark.session import find_spark, session
+from pybroker.spark.progress_group import ProgressGroup
+from pybroker.spark.session import LOCAL_CHECKPOINTS, find_spark, session, with_source
+from pybroker.spark.streams import standard_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+logger: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 ID_SHOWN: Final = 8
@@ -170,31 +176,74 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     if own:
         find_spark()
         _look(job)
-    held = session(job.name, job.master, job.conf) if spark is None else spark
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    with redirect_stderr(standard_error()), Stopping() as stopping:
+        stopping.listen()
+        held = spark
+        try:
+            held = session(job.name, job.master, job.conf) if spark is None else with_source(spark)
+            stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
+            if own:
+                _settle(held, job)
+            if not stopping.asked.is_set():
+                _work(Pipeline(held, job, progress), stopping.asked)
+            progress.say()
+            return progress.summary()
+        except (PySparkException, Py4JJavaError) as error:
+            told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+            raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(told)) from error
+        except OSError as error:
+            raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
+        finally:
+            if own and held is not None:
+                held.stop()
+
+
+def _settle(spark: "SparkSession", job: Job) -> None:
+    """What a pipeline's own session has unless the user says otherwise: a quiet log, as how it ends is told in a
+    sentence, and quick checkpoints where they are on a local disk."""
+    if spark.conf.get(LOG_LEVEL, None) is None:
+        spark.sparkContext.setLogLevel("OFF")
+    for name, value in LOCAL_CHECKPOINTS.items():
+        if spark.conf.get(name, None) is None and Files(spark, job.checkpoint_dir).scheme == "file":
+            spark.conf.set(name, value)
+
+
+def _work(pipeline: "Pipeline", asked: threading.Event) -> None:
+    """The query from its start to its end, or until a stop is asked for."""
+    pipeline.stopping = asked
+    query = pipeline.start()
     try:
-        if own and LOG_LEVEL not in job.conf:  # how it ends is told in a sentence, which Spark's account would hide
-            held.sparkContext.setLogLevel("OFF")
-        pipeline = Pipeline(held, job, progress)
-        query = pipeline.start()
-        with _stopping(query, pipeline.stopping) as stopped:
-            while query.isActive and not stopped.is_set():
-                progress.see(query.lastProgress)
-                stopped.wait(POLL_S)
-            if not stopped.is_set():
-                query.awaitTermination()
-        progress.say()
-        return progress.summary()
-    except (PySparkException, Py4JJavaError) as error:
-        told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-        raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(told)) from error
-    except OSError as error:
-        raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
+        while query.isActive and not asked.is_set():
+            pipeline.progress.see(query.lastProgress)
+            asked.wait(POLL_S)
+        if not asked.is_set():
+            query.awaitTermination()
     finally:
-        if own:
-            held.stop()
+        query.stop()
+    pipeline.progress.see(query.lastProgress)
+    _commit_end(pipeline.job, pipeline.progress, query.lastProgress)
+
+
+def _commit_end(job: Job, progress: Progress, told: "Mapping[str, Any] | None") -> None:
+    """Commit the group's offsets at the end of the last batch: Spark has the source do it when it plans a next one.
+
+    Before the first batch the group keeps where the stream begins, which is committed already."""
+    if told is None or not (progress.batches or told["batchId"] > 0):
+        return
+    options = parse_source(job.source_options(), streaming=True)
+    for source in told["sources"]:
+        if options.group is None or source.get("endOffset") is None:
+            continue
+        group = ProgressGroup(options.bootstrap, options.group)
+        try:
+            group.progress(from_json(json.loads(source["endOffset"])))
+        except KafkaError as error:  # the offsets that count are in the checkpoint
+            logger.warning("the progress of the stream was not committed: %s", error.message)
+        finally:
+            group.close()
 
 
 def _look(job: Job) -> None:
@@ -204,21 +253,6 @@ def _look(job: Job) -> None:
         reader.partitions()
     finally:
         reader.close()
-
-
-@contextmanager
-def _stopping(query: "StreamingQuery", stopped: threading.Event) -> Iterator[threading.Event]:
-    """SIGTERM and Ctrl-C set the event, and stop the query before the with ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        query.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _sentence(said: str) -> str:

@@ -1,0 +1,76 @@
+"""SIGTERM and Ctrl-C as an event, whichever process of a driver gets them: Python, or the JVM.
+
+    python -m pybroker   Python gets them; a service manager sends SIGTERM to its JVM as well
+    spark-submit         the JVM gets SIGTERM, and Python nothing; of Ctrl-C in a terminal both hear
+    a notebook's thread  only the JVM can be listened to
+"""
+
+import signal
+import threading
+from typing import Any, Final
+
+from pybroker.spark.session import under_spark_submit
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopping:
+    """`asked` is set by the first signal. A context manager; `listen` again after a session has begun."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._before: dict[int, Any] = {}
+        self._before_in_jvm: dict[str, Any] = {}
+
+    def listen(self) -> None:
+        """Hear the signals here, and in the JVM if there is one by now: each of them as often as it is called."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:  # Spark takes Ctrl-C for itself when a session begins
+                before = signal.signal(number, lambda *_: self.asked.set())
+                self._before.setdefault(number, before)
+        self._listen_in_jvm()
+
+    def _listen_in_jvm(self) -> None:
+        from pyspark import SparkContext
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        if under_spark_submit():
+            SparkContext._ensure_initialized()
+        gateway = SparkContext._gateway
+        if gateway is None or self._before_in_jvm:
+            return
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        signals = gateway.jvm.sun.misc.Signal
+        for number in SIGNALS:
+            name = number.name.removeprefix("SIG")
+            self._before_in_jvm[name] = signals.handle(signals(name), _Handler(self.asked))
+
+    def __enter__(self) -> "Stopping":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before_in_jvm:
+            from pyspark import SparkContext
+
+            assert SparkContext._gateway is not None
+            signals = SparkContext._gateway.jvm.sun.misc.Signal
+            for name, handler in self._before_in_jvm.items():
+                signals.handle(signals(name), handler)
+
+
+class _Handler:
+    """What the JVM calls, in a thread of its own."""
+
+    def __init__(self, asked: threading.Event) -> None:
+        self._asked = asked
+
+    def handle(self, _: Any) -> None:
+        self._asked.set()
+
+    def toString(self) -> str:
+        return "pybroker pipeline"
+
+    class Java:
+        implements: Final = ["sun.misc.SignalHandler"]
