@@ -30,14 +30,22 @@ class Files:
         return bool(self._fs.exists(self._path(name)))
 
     def walk(self, name: str) -> list[tuple[str, int]]:
-        """(qualified name, bytes) of every file under a directory, sorted; none where there is none."""
+        """(qualified name, bytes) of every file under a directory that readers see, sorted; none where there is none.
+
+        Left out is what Spark's readers leave out: such as `_temporary`, where attempts of tasks write that no job has
+        committed."""
         if not self.exists(name):
             return []
-        found = self._fs.listFiles(self._path(name), True)
-        files = []
-        while found.hasNext():
-            status = found.next()
-            files.append((str(status.getPath().toString()), int(status.getLen())))
+        files, directories = [], [self._path(name)]
+        while directories:
+            for status in self._fs.listStatus(directories.pop()):
+                path = status.getPath()
+                if hidden(str(path.getName())):
+                    continue
+                if status.isDirectory():
+                    directories.append(path)
+                else:
+                    files.append((str(path.toString()), int(status.getLen())))
         return sorted(files)
 
     def make(self, name: str) -> None:
@@ -71,3 +79,8 @@ class Files:
         finally:
             stream.close()
         self.move(beside, name)
+
+
+def hidden(name: str) -> bool:
+    """Whether Spark's readers pass by a file or directory of this name; `_x=1` is a value of a column `_x`."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)

@@ -9,24 +9,37 @@ done; what was written down is done again after a crash until nothing is left to
     a crash before the change is written down: the staging is thrown away, and Spark runs the batch again
     a crash after it: the next start finishes the moves, and Spark's second run of the batch finds it done
 
+Each attempt of a batch has a directory of its own in the staging, and what a change moves is a list of files. So a task
+that the job did not commit never gets into the table, neither by `_temporary` nor by an executor that was thought dead
+and writes on: what it leaves is thrown away with the staging.
+
 So each record is in the table once, after every start. While a change is being done a reader may see a part of it; who
 needs isolation from that, and time travel, needs a table format that has it.
 """
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pybroker.spark.pipeline.compaction import Merge, due
+from pybroker.spark.pipeline.evolution import evolved, fits
+from pybroker.spark.pipeline.executors import hold_against, is_local, probe
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.footers import Footers
+from pybroker.spark.pipeline.formats import table_schema
 from pybroker.spark.pipeline.job import STATE, Job
+from pybroker.spark.pipeline.recorded import Columns, RecordedColumns, derived
 from pybroker.spark.pipeline.table import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 PARQUET: Final = ".parquet"
+COMMITTER: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
+"""Files leave `_temporary` when the job is committed. By algorithm 2 they leave it with their task: then those of an
+executor that is lost in the middle stay, beside those of the next attempt."""
 DONE_KEPT: Final = 100
 """So many names of done batches are kept of each checkpoint; Spark only ever repeats the last one."""
 
@@ -48,6 +61,7 @@ class ParquetTable:
         self.footers = Footers(spark)
         self.root = self.files.qualified(job.table.rstrip("/"))
         self._state = f"{self.root}/{STATE}"
+        self._recorded = RecordedColumns(self.files, f"{self._state}/schemas")
 
     def recover(self) -> None:
         """Finish what was written down, and throw away what was only staged. OSError where no table can be."""
@@ -58,38 +72,87 @@ class ParquetTable:
             else:
                 self.files.delete(path)
         self.files.delete(f"{self._state}/staging")
+        self._fit()
+
+    def _fit(self) -> None:
+        """Make the table one that takes the job's columns. KafkaError if it cannot."""
+        schema = table_schema(self.job)
+        wanted = Columns(evolved(schema, schema), self.job.partition_by)
+        known = self.columns()
+        if known is None and not is_local(self.spark):
+            probe(self.spark, self.files, self.root, self._staging("probe"))
+        fitting = known.taking(wanted) if known else wanted
+        if fitting != self._recorded.read():
+            self._recorded.write(fitting)
+
+    def columns(self) -> Columns | None:
+        """What the table is made of; None if nothing is there."""
+        if recorded := self._recorded.read():
+            return recorded
+        paths = [path for path, _ in self._data_files()]
+        if not paths:
+            return None
+        found = derived(self.root, paths, self.footers, lambda path: self.spark.read.parquet(path).schema)
+        return found.with_types_of(table_schema(self.job))
 
     def is_done(self, batch: Batch) -> bool:
         return self.files.exists(f"{self._state}/done/{batch.name}.json")
 
     def add(self, batch: Batch, rows: "DataFrame", check: Callable[[int], None]) -> None:
-        staged = f"{self._state}/staging/{batch.name}"
-        rows.write.partitionBy(*self.job.partition_by).mode("overwrite").parquet(staged)
+        staged = self._staging(batch.name)
+        rows.write.options(**COMMITTER).partitionBy(*self.job.partition_by).parquet(staged)
         moves = self._moves(staged, batch.name)
         check(self.footers.rows(source for source, _ in moves))
         self._commit(batch.name, Change(moves))
 
     def compact(self, batch: Batch) -> int:
-        """Make one file of each directory's small ones, where there are `compact_files` of them."""
-        name, files_min, file_bytes = f"{batch.name}-compact", self.job.compact_files, self.job.file_bytes
-        small: dict[str, list[tuple[str, int]]] = {}
-        for path, size in self.files.walk(self.root):
-            if not path.startswith(self._state) and path.endswith(PARQUET) and size < file_bytes // 2:
-                small.setdefault(path.rpartition("/")[0], []).append((path, size))
+        """Merge the small files of a directory where there are `compact_files` of a level; how many files went."""
+        columns = self.columns()
+        if columns is None:
+            return 0
+        name = f"{batch.name}-compact"
         moves: list[tuple[str, str]] = []
         deletes: list[str] = []
-        for number, (home, found) in enumerate(sorted(small.items())):
-            if len(found) < files_min:
+        for merge in due(self._data_files(), self.job.compact_files, self.job.file_bytes):
+            sources, rows = self._readable(merge, columns.in_files)
+            if len(sources) < self.job.compact_files:
                 continue
-            staged = f"{self._state}/staging/{name}-{number}"
-            pieces = max(1, round(sum(size for _, size in found) / file_bytes))
-            merged = self.spark.read.parquet(*(path for path, _ in found))
-            merged.coalesce(pieces).write.mode("overwrite").parquet(staged)
-            moves += self._moves(staged, name, home)
-            deletes += [path for path, _ in found]
+            staged = self._staging(name)
+            # With the table's columns: those of one file may lack some, or have narrower ones.
+            merged = self.spark.read.schema(columns.in_files).parquet(*sources)
+            merged.coalesce(merge.pieces).write.options(**COMMITTER).parquet(staged)
+            made = self._moves(staged, f"{name}{merge.level + 1}", merge.directory)
+            self._prove(made, columns.in_files, rows)
+            moves += made
+            deletes += sources
         if moves:
             self._commit(name, Change(tuple(moves), tuple(deletes)))
         return len(deletes)
+
+    def _readable(self, merge: Merge, schema: "StructType") -> tuple[list[str], int]:
+        """The files of a merge whose columns are all the table's, and their rows. Others are not the pipeline's."""
+        sources, rows = [], 0
+        for path in merge.paths:
+            footer = self.footers.read(path)
+            if footer.schema is not None and fits(schema, footer.schema):
+                sources.append(path)
+                rows += footer.rows
+        return sources, rows
+
+    def _prove(self, moves: Sequence[tuple[str, str]], schema: "StructType", rows: int) -> None:
+        """KafkaError unless the merged files have all these columns, and so many rows: the originals are deleted."""
+        made = [self.footers.read(source) for source, _ in moves]
+        complete = sum(footer.rows for footer in made if footer.schema is not None and fits(footer.schema, schema))
+        hold_against(self.spark, self.root, complete, rows)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def _data_files(self) -> list[tuple[str, int]]:
+        return [(path, size) for path, size in self.files.walk(self.root) if path.endswith(PARQUET)]
+
+    def _staging(self, name: str) -> str:
+        """A directory that nobody has written to, nor will by an earlier attempt."""
+        return f"{self._state}/staging/{name}-{uuid.uuid4().hex[:8]}"
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
-from pybroker.spark.pipeline.executors import executor_hosts
+from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.progress import Progress
@@ -102,7 +102,7 @@ class Pipeline:
 
         def check(staged: int) -> None:
             # The count first: a batch that is run again for its sake has no letters to repeat.
-            self._hold_against(staged, seen.get["all"] - seen.get["bad"])
+            hold_against(self.spark, self.job.table, staged, seen.get["all"] - seen.get["bad"])
             if seen.get["bad"] and self.job.dead_letters is not None:
                 self._write_dead_letters(rows.where(error.isNotNull()))
 
@@ -111,16 +111,6 @@ class Pipeline:
         every = self.job.compact_files
         if every and number % every == every - 1:
             self.table.compact(batch)
-
-    def _hold_against(self, staged: int, read: int) -> None:
-        """KafkaError unless as many rows were staged as were read."""
-        if staged != read:
-            hosts = ", ".join(executor_hosts(self.spark))
-            raise KafkaError(
-                UNKNOWN_SERVER_ERROR,
-                f"{read:,} rows were read and {staged:,} of them are in {self.job.table} as the driver sees it; "
-                f"executors ran on {hosts}: give a path that the driver and all of these share",
-            )
 
     def _query_id(self) -> str:
         """Of the checkpoint, the beginning: with a new one batches count from 0 again, and are others all the same."""
