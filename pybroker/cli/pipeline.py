@@ -1,4 +1,4 @@
-"""`pybroker pipeline`: topics into a table of Parquet files or of Delta Lake, on Spark."""
+"""`pybroker pipeline`: topics into a table of Parquet files, of Delta Lake or of Iceberg, on Spark."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -62,13 +62,15 @@ format_options = _all(
     help="The topic for records that do not parse; without it, they are only counted."),
 )
 table_options = _all(
-    click.option("--table", required=True, metavar="DIR|URI", help="Where the table's files go."),
+    click.option(
+        "--table", required=True, metavar="DIR|URI|NAME", help="Where the files go; of Iceberg CATALOG.NAMESPACE.NAME."
+    ),
     click.option(
         "--table-format",
-        type=click.Choice(["parquet", "delta"]),
+        type=click.Choice(["parquet", "delta", "iceberg"]),
         default="parquet",
         show_default=True,
-        help="Plain files for a local disk or HDFS; Delta Lake for them, object stores and readers meanwhile.",
+        help="Plain files are for a local disk or HDFS; the others also for object stores, and isolate readers.",
     ),
     click.option(
         "--table-option",

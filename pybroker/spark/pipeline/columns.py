@@ -48,9 +48,9 @@ def arrow_schema(job: Job) -> "pa.Schema":
 
 
 def change(table: "pa.Schema", job: "pa.Schema", *, widens: bool, where: str) -> Change:
-    """What the table at `where` needs for the rows of a job. KafkaError names a column that it cannot take.
+    """What a table needs for the rows of a job. KafkaError names a column that it cannot take.
 
-    widens: whether the format can make a column wider."""
+    widens: whether the format can make a column wider. where: the table, in words."""
     known = {field.name.lower(): field for field in table}
     added, widened = [], []
     for field in job:
@@ -59,12 +59,12 @@ def change(table: "pa.Schema", job: "pa.Schema", *, widens: bool, where: str) ->
             added.append(field)
             continue
         if there.name != field.name:
-            raise _refused(f"column {field.name} is {there.name} in the table at {where}: write it so")
+            raise _refused(f"column {field.name} is {there.name} in the table {where}: write it so")
         if not there.nullable:
-            raise _refused(f"column {there.name} of the table at {where} is NOT NULL, and a record may have none")
+            raise _refused(f"column {there.name} of the table {where} is NOT NULL, and a record may have none")
         if _same_or_wider(there.type, field.type):
             continue
-        types = f"column {field.name} is {_text(field.type)}, and {_text(there.type)} in the table at {where}"
+        types = f"column {field.name} is {_text(field.type)}, and {_text(there.type)} in the table {where}"
         if not _same_or_wider(field.type, there.type):
             raise _refused(f"{types}: columns may be added, and types widened, no more")
         if not widens:
@@ -72,7 +72,7 @@ def change(table: "pa.Schema", job: "pa.Schema", *, widens: bool, where: str) ->
         widened.append(field)
     needed = next((field for field in known.values() if not field.nullable), None)
     if needed is not None:
-        raise _refused(f"column {needed.name} of the table at {where} is NOT NULL, and the job does not have it")
+        raise _refused(f"column {needed.name} of the table {where} is NOT NULL, and the job does not have it")
     return Change(tuple(added), tuple(widened))
 
 

@@ -66,7 +66,7 @@ class DeltaLake:
         except (DeltaError, OSError) as error:
             raise KafkaError(INVALID_CONFIG, f"no Delta table can be at {self.store.root}: {_first(error)}") from error
         self._fits(self._held, by)
-        needs = change(self._schema(), wanted, widens=False, where=self.store.root)
+        needs = change(self._schema(), wanted, widens=False, where=f"at {self.store.root}")
         if needs.added:
             self._held.alter.add_columns([Schema.from_arrow(_only(field)).fields[0] for field in needs.added])
             self._held.update_incremental()
@@ -92,7 +92,7 @@ class DeltaLake:
             except _conflict() as error:
                 if self.is_done(batch):  # by another driver of the same query, or by us, with the answer lost
                     return
-                change(self._schema(), arrow_schema(self._job), widens=False, where=self.store.root)
+                change(self._schema(), arrow_schema(self._job), widens=False, where=f"at {self.store.root}")
                 why = error
             time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
         raise KafkaError(

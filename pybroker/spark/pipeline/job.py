@@ -7,7 +7,7 @@ from typing import Final, Literal, cast, get_args
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 Format = Literal["json", "avro", "raw"]
-TableFormat = Literal["parquet", "delta"]
+TableFormat = Literal["parquet", "delta", "iceberg"]
 TABLE_FORMATS: Final = cast(tuple[str, ...], get_args(TableFormat))
 FORMATS: Final = cast(tuple[str, ...], get_args(Format))
 STATE: Final = "_pybroker"
@@ -19,8 +19,8 @@ class Job:
     """One pipeline. Raises KafkaError(INVALID_CONFIG) with one sentence where it makes no sense.
 
     topics: names with commas between; pattern: a regular expression instead. table: a directory, as a path or as a URI
-    that Spark's Hadoop knows, of a Delta table one that delta-rs knows. table_options: of the table's store, by the
-    names that the format's library has for them.
+    that Spark's Hadoop knows, of a Delta table one that delta-rs knows; of an Iceberg table CATALOG.NAMESPACE.NAME.
+    table_options: of the table's store or catalog, by the names that the format's library has for them.
     schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
     partition_by: columns of the table, `date` and `hour` of the record's time among them. trigger_s: seconds between
     batches; None reads what is there and ends. dead_letters: the topic for records that do not parse; None keeps only
@@ -77,7 +77,8 @@ class Job:
     def _has_directory(self) -> bool:
         """Whether the table is a directory in which Spark, too, can keep something."""
         scheme, colon, _ = self.table.partition("://")
-        return self.table_format == "parquet" or not colon or scheme in ("file", "hdfs")
+        delta = self.table_format == "delta"
+        return self.table_format == "parquet" or (delta and (not colon or scheme in ("file", "hdfs")))
 
     def source_options(self) -> dict[str, str]:
         """The options of the stream that is read."""

@@ -55,6 +55,10 @@ def open_table(spark: "SparkSession", job: "Job") -> Table:
         from pybroker.spark.pipeline.delta import DeltaLake
 
         return DeltaLake(spark, job)
+    if job.table_format == "iceberg":
+        from pybroker.spark.pipeline.iceberg import Iceberg
+
+        return Iceberg(spark, job)
     from pybroker.spark.pipeline.parquet import ParquetTable
 
     return ParquetTable(spark, job)

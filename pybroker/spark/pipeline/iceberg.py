@@ -1,0 +1,210 @@
+"""A table of Apache Iceberg, committed by pyiceberg in the driver to the catalog that its configuration names.
+
+Each batch is one transaction: a snapshot with its files, and a property of the table with the number of the query's
+last batch. A batch that is in the table is known by that property, which stays when snapshots expire. A commit that
+another writer was faster than is made anew here, and not by pyiceberg, which would not look whether the batch is done.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.spark.pipeline.columns import arrow_schema, change
+from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.stores import Store
+from pybroker.spark.pipeline.written import Plan, Written, write
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pybroker.spark.pipeline.table import Batch
+
+COMMITS_MAX: Final = 20
+"""So often a commit is tried anew, after another writer was first."""
+WAIT_S: Final = 0.1
+MERGE: Final = "commit.manifest-merge.enabled"
+PROPERTIES: Final = {
+    # A batch a second would leave as many files of metadata, and of manifests, for each reader to go through.
+    MERGE: "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Of a table that the pipeline makes."""
+_NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+_EPOCH: Final = date(1970, 1, 1)
+# What pyiceberg calls an option of a store, and what delta-rs does.
+_STORE_OPTIONS: Final = {
+    "s3.endpoint": "AWS_ENDPOINT_URL",
+    "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+    "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session-token": "AWS_SESSION_TOKEN",
+    "s3.region": "AWS_REGION",
+}
+
+
+class Iceberg:
+    """One table of a catalog; `recover` makes it where there is none. Other writers may write to it beside this one."""
+
+    def __init__(self, spark: "SparkSession", job: Job) -> None:
+        self.spark = spark
+        self._job = job
+        self._catalog: Catalog | None = None
+        name, dot, self._name = job.table.partition(".")
+        if not dot or "." not in self._name:
+            raise KafkaError(INVALID_CONFIG, f"{job.table} names no Iceberg table: it is CATALOG.NAMESPACE.NAME")
+        self._catalog_name = name
+
+    def recover(self) -> None:
+        """Make the table, or see to it that it takes the job's columns. KafkaError names one that it cannot take."""
+        from pyiceberg.catalog import load_catalog
+
+        arrow_schema(self._job)  # its own sentence, before the catalog is asked
+        try:
+            self._catalog = load_catalog(self._catalog_name, **self._job.table_options)
+            table = self._made(self._catalog)
+        except Exception as error:  # catalogs and their drivers fail in as many ways as there are of them
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise KafkaError(INVALID_CONFIG, f"the Iceberg table {self._job.table} cannot be opened: {why}") from error
+        self._fits(table)
+        needs = self._change(table)
+        if needs.added or needs.widened:
+            import pyarrow as pa
+
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema([*needs.added, *needs.widened]))
+
+    def is_done(self, batch: "Batch") -> bool:
+        return _is_done(self._fresh(), batch)
+
+    def add(self, batch: "Batch", rows: "DataFrame", check: Callable[[int], None]) -> None:
+        """KafkaError where the driver does not see what the workers wrote, and where other writers are always first."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self._fresh()
+        self._fits(table)
+        plan = self._plan(table, batch.name)
+        written = write(rows, plan, check)
+        if not written:
+            return
+        files = [self._file(table, plan, each) for each in written]
+        for attempt in range(COMMITS_MAX):
+            try:
+                self._commit(table, batch, files)
+                return
+            except CommitFailedException as error:
+                why = error
+            time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
+            table = self._fresh()
+            if _is_done(table, batch):  # by another driver of the same query, or by us, with the answer lost
+                return
+            self._fits(table)
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR, f"other writers of {self._job.table} were first {COMMITS_MAX} times: {why}"
+        )
+
+    def compact(self, batch: "Batch") -> int:
+        """None: pyiceberg merges manifests, and no data files. The engines that know the catalog do."""
+        return 0
+
+    # -- the table ---------------------------------------------------------------------------------------------------
+
+    def _made(self, catalog: "Catalog") -> "Table":
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+
+        try:
+            return catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        try:
+            with (
+                catalog.create_table_transaction(self._name, arrow_schema(self._job), properties=PROPERTIES) as made,
+                made.update_spec() as spec,
+            ):
+                for name in self._job.partition_by:
+                    spec.add_identity(name)
+        except TableAlreadyExistsError:  # made by another at this moment
+            pass
+        return catalog.load_table(self._name)
+
+    def _fresh(self) -> "Table":
+        assert self._catalog is not None, "recover() comes first"
+        return self._catalog.load_table(self._name)
+
+    def _change(self, table: "Table") -> Any:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return change(schema_to_pyarrow(table.schema()), arrow_schema(self._job), widens=True, where=self._job.table)
+
+    def _fits(self, table: "Table") -> None:
+        """KafkaError for a table that is partitioned otherwise."""
+        schema = table.schema()
+        found = [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in table.spec().fields]
+        wanted = [f"identity({name})" for name in self._job.partition_by]
+        if found != wanted:
+            raise KafkaError(
+                INVALID_CONFIG,
+                f"the table {self._job.table} is partitioned by {', '.join(found) or 'nothing'}, and the job by "
+                f"{', '.join(wanted) or 'nothing'}: only columns as they are, in their order, fit",
+            )
+
+    def _plan(self, table: "Table", name: str) -> Plan:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        home = table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data"
+        held = table.io.properties
+        options = {ours: str(held[theirs]) for theirs, ours in _STORE_OPTIONS.items() if theirs in held}
+        schema = schema_to_pyarrow(table.schema())  # with the ids by which readers know columns
+        return Plan(Store.of(home, options), schema, self._job.partition_by, True, self._job.file_bytes, name)
+
+    def _file(self, table: "Table", plan: Plan, each: Written) -> "DataFile":
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        schema: Schema = table.schema()
+        told = data_file_statistics_from_parquet_metadata(
+            each.metadata(), compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{plan.store.root}/{each.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*((v - _EPOCH).days if isinstance(v, date) else v for v in each.values)),
+            file_size_in_bytes=each.size,
+            sort_order_id=None,
+            spec_id=table.spec().spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **told.to_serialized_dict(),
+        )
+
+    def _commit(self, table: "Table", batch: "Batch", files: "list[DataFile]") -> None:
+        merges = table.properties.get(MERGE, "false").lower() == "true"
+        # Only this copy of the table's metadata has the setting; the catalog is told nothing but the changes.
+        table.metadata = table.metadata.model_copy(update={"properties": {**table.properties, **_NO_RETRIES}})
+        told = {"pybroker.query": batch.query, "pybroker.batch": str(batch.number)}
+        with table.transaction() as transaction:
+            transaction.set_properties({_property(batch): str(batch.number)})
+            snapshot = transaction.update_snapshot(snapshot_properties=told)
+            with snapshot.merge_append() if merges else snapshot.fast_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+
+
+def _property(batch: "Batch") -> str:
+    return f"pybroker.{batch.query}.batch"
+
+
+def _is_done(table: "Table", batch: "Batch") -> bool:
+    return int(table.properties.get(_property(batch), -1)) >= batch.number

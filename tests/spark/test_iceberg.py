@@ -1,0 +1,260 @@
+"""The pipeline into a table of Iceberg, read by pyiceberg: what is in it, what is not, and what a crash leaves."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from pyspark.errors import StreamingQueryException
+
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.iceberg import Iceberg
+from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.runner import Pipeline
+from pybroker.spark.pipeline.table import Batch
+from pybroker.testing import Record
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
+PATIENCE_S = 60.0
+DAY_MS = 86_400_000
+START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+SCHEMA = "id bigint, kind string"
+ROWS = "id bigint, kind string, kafka_topic string, kafka_partition int, kafka_offset bigint"
+
+
+def event(number: int, **fields: Any) -> Record:
+    fields.setdefault("timestamp_ms", START_MS)
+    return Record(json.dumps({"id": number, "kind": "k"}), **fields)
+
+
+class Ingest:
+    """A pipeline over one topic, run to the end of what is there, again and again."""
+
+    def __init__(self, topics: Topics, topic: str, home: Path) -> None:
+        self.topics = topics
+        self.topic = topics.create(topic)
+        self.home = home
+        self.options = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
+        self.progress = Progress()
+
+    def job(self, **how: Any) -> Job:
+        how = {
+            "schema": SCHEMA,
+            "table_format": "iceberg",
+            "table_options": self.options,
+            "checkpoint": str(self.home / "checkpoint"),
+            **how,
+        }
+        return Job(self.topics.broker.bootstrap, "cat.lake.events", self.topic, trigger_s=None, **how)
+
+    def run(self, break_: Callable[[Pipeline], object] = lambda _: None, **how: Any) -> None:
+        pipeline = Pipeline(self.topics.spark, self.job(**how), self.progress)
+        break_(pipeline)
+        query = pipeline.start()
+        try:
+            assert query.awaitTermination(PATIENCE_S)
+        finally:
+            query.stop()
+
+    def table(self) -> Table:
+        return load_catalog("cat", **self.options).load_table("lake.events")
+
+    def rows(self, filter_: str = "true") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.table().scan(row_filter=filter_).to_arrow().to_pylist()
+        return sorted(found, key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
+
+    def ids(self, filter_: str = "true") -> list[int]:
+        return [row["id"] for row in self.rows(filter_)]
+
+
+@pytest.fixture
+def ingest(topics: Topics, topic: str, tmp_path: Path) -> Ingest:
+    return Ingest(topics, topic, tmp_path)
+
+
+def test_json_becomes_an_iceberg_table(ingest: Ingest) -> None:
+    """Partitioned by day; a second run adds what is new; readers prune by partition and statistics, and lose none."""
+    ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
+    ingest.run()
+    ingest.topics.produce(ingest.topic, [event(2)])
+    ingest.run()
+    assert ingest.ids() == [0, 1, 2]
+    row = ingest.rows()[0]
+    assert (row["kind"], row["kafka_topic"], row["kafka_offset"]) == ("k", ingest.topic, 0)
+    assert row["date"] == datetime.date(2023, 11, 14) and row["kafka_timestamp"].timestamp() == START_MS / 1000
+    assert len(list(ingest.table().scan(row_filter="date = '2023-11-15'").plan_files())) == 1
+    assert ingest.ids("date = '2023-11-15'") == [1] and ingest.ids("id >= 2") == [2]
+    assert ingest.ids("kafka_timestamp > '2023-11-15T00:00:00+00:00'") == [1]
+    summary = ingest.table().current_snapshot()
+    assert summary is not None and summary.summary is not None and summary.summary["pybroker.batch"] == "1"
+
+
+def test_every_type_arrives(ingest: Ingest) -> None:
+    """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
+    schema = (
+        "id bigint, small tinyint, good boolean, x double, d decimal(12,2), day date, at timestamp, "
+        "local timestamp_ntz, tags array<string>, props map<string,int>, "
+        "inner struct<a: int, b: array<struct<c: string>>>, kind string"
+    )
+    full = {
+        "id": 0, "small": 1, "good": True, "x": 0.5, "d": 10.25, "day": "2024-01-02", "at": "2024-01-02T03:04:05.678Z",
+        "local": "2024-01-02T03:04:05", "tags": ["a", None], "props": {"k": 1}, "inner": {"a": 1, "b": [{"c": "d"}]},
+        "kind": "a/b =%ü",
+    }  # fmt: skip
+    ingest.topics.produce(ingest.topic, [Record(json.dumps(full), timestamp_ms=START_MS), Record('{"id": 1}')])
+    ingest.run(schema=schema, partition_by=("kind", "hour"))
+    row, none = ingest.rows()
+    assert (row["small"], row["good"], row["x"]) == (1, True, 0.5)
+    assert (str(row["d"]), str(row["day"])) == ("10.25", "2024-01-02")
+    assert row["at"].isoformat() == "2024-01-02T03:04:05.678000+00:00" and row["local"].hour == 3
+    assert (row["tags"], row["props"], row["inner"]) == (["a", None], [("k", 1)], {"a": 1, "b": [{"c": "d"}]})
+    assert (row["kind"], row["hour"]) == ("a/b =%ü", 22)
+    assert {name for name, value in none.items() if value is not None} == {
+        "id", "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "hour",
+    }  # fmt: skip
+    assert ingest.ids("kind = 'a/b =%ü'") == [0] and ingest.ids("kind is null") == [1]
+    assert ingest.ids("d > 10.20") == [0] and ingest.ids("day < '2024-01-02'") == []
+
+
+@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
+    """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
+    ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
+
+    def break_(pipeline: Pipeline) -> None:
+        table = pipeline.table
+        assert isinstance(table, Iceberg)
+        commit = table._commit
+
+        def dying(*given: Any) -> None:
+            if moment == "after the commit":
+                commit(*given)
+            raise OSError("crash")
+
+        table._commit = dying  # type: ignore[method-assign]
+
+    with pytest.raises(StreamingQueryException, match="crash"):
+        ingest.run(break_)
+    assert ingest.ids() == ([] if moment == "before the commit" else [0, 1, 2])
+    ingest.topics.produce(ingest.topic, [event(3)])
+    ingest.run()
+    assert ingest.ids() == [0, 1, 2, 3]
+
+
+def opened(ingest: Ingest) -> Iceberg:
+    table = Iceberg(ingest.topics.spark, ingest.job(partition_by=()))
+    table.recover()
+    return table
+
+
+def add(table: Iceberg, batch: Batch, *numbers: int, before: Callable[[], object] = lambda: None) -> None:
+    rows = table.spark.createDataFrame([(n, "k", "t", 0, n) for n in numbers], ROWS).coalesce(1)
+
+    def check(count: int) -> None:
+        assert count == len(numbers)
+        before()
+
+    table.add(batch, rows, check)
+
+
+def test_two_drivers_of_one_query_commit_a_batch_once(ingest: Ingest) -> None:
+    """One that was taken for dead goes on beside its successor: the second to commit finds that it is done. pyiceberg
+    by itself would make the commit anew, and the rows would be there twice."""
+    one, other = opened(ingest), opened(ingest)
+    batch = Batch("aaaaaaaa", 0)
+    add(one, batch, 1, 2, before=lambda: add(other, batch, 1, 2))
+    assert ingest.ids() == [1, 2] and other.is_done(batch)
+    assert not other.is_done(Batch("aaaaaaaa", 1)) and not other.is_done(Batch("bbbbbbbb", 0))
+
+
+def test_writers_beside_it_are_no_harm(ingest: Ingest) -> None:
+    """Others append, and add a column, while a batch is written: the commit is made anew on top of theirs."""
+    table = opened(ingest)
+
+    def others() -> None:
+        add(opened(ingest), Batch("bbbbbbbb", 0), 7)
+        with ingest.table().update_schema() as update:
+            update.union_by_name(pa.schema([("theirs", pa.string())]))
+
+    add(table, Batch("aaaaaaaa", 0), 1, before=others)
+    assert ingest.ids() == [1, 7] and ingest.rows()[0]["theirs"] is None
+
+
+def test_what_is_done_is_known_when_snapshots_expire(ingest: Ingest) -> None:
+    """The property of the table says so, and its last snapshot need not be the query's."""
+    add(opened(ingest), Batch("aaaaaaaa", 7), 1)
+    add(opened(ingest), Batch("bbbbbbbb", 0), 2)
+    held = ingest.table()
+    held.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in held.snapshots()[:1]]).commit()
+    assert len(ingest.table().snapshots()) == 1
+    assert opened(ingest).is_done(Batch("aaaaaaaa", 7)) and ingest.ids() == [1, 2]
+
+
+def test_columns_are_added_and_types_widened(ingest: Ingest) -> None:
+    """A record from before has null in a column that came later; one that went is null in later records; a column that
+    the table has wider stays so."""
+    ingest.topics.produce(ingest.topic, [event(0)])
+    ingest.run(schema="id int, kind string, x float")
+    ingest.topics.produce(ingest.topic, [Record('{"id": 5000000000, "x": 0.1, "more": 2.5}', timestamp_ms=START_MS)])
+    ingest.run(schema="more double, id bigint, x double")
+    ingest.topics.produce(ingest.topic, [event(2)])
+    ingest.run(schema="id int, kind string")
+    found = [(r["id"], r["kind"], r["x"], r["more"]) for r in ingest.rows()]
+    assert found == [(0, "k", None, None), (5_000_000_000, None, 0.1, 2.5), (2, "k", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"schema": "id string"}, "column id is string, and int64 in the table cat.lake.events: columns may be added"),
+        ({"schema": "Id bigint"}, "column Id is id in the table"),
+        ({"partition_by": ()}, r"is partitioned by identity\(date\), and the job by nothing"),
+        ({"partition_by": ("kafka_timestamp",)}, "cannot be partitioned by kafka_timestamp"),
+        ({"table_options": {"type": "nonsense"}}, "cat.lake.events cannot be opened: 'nonsense' is not a valid"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], sentence: str) -> None:
+    """Before a record is read, with the column."""
+    Iceberg(ingest.topics.spark, ingest.job()).recover()
+    with pytest.raises(KafkaError, match=sentence):
+        Pipeline(ingest.topics.spark, ingest.job(**how), ingest.progress).start()
+
+
+def test_a_name_or_a_checkpoint_that_is_missing_is_told(ingest: Ingest) -> None:
+    with pytest.raises(KafkaError, match=r"it is CATALOG\.NAMESPACE\.NAME"):
+        Iceberg(ingest.topics.spark, Job("h:1", "events", "t", table_format="iceberg", schema=SCHEMA, checkpoint="/c"))
+    with pytest.raises(KafkaError, match=r"the checkpoint of cat\.lake\.events needs a place"):
+        ingest.job(checkpoint=None)
+
+
+def test_a_reader_sees_whole_batches(ingest: Ingest) -> None:
+    """While a batch of several files is written and committed, a reader sees all of it or nothing."""
+    table = opened(ingest)
+    rows = table.spark.range(100, numPartitions=4).selectExpr("id", "'k' kind", "'t' kafka_topic", "0 kafka_partition")
+    seen: list[int] = []
+    held = ingest.table()
+    table.add(Batch("aaaaaaaa", 0), rows, lambda count: seen.extend([count, len(ingest.ids())]))
+    assert seen == [100, 0] and len(ingest.ids()) == 100 and len(list(ingest.table().scan().plan_files())) == 4
+    assert len(held.scan().to_arrow()) == 0, "a reader that has begun stays with its snapshot"
+
+
+def test_manifests_are_merged(ingest: Ingest) -> None:
+    """Readers do not go through one for each batch."""
+    table = opened(ingest)
+    with ingest.table().transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "3"})
+    for number in range(5):
+        add(table, Batch("aaaaaaaa", number), number)
+    held = ingest.table()
+    snapshot = held.current_snapshot()
+    assert snapshot is not None and len(snapshot.manifests(held.io)) < 4 and ingest.ids() == list(range(5))
