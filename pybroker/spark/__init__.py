@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make format "pybroker" known to a session that did not find it by itself."""
+    """Make format "pybroker" known to a session, to be read with the Python that its workers have."""
     from pybroker.spark.source import KafkaSource
 
+    known = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    name = KafkaSource.name()
+    if known.dataSourceExists(name):  # perhaps Spark has found it by itself, and took another Python for the workers'
+        if known.lookupDataSource(name).dataSourceCls().pythonExec() == spark.sparkContext.pythonExec:
+            return
+    else:  # Spark asks the active session whether the name is taken, and that may be another one
+        spark._get_j_spark_session_module(spark._jvm).setActiveSession(spark._jsparkSession)
     spark.dataSource.register(KafkaSource)

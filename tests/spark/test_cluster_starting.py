@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import tarfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from tests.harness import HOST, ROOT, BrokerProcess, Process
+from pybroker.client.admin import Admin
+from pybroker.spark.options import parse_source
+from pybroker.spark.pipeline import Job
+from pybroker.testing import Record
+from tests.harness import HOST, ROOT, BrokerProcess, Process, until
 from tests.spark.cluster import SMALL_JVM, SparkCluster
 from tests.spark.topics import Topics
 
@@ -111,3 +119,144 @@ def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) ->
     found = held(Started(tmp_path / "c", command, PYSPARK_PYTHON="python-of-nobody").end())
     assert found["pythonExec"] == workers and found["spark.app.name"] == "named"
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
+
+
+# -- the pipeline ------------------------------------------------------------------------------------------------------
+
+
+def numbers(topics: Topics, topic: str, *span: int) -> None:
+    topics.produce(topic, [Record(json.dumps({"id": n}), partition=n % 2) for n in range(*span)])
+
+
+def ids(table: Path) -> list[int]:
+    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    return sorted(n for path in files for n in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+
+
+def arguments(topics: Topics, topic: str, table: Path, *more: object) -> list[object]:
+    """Of a pipeline whose group has the topic's name; the batches are small, so that there are some."""
+    named = ("--name", topic, "--compact-files", 0, "--max-records", 50)
+    where = ("-b", topics.broker.bootstrap, "-t", topic, "--table", table)
+    return ["pipeline", *where, "--schema", "id bigint", "--json", *named, *more]
+
+
+def committed(topics: Topics, topic: str) -> dict[int, int]:
+    """The offsets of a pipeline's group."""
+    group = parse_source(Job("h:1", "/t", topic, format="raw", name=topic).source_options(), streaming=True).group
+    assert group is not None
+    with closing(Admin(topics.broker.bootstrap)) as admin:
+        return {tp.partition: held.offset for tp, held in admin.group_offsets([group])[group].items()}
+
+
+def all_is_told(started: Started, records: int) -> None:
+    """It ended well: standard output is the result and nothing else, the last line has no lag that is gone."""
+    assert json.loads(started.end())["records"] == records
+    lines = [line for line in started.process.lines if "records/s, " in line]
+    assert lines and lines[-1].endswith(" records/s, 0 behind"), started.process.output()
+    assert f"{records:,} records in " in lines[-1], started.process.output()
+
+
+def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """In client mode. Progress is on standard error, and SIGTERM, which only the JVM gets, ends it as it should."""
+    topics.create(topic, partitions=2)
+    numbers(topics, topic, 0, 100)
+    table = tmp_path / "table"
+    options = ("--master", spark_cluster.url, *spark_cluster.conf(**{"spark.pyspark.driver.python": sys.executable}))
+    command = arguments(topics, topic, table, "--every", 0)
+    job = Started(tmp_path, [spark_submit(), *options, ROOT / "pybroker/__main__.py", *command], tmp_path)
+    until("all is in the table", lambda: not job.process.running or ids(table) == list(range(100)), SLOW_S, 0.1)
+    assert job.process.running, job.process.output() + job.out
+    job.process.signal(signal.SIGTERM)
+    all_is_told(job, 100)
+    assert committed(topics, topic) == {0: 50, 1: 50}
+
+
+def test_shipped_to_the_workers(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """An archive with an environment brings pybroker to workers that lack it. The driver, which plans with the same
+    Python, has to have it unpacked, and says so; --once then ends with the group's offsets at the end."""
+    topics.create(topic, partitions=2)
+    numbers(topics, topic, 0, 100)
+    table, home = tmp_path / "table", spark_cluster.environment().path
+    archive = tmp_path / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(home, ".")
+    shipped = {"spark.archives": f"{archive}#environment", "spark.pyspark.python": "./environment/bin/python"}
+    options = ("--once", "--master", spark_cluster.url, *spark_cluster.conf(**shipped))
+    command = [sys.executable, "-m", "pybroker", *arguments(topics, topic, table, *options)]
+    job = Started(tmp_path, command, tmp_path)
+    assert job.process.wait(SLOW_S) == 2
+    sentence = "pybroker: the workers' Python, ./environment/bin/python, is not on the driver"
+    assert [line for line in job.process.lines if line.startswith(sentence)], job.process.output()
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "environment")
+    job = Started(tmp_path, command, tmp_path)
+    all_is_told(job, 100)
+    assert ids(table) == list(range(100)) and committed(topics, topic) == {0: 50, 1: 50}
+
+
+def test_local_cluster(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """local-cluster[2,1,1024]: a master, workers and executors that the driver starts. It writes to SPARK_HOME/work."""
+    topics.create(topic, partitions=2)
+    numbers(topics, topic, 0, 100)
+    home = tmp_path / "spark"
+    home.mkdir()
+    for found in ("bin", "jars", "python"):
+        (home / found).symlink_to(spark_cluster.home / found)
+    settings = spark_cluster.settings()
+    settings["spark.executor.memory"] = "1g"
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    options = ("--once", "--master", "local-cluster[2,1,1024]", *conf)
+    command = arguments(topics, topic, tmp_path / "table", *options)
+    job = Started(tmp_path, [sys.executable, "-m", "pybroker", *command], ROOT, SPARK_HOME=str(home))
+    all_is_told(job, 100)
+    assert ids(tmp_path / "table") == list(range(100))
+
+
+NOTEBOOK = """
+import json, sys
+from pyspark.sql import SparkSession
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import Job, run
+
+bootstrap, topic, table, conf = sys.argv[1:]
+builder = SparkSession.builder.master("local[1]")
+for name, value in json.loads(conf).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+job = Job(bootstrap, table, topic, schema="id bigint", trigger_s=None, name=topic)
+print("first", run(job, spark=spark)["records"])
+print("second", run(job, spark=spark.newSession())["records"], spark.range(3).count())
+spark.stop()
+try:
+    run(job, spark=spark)
+except KafkaError as error:
+    print("third", error.message)
+"""
+
+
+def test_an_existing_session(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """A notebook's session, and another one of it, know the source for the pipeline; one that is stopped is told."""
+    topics.create(topic, partitions=2)
+    numbers(topics, topic, 0, 100)
+    conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": SMALL_JVM, "spark.driver.host": HOST}
+    given = (topics.broker.bootstrap, topic, tmp_path / "table", json.dumps(conf))
+    command = [sys.executable, "-c", NOTEBOOK, *given]
+    job = Started(tmp_path, command, tmp_path, PYSPARK_PYTHON=sys.executable)
+    told = ["first 100", "second 0 3", "third the Spark session that was given is stopped"]
+    assert job.end().splitlines() == told, job.process.output()
+
+
+def test_cluster_deploy_mode(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """Spark itself refuses it for Python on a standalone cluster; the command, which starts a driver here, does too."""
+    main = ROOT / "pybroker/__main__.py"
+    options = ("--master", spark_cluster.url, "--deploy-mode", "cluster")
+    job = Started(tmp_path, [spark_submit(), *options, main, *arguments(topics, topic, tmp_path / "table")])
+    assert job.process.wait(SLOW_S) != 0
+    assert "Cluster deploy mode is currently not supported for python applications" in job.process.output()
+    topics.create(topic)
+    options = ("--conf", "spark.submit.deployMode=cluster", "--master", spark_cluster.url)
+    command = arguments(topics, topic, tmp_path / "table", *options)
+    job = Started(tmp_path, [sys.executable, "-m", "pybroker", *command])
+    assert job.process.wait(SLOW_S) == 2
+    sentence = "pybroker: spark.submit.deployMode=cluster is for spark-submit, which takes the driver elsewhere"
+    assert job.process.lines == [sentence]
