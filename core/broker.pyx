@@ -359,7 +359,7 @@ cdef class Broker:
             r.given_up = given_up
             r.epoch_max = epoch_max
             r.clean = clean
-            r.gaps = compacted or p.state.log.settings.cleanup_policy & CLEANUP_COMPACT
+            r.gaps = compacted or peek_i64(&p.state.log.settings.cleanup_policy) & CLEANUP_COMPACT
             self._recover(p, &r)
             if budget_is_scarce(&self.context.fs.budget):
                 with nogil:

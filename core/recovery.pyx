@@ -9,6 +9,7 @@ they ran behind; of the rest a bad one alone is built anew (reindex.pyx).
 from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
 
+from pybroker.core.atomic cimport peek_i64
 from pybroker.core.batch cimport batch_last_offset, batch_t, batch_timestamp
 from pybroker.core.damage cimport damage_keep_aside, damage_mark, damage_search
 from pybroker.core.epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
@@ -99,7 +100,7 @@ cdef int open_last(log_t* l, int64_t base, recovery_t* r, int64_t* end) noexcept
         return -ENOMEM
     status = segment_open(s, "", True)
     if status == 0:
-        status = load_indexes(s, l.settings.index_interval_bytes, &r.rebuilt)
+        status = load_indexes(s, peek_i64(&l.settings.index_interval_bytes), &r.rebuilt)
     if status == 0:
         status = end_of(s, end)
     if status == 0:
@@ -141,7 +142,8 @@ cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noex
             continue
         if status == 0:
             segment_note(
-                s, position[0], b.size, batch_last_offset(&b), batch_timestamp(&b), l.settings.index_interval_bytes)
+                s, position[0], b.size, batch_last_offset(&b), batch_timestamp(&b),
+                peek_i64(&l.settings.index_interval_bytes))
         if status == 0 and b.leader_epoch >= 0:
             status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
         if status == 0:

@@ -7,7 +7,7 @@ batch that it names, and one that is no good is built anew, alone. The log is wh
 from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
-from pybroker.core.atomic cimport poke_i64, store_i64
+from pybroker.core.atomic cimport peek_i64, poke_i64, store_i64
 from pybroker.core.batch cimport batch_last_offset, batch_t, batch_timestamp
 from pybroker.core.damage cimport damage_copy
 from pybroker.core.index cimport (
@@ -118,7 +118,7 @@ cdef int segment_reopen(log_t* l, const segment_t* known, segment_t** out) noexc
     if status == 0:
         status = segment_open(s, "", True)
     if status == 0:
-        status = load_indexes(s, l.settings.index_interval_bytes, &rebuilt)
+        status = load_indexes(s, peek_i64(&l.settings.index_interval_bytes), &rebuilt)
     if status != 0:
         segment_free(s)
         return status

@@ -258,6 +258,18 @@ def test_core_has_no_function_that_nobody_calls() -> None:
     assert not sorted(name for name, n in declared.items() if named[name] <= n + imported[name])
 
 
+def test_settings_of_a_log_are_peeked_at() -> None:
+    """They change while others read them: each access is atomic, in one of the two ways that say so."""
+    atomic = re.compile(r"(?:peek|poke)_i64\(&[\w.]+\.settings\.\w+")
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "core").glob("*.pyx"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\.settings\.\w+", atomic.sub("", line))
+    ]
+    assert not found, "\n".join(found)
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
