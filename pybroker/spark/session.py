@@ -104,7 +104,7 @@ def _configuration(app: str, master: str | None, settings: Mapping[str, str]) ->
     launched = SparkConf(loadDefaults=False)
     for name, value in given.items():
         launched.set(name, value)
-    with _drivers_python():
+    with _launching():
         SparkContext._ensure_initialized(conf=launched)
     held = SparkConf()
     for name, value in given.items():
@@ -123,15 +123,24 @@ def _configuration(app: str, master: str | None, settings: Mapping[str, str]) ->
 
 
 @contextmanager
-def _drivers_python() -> Iterator[None]:
-    """A JVM that is started looks for sources by this Python, whichever the workers have."""
-    before = os.environ.get(WORKERS_PYTHON)
-    os.environ.setdefault(WORKERS_PYTHON, sys.executable)
+def _launching() -> Iterator[None]:
+    """The environment that a JVM is started with. It looks for sources by this Python, whichever the workers have; and
+    it is no shell of a person, for which Spark would draw bars on standard error unless somebody says something."""
+    options = " ".join(f"-D{name}={value}" for name, value in QUIET.items())
+    made = {
+        WORKERS_PYTHON: os.environ.get(WORKERS_PYTHON, sys.executable),
+        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
+    }
+    before = {name: os.environ.get(name) for name in made}
+    os.environ.update(made)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[WORKERS_PYTHON]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _look_for(python: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tarfile
@@ -110,7 +111,7 @@ def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) ->
     found = held(Started(tmp_path / "b", [sys.executable, script, plain], SPARK_CONF_DIR=str(tmp_path)).end())
     assert found["spark.app.name"] == "ours" and found["spark.sql.shuffle.partitions"] == "3"
     assert found["spark.python.unix.domain.socket.enabled"] == "false"
-    assert found["pythonExec"] == sys.executable
+    assert found["pythonExec"] == sys.executable and found["spark.ui.showConsoleProgress"] == "true"
 
     # On a cluster the workers have the Python that Spark's settings name; what is left is ours.
     workers = str(spark_cluster.environment().python)
@@ -119,6 +120,7 @@ def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) ->
     found = held(Started(tmp_path / "c", command, PYSPARK_PYTHON="python-of-nobody").end())
     assert found["pythonExec"] == workers and found["spark.app.name"] == "named"
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
+    assert found["spark.ui.showConsoleProgress"] == "false"
 
 
 # -- the pipeline ------------------------------------------------------------------------------------------------------
@@ -260,3 +262,41 @@ def test_cluster_deploy_mode(spark_cluster: SparkCluster, topics: Topics, topic:
     assert job.process.wait(SLOW_S) == 2
     sentence = "pybroker: spark.submit.deployMode=cluster is for spark-submit, which takes the driver elsewhere"
     assert job.process.lines == [sentence]
+
+
+@pytest.mark.parametrize(("way", "number"), [("spark-submit", signal.SIGINT), ("command", signal.SIGTERM)])
+def test_a_signal_to_all_processes(way: str, number: int, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal, and what a service manager does: Python, its JVM and its workers all get it."""
+    topics.create(topic, partitions=2)
+    numbers(topics, topic, 0, 100)
+    table = tmp_path / "table"
+    command = arguments(topics, topic, table, "--every", 0)
+    start: list[object] = [sys.executable, "-m", "pybroker", *command, *SMALL]
+    if way == "spark-submit":
+        start = [spark_submit(), "--master", "local[1]", *SMALL, ROOT / "pybroker/__main__.py", *command]
+    job = Started(tmp_path, start, PYSPARK_PYTHON=sys.executable)
+    until("all is in the table", lambda: not job.process.running or ids(table) == list(range(100)), SLOW_S, 0.1)
+    assert job.process.running, job.process.output() + job.out
+    os.killpg(job.process.pid, number)
+    all_is_told(job, 100)
+    assert not [line for line in job.process.lines if line.startswith("\tat ")], job.process.output()
+
+
+def test_stopped_while_spark_starts(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """SIGTERM before there is a query ends it as well, with the last line."""
+    topics.create(topic, partitions=2)
+    job = Started(tmp_path, [sys.executable, "-m", "pybroker", *arguments(topics, topic, tmp_path / "table"), *SMALL])
+    job.process.wait_line("WARN|Spark's default log4j profile", SLOW_S)
+    job.process.signal(signal.SIGTERM)
+    all_is_told(job, 0)
+    assert not ids(tmp_path / "table")
+
+
+def test_a_failure_under_spark_submit(topics: Topics, tmp_path: Path) -> None:
+    """Its sentence is on standard error, and the exit status is the command's own."""
+    command = arguments(topics, "no-such-topic", tmp_path / "table")
+    start = [spark_submit(), *SMALL, ROOT / "pybroker/__main__.py", *command]
+    job = Started(tmp_path, start, PYSPARK_PYTHON=sys.executable)
+    assert job.process.wait(SLOW_S) == 1, job.process.output()
+    assert job.out == ""
+    assert [line for line in job.process.lines if line.startswith("pybroker: topic no-such-topic: ")]
