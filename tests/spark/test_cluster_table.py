@@ -1,0 +1,216 @@
+"""The table of Parquet files on a cluster: paths that executors do not share, and an executor that was thought dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.harness import ROOT, until
+from tests.spark.cluster import SparkCluster
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.spark_cluster,
+    pytest.mark.xdist_group("spark_cluster"),
+    pytest.mark.timeout(500),
+]
+
+SLOW_S = 150.0
+PROBE_S_MAX = 2.0
+# Each process has a directory of this name of its own.
+NOT_SHARED = "/proc/self/cwd"
+
+JOB = """
+import json, sys, time
+from pathlib import Path
+from pyspark import TaskContext
+from pyspark.sql import Observation, functions as F
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.executors import hold_against
+from pybroker.spark.pipeline.parquet import ParquetTable
+from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.session import session
+
+master, settings, directory = sys.argv[1:]
+spark = session("table", master, json.loads(settings))
+
+
+class Trial:
+    def __init__(self, root):
+        self.table = ParquetTable(spark, Job("h:1", root, "t", schema="id bigint", partition_by=()))
+        self.number = 0
+
+    def start(self):
+        begun = time.monotonic()
+        self.table.recover()
+        return f"{time.monotonic() - begun:.2f} s"
+
+    def add(self, rows):
+        seen = Observation(f"batch {self.number}")
+        watched = rows.observe(seen, F.count(F.lit(1)).alias("all"))
+        check = lambda staged: hold_against(spark, self.table.root, staged, seen.get["all"])
+        self.table.add(Batch("abcdefgh", self.number), watched, check)
+        self.number += 1
+        return f"{seen.get['all']} rows"
+
+
+def told(name, work, *given):
+    try:
+        print(name, work(*given), flush=True)
+    except KafkaError as error:
+        print(name, error.message, flush=True)
+
+
+def wait_for(name):
+    print("now", name, flush=True)
+    while not Path(directory, name).exists():
+        time.sleep(0.05)
+
+
+@F.udf("long")
+def once_failing(number):
+    assert number != 999 or TaskContext.get().attemptNumber()
+    return number
+
+"""
+
+
+class Driver:
+    """A driver with two executors; it waits for a word at each step."""
+
+    def __init__(self, cluster: SparkCluster, directory: Path, steps: str, **more: str) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        settings = cluster.settings(Path(sys.executable)) | {"spark.ui.showConsoleProgress": "false"} | more
+        script = directory / "job.py"
+        script.write_text(JOB + steps)
+        given = (script, cluster.url, json.dumps(settings), directory)
+        self.process = cluster.driver(*given, env={"PYTHONPATH": str(ROOT)}, cwd=directory)
+
+    def at(self, step: str) -> None:
+        self.process.wait_line(f"now {step}", SLOW_S)
+
+    def go(self, step: str) -> None:
+        (self.directory / step).touch()
+
+    def end(self) -> dict[str, str]:
+        """What it said, by the first word of each line."""
+        assert self.process.wait(SLOW_S) == 0, self.process.output()
+        return {line.split(" ")[0]: line.partition(" ")[2] for line in self.process.lines}
+
+
+def rows_of(table: Path) -> Counter[int]:
+    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    return Counter(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+
+
+def state(pid: int) -> str:
+    """As ps shows it: Z for a process that has ended, and whose parent has not looked yet."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+UNSHARED = """
+wait_for("executors")
+told("none", Trial(sys.argv[3] + "/shared").start)
+told("warm", Trial(sys.argv[3] + "/shared-too").start)
+told("all", Trial("/proc/self/cwd/nowhere").start)
+half = Trial("/proc/self/cwd/half")
+told("half", half.start)
+from pybroker.spark.pipeline.formats import table_schema
+from pybroker.spark.pipeline.recorded import Columns
+half.table._recorded.write(Columns(table_schema(half.table.job), ()))
+half.start()
+told("batch", half.add, spark.range(0, 1000, 1, 8))
+shared = Trial(sys.argv[3] + "/shared")
+told("failing", shared.add, spark.range(0, 2000, 1, 4).select(once_failing("id").alias("id")))
+"""
+
+
+def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """By none or by one of the workers: told before the first batch, with the hosts. Where it shows up later, the batch
+    stops with both counts, and none of its rows is in the table. A task that failed and ran again is no difference."""
+    driver = Driver(spark_cluster, tmp_path / "driver", UNSHARED)
+    driver.at("executors")
+    executors = spark_cluster.wait_executors(2)
+    (shares,) = [executor for executor in executors if executor.worker == 0]
+    (tmp_path / "driver/half").mkdir()
+    Path(os.readlink(f"/proc/{shares.pid}/cwd"), "half").symlink_to(tmp_path / "driver/half")
+    driver.go("executors")
+    said = driver.end()
+    assert said["none"].endswith(" s") and float(said["warm"].split(" ")[0]) < PROBE_S_MAX, said
+    way_out = "give a path that the driver and all executors share, or use a table format for object stores"
+    for name, hosts in (("all", "127.0.0.1, 127.0.0.2"), ("half", "127.0.0.2")):
+        path = NOT_SHARED + ("/nowhere" if name == "all" else "/half")
+        assert said[name] == f"what executors on {hosts} write to file:{path} is not there for the driver: {way_out}"
+    assert re.fullmatch(
+        rf"1,000 rows were read and \d+ of them are in file:{NOT_SHARED}/half as the driver sees it; "
+        f"executors ran on 127.0.0.1, 127.0.0.2: {way_out}",
+        said["batch"],
+    ), said["batch"]
+    assert rows_of(tmp_path / "driver/half") == Counter()
+    assert said["failing"] == "2000 rows" and rows_of(tmp_path / "driver/shared") == Counter(range(2000))
+
+
+ZOMBIE = """
+wait_for("executors")
+trial = Trial(sys.argv[3] + "/table")
+trial.start()
+slow = "select id, reflect('java.lang.Thread', 'sleep', 10L) slept from range(0, 2000, 1, 2)"
+told("first", trial.add, spark.sql(slow))
+wait_for("zombie")
+told("second", trial.add, spark.range(2000, 2010))
+wait_for("over")
+trial.start()
+"""
+
+
+def test_an_executor_that_was_thought_dead(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """Stopped in a task until another has run it and the batch is committed; then it goes on to write where the staging
+    was. Each row is in the table once, and what it has left is thrown away."""
+    patience = {
+        "spark.executor.heartbeatInterval": "1s",
+        "spark.network.timeout": "4s",
+        "spark.network.timeoutInterval": "1s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "4s",
+        "spark.sql.files.maxRecordsPerFile": "20",  # it makes file after file
+    }
+    driver = Driver(spark_cluster, tmp_path / "driver", ZOMBIE, **patience)
+    driver.at("executors")
+    zombie = next(executor for executor in spark_cluster.wait_executors(2) if executor.worker == 1)
+    worker = spark_cluster.workers[1]
+    assert worker is not None
+    driver.go("executors")
+    staging = tmp_path / "driver/table/_pybroker/staging"
+
+    def attempts() -> int:
+        return len({path.parent for path in staging.rglob("*.parquet") if "_temporary" in path.parts})
+
+    until("both executors write", lambda: attempts() == 2 or not driver.process.running, SLOW_S)
+    worker.signal(signal.SIGSTOP)  # else it kills the executor that the driver gives up
+    try:
+        with zombie.stopped():
+            driver.at("zombie")
+            assert rows_of(tmp_path / "driver/table") == Counter(range(2000)), driver.process.output()
+            assert not staging.exists()
+        # It writes on, or ends as soon as it finds that the driver has given it up.
+        until("the zombie writes or ends", lambda: attempts() or state(zombie.pid) == "Z", SLOW_S)
+        driver.go("zombie")
+        driver.at("over")
+        os.kill(zombie.pid, signal.SIGKILL)
+    finally:
+        worker.signal(signal.SIGCONT)
+    driver.go("over")
+    said = driver.end()
+    assert (said["first"], said["second"]) == ("2000 rows", "10 rows")
+    assert rows_of(tmp_path / "driver/table") == Counter(range(2010))
+    assert not staging.exists()
