@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,66 +13,22 @@ from deltalake import DeltaTable, Schema
 from pyspark.errors import StreamingQueryException
 
 from pybroker.errors import KafkaError
-from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.delta import DeltaLake
-from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
+from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, DeltaIngest, event
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
-PATIENCE_S = 60.0
-DAY_MS = 86_400_000
-START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
-SCHEMA = "id bigint, kind string"
-
-
-def event(number: int, **fields: Any) -> Record:
-    fields.setdefault("timestamp_ms", START_MS)
-    return Record(json.dumps({"id": number, "kind": "k"}), **fields)
-
-
-class Ingest:
-    """A pipeline over one topic, run to the end of what is there, again and again."""
-
-    def __init__(self, topics: Topics, topic: str, table: Path) -> None:
-        self.topics = topics
-        self.topic = topics.create(topic)
-        self.table = table
-        self.progress = Progress()
-
-    def job(self, **how: Any) -> Job:
-        how = {"schema": SCHEMA, "table_format": "delta", **how}
-        return Job(self.topics.broker.bootstrap, str(self.table), self.topic, trigger_s=None, **how)
-
-    def run(self, break_: Callable[[Pipeline], object] = lambda _: None, **how: Any) -> None:
-        pipeline = Pipeline(self.topics.spark, self.job(**how), self.progress)
-        break_(pipeline)
-        query = pipeline.start()
-        try:
-            assert query.awaitTermination(PATIENCE_S)
-        finally:
-            query.stop()
-
-    def rows(self, **filters: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = DeltaTable(self.table).to_pyarrow_table(**filters).to_pylist()
-        return sorted(found, key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
-
-    def ids(self, **filters: Any) -> list[int]:
-        return [row["id"] for row in self.rows(**filters)]
-
-    def files(self) -> list[str]:
-        return sorted(DeltaTable(self.table).file_uris())
-
 
 @pytest.fixture
-def ingest(topics: Topics, topic: str, tmp_path: Path) -> Ingest:
-    return Ingest(topics, topic, tmp_path / "table")
+def ingest(topics: Topics, topic: str, tmp_path: Path) -> DeltaIngest:
+    return DeltaIngest(topics, topic, tmp_path / "table")
 
 
-def test_json_becomes_a_delta_table(ingest: Ingest) -> None:
+def test_json_becomes_a_delta_table(ingest: DeltaIngest) -> None:
     """Partitioned by day; a second run adds what is new; readers prune by partition and statistics, and lose none."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
@@ -90,7 +45,7 @@ def test_json_becomes_a_delta_table(ingest: Ingest) -> None:
     assert (ingest.progress.rows, ingest.progress.dead_letters) == (3, 0)
 
 
-def test_every_type_arrives(ingest: Ingest) -> None:
+def test_every_type_arrives(ingest: DeltaIngest) -> None:
     """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
     schema = (
         "id bigint, small tinyint, good boolean, x double, d decimal(12,2), day date, at timestamp, "
@@ -117,7 +72,7 @@ def test_every_type_arrives(ingest: Ingest) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
-def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
+def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest, moment: str) -> None:
     """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
@@ -143,7 +98,7 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, mom
     assert len(orphans) == (3 if moment == "before the commit" else 0), "and the checkpoint is not among them"
 
 
-def opened(ingest: Ingest, **how: Any) -> DeltaLake:
+def opened(ingest: DeltaIngest, **how: Any) -> DeltaLake:
     table = DeltaLake(ingest.topics.spark, ingest.job(partition_by=(), **how))
     table.recover()
     return table
@@ -154,10 +109,8 @@ def add(table: DeltaLake, batch: Batch, *numbers: int) -> None:
     table.add(batch, rows, lambda count: None if count == len(numbers) else pytest.fail(f"{count} rows"))
 
 
-ROWS = "id bigint, kind string, kafka_topic string, kafka_partition int, kafka_offset bigint"
 
-
-def test_two_drivers_of_one_query_commit_a_batch_once(ingest: Ingest) -> None:
+def test_two_drivers_of_one_query_commit_a_batch_once(ingest: DeltaIngest) -> None:
     """One that was taken for dead goes on beside its successor: the second to commit finds that it is done."""
     one, other = opened(ingest), opened(ingest)
     batch = Batch("aaaaaaaa", 0)
@@ -168,7 +121,7 @@ def test_two_drivers_of_one_query_commit_a_batch_once(ingest: Ingest) -> None:
     assert not other.is_done(Batch("aaaaaaaa", 1)) and not other.is_done(Batch("bbbbbbbb", 0))
 
 
-def test_writers_beside_it_are_no_harm(ingest: Ingest) -> None:
+def test_writers_beside_it_are_no_harm(ingest: DeltaIngest) -> None:
     """Others append, and add a column, between two batches: a commit that they were faster than is made anew."""
     table = opened(ingest)
     other = DeltaTable(ingest.table)
@@ -177,7 +130,7 @@ def test_writers_beside_it_are_no_harm(ingest: Ingest) -> None:
     assert ingest.ids() == [1] and ingest.rows()[0]["theirs"] is None
 
 
-def test_what_is_done_is_known_when_the_log_is_cut(ingest: Ingest) -> None:
+def test_what_is_done_is_known_when_the_log_is_cut(ingest: DeltaIngest) -> None:
     """Delta removes old entries of its log once a checkpoint has them: the transaction is in the checkpoint."""
     table = opened(ingest)
     add(table, Batch("aaaaaaaa", 7), 1)
@@ -189,7 +142,7 @@ def test_what_is_done_is_known_when_the_log_is_cut(ingest: Ingest) -> None:
     assert opened(ingest).is_done(Batch("aaaaaaaa", 7))
 
 
-def test_columns_are_added(ingest: Ingest) -> None:
+def test_columns_are_added(ingest: DeltaIngest) -> None:
     """A record from before has null in a column that came later, and a later one in a column that went; a narrower type
     is stored as the table has it."""
     ingest.topics.produce(ingest.topic, [event(0)])
@@ -211,7 +164,7 @@ def test_columns_are_added(ingest: Ingest) -> None:
         ({"schema": "id bigint, needed int"}, "column strict of the table .* is NOT NULL"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], sentence: str) -> None:
+def test_a_table_that_does_not_fit_is_told(ingest: DeltaIngest, how: dict[str, Any], sentence: str) -> None:
     """Before a record is read, with the column."""
     columns = [("id", pa.int64()), ("kind", pa.string()), ("date", pa.date32())]
     fields = [pa.field(*each) for each in columns]
@@ -222,14 +175,14 @@ def test_a_table_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], 
         Pipeline(ingest.topics.spark, ingest.job(**how), ingest.progress).start()
 
 
-def test_a_type_that_is_wider_than_the_table_is_told(ingest: Ingest) -> None:
+def test_a_type_that_is_wider_than_the_table_is_told(ingest: DeltaIngest) -> None:
     """delta-rs cannot widen a column: the sentence says which it is."""
     ingest.run(schema="id int")
     with pytest.raises(KafkaError, match=r"column id is int64, and int32 in the table .* cannot widen"):
         ingest.run(schema="id bigint")
 
 
-def test_a_table_that_asks_for_more_is_told(ingest: Ingest) -> None:
+def test_a_table_that_asks_for_more_is_told(ingest: DeltaIngest) -> None:
     """A constraint, which the pipeline would not check."""
     ingest.run()
     DeltaTable(ingest.table).alter.add_constraint({"positive": "id > 0"})
@@ -237,7 +190,7 @@ def test_a_table_that_asks_for_more_is_told(ingest: Ingest) -> None:
         ingest.run()
 
 
-def test_small_files_become_one(ingest: Ingest) -> None:
+def test_small_files_become_one(ingest: DeltaIngest) -> None:
     """Of a partition and a size; with the same rows, from before and after a column came. A reader of an older version
     still finds its files."""
     for number in range(3):
@@ -251,7 +204,7 @@ def test_small_files_become_one(ingest: Ingest) -> None:
     assert before.to_pyarrow_table().num_rows == 3
 
 
-def test_a_compaction_beside_another_change_gives_way(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_beside_another_change_gives_way(ingest: DeltaIngest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that others delete while their files are merged stay deleted, and those that they merge are there once."""
     from pybroker.spark.pipeline import delta
 
@@ -274,7 +227,7 @@ def test_a_compaction_beside_another_change_gives_way(ingest: Ingest, monkeypatc
     assert table.compact(Batch("aaaaaaaa", 3)) == 2 and ingest.ids() == [0, 2, 3]
 
 
-def test_a_reader_sees_whole_batches(ingest: Ingest) -> None:
+def test_a_reader_sees_whole_batches(ingest: DeltaIngest) -> None:
     """While a batch of several files is written and committed, a reader sees all of it or nothing."""
     seen: list[int] = []
     table = opened(ingest)
@@ -289,7 +242,7 @@ def test_a_reader_sees_whole_batches(ingest: Ingest) -> None:
     assert held.to_pyarrow_table().num_rows == 0, "a reader that has begun stays with its version"
 
 
-def test_a_check_that_fails_commits_nothing(ingest: Ingest) -> None:
+def test_a_check_that_fails_commits_nothing(ingest: DeltaIngest) -> None:
     """And leaves no file behind."""
     table = opened(ingest)
     rows = table.spark.createDataFrame([(1, "k", "t", 0, 1)], ROWS)
@@ -302,7 +255,7 @@ def test_a_check_that_fails_commits_nothing(ingest: Ingest) -> None:
     assert ingest.ids() == [] and not list(ingest.table.rglob("*.parquet"))
 
 
-def test_a_missing_package_is_told(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told(ingest: DeltaIngest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(KafkaError, match=r"needs the package deltalake: pip install 'pybroker\[delta\]'"):
         Pipeline(ingest.topics.spark, ingest.job(), ingest.progress)

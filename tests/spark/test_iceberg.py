@@ -10,79 +10,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
 from pyspark.errors import StreamingQueryException
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.iceberg import Iceberg
-from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
+from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, IcebergIngest, event
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
-PATIENCE_S = 60.0
-DAY_MS = 86_400_000
-START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
-SCHEMA = "id bigint, kind string"
-ROWS = "id bigint, kind string, kafka_topic string, kafka_partition int, kafka_offset bigint"
-
-
-def event(number: int, **fields: Any) -> Record:
-    fields.setdefault("timestamp_ms", START_MS)
-    return Record(json.dumps({"id": number, "kind": "k"}), **fields)
-
-
-class Ingest:
-    """A pipeline over one topic, run to the end of what is there, again and again."""
-
-    def __init__(self, topics: Topics, topic: str, home: Path) -> None:
-        self.topics = topics
-        self.topic = topics.create(topic)
-        self.home = home
-        self.options = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
-        self.progress = Progress()
-
-    def job(self, **how: Any) -> Job:
-        how = {
-            "schema": SCHEMA,
-            "table_format": "iceberg",
-            "table_options": self.options,
-            "checkpoint": str(self.home / "checkpoint"),
-            **how,
-        }
-        return Job(self.topics.broker.bootstrap, "cat.lake.events", self.topic, trigger_s=None, **how)
-
-    def run(self, break_: Callable[[Pipeline], object] = lambda _: None, **how: Any) -> None:
-        pipeline = Pipeline(self.topics.spark, self.job(**how), self.progress)
-        break_(pipeline)
-        query = pipeline.start()
-        try:
-            assert query.awaitTermination(PATIENCE_S)
-        finally:
-            query.stop()
-
-    def table(self) -> Table:
-        return load_catalog("cat", **self.options).load_table("lake.events")
-
-    def rows(self, filter_: str = "true") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.table().scan(row_filter=filter_).to_arrow().to_pylist()
-        return sorted(found, key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
-
-    def ids(self, filter_: str = "true") -> list[int]:
-        return [row["id"] for row in self.rows(filter_)]
-
 
 @pytest.fixture
-def ingest(topics: Topics, topic: str, tmp_path: Path) -> Ingest:
-    return Ingest(topics, topic, tmp_path)
+def ingest(topics: Topics, topic: str, tmp_path: Path) -> IcebergIngest:
+    return IcebergIngest(topics, topic, tmp_path)
 
 
-def test_json_becomes_an_iceberg_table(ingest: Ingest) -> None:
+def test_json_becomes_an_iceberg_table(ingest: IcebergIngest) -> None:
     """Partitioned by day; a second run adds what is new; readers prune by partition and statistics, and lose none."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
@@ -93,13 +40,13 @@ def test_json_becomes_an_iceberg_table(ingest: Ingest) -> None:
     assert (row["kind"], row["kafka_topic"], row["kafka_offset"]) == ("k", ingest.topic, 0)
     assert row["date"] == datetime.date(2023, 11, 14) and row["kafka_timestamp"].timestamp() == START_MS / 1000
     assert len(list(ingest.table().scan(row_filter="date = '2023-11-15'").plan_files())) == 1
-    assert ingest.ids("date = '2023-11-15'") == [1] and ingest.ids("id >= 2") == [2]
-    assert ingest.ids("kafka_timestamp > '2023-11-15T00:00:00+00:00'") == [1]
+    assert ingest.ids(row_filter="date = '2023-11-15'") == [1] and ingest.ids(row_filter="id >= 2") == [2]
+    assert ingest.ids(row_filter="kafka_timestamp > '2023-11-15T00:00:00+00:00'") == [1]
     summary = ingest.table().current_snapshot()
     assert summary is not None and summary.summary is not None and summary.summary["pybroker.batch"] == "1"
 
 
-def test_every_type_arrives(ingest: Ingest) -> None:
+def test_every_type_arrives(ingest: IcebergIngest) -> None:
     """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
     schema = (
         "id bigint, small tinyint, good boolean, x double, d decimal(12,2), day date, at timestamp, "
@@ -122,12 +69,12 @@ def test_every_type_arrives(ingest: Ingest) -> None:
     assert {name for name, value in none.items() if value is not None} == {
         "id", "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "hour",
     }  # fmt: skip
-    assert ingest.ids("kind = 'a/b =%ü'") == [0] and ingest.ids("kind is null") == [1]
-    assert ingest.ids("d > 10.20") == [0] and ingest.ids("day < '2024-01-02'") == []
+    assert ingest.ids(row_filter="kind = 'a/b =%ü'") == [0] and ingest.ids(row_filter="kind is null") == [1]
+    assert ingest.ids(row_filter="d > 10.20") == [0] and ingest.ids(row_filter="day < '2024-01-02'") == []
 
 
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
-def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
+def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: IcebergIngest, moment: str) -> None:
     """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
@@ -151,7 +98,7 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, mom
     assert ingest.ids() == [0, 1, 2, 3]
 
 
-def opened(ingest: Ingest) -> Iceberg:
+def opened(ingest: IcebergIngest) -> Iceberg:
     table = Iceberg(ingest.topics.spark, ingest.job(partition_by=()))
     table.recover()
     return table
@@ -167,7 +114,7 @@ def add(table: Iceberg, batch: Batch, *numbers: int, before: Callable[[], object
     table.add(batch, rows, check)
 
 
-def test_two_drivers_of_one_query_commit_a_batch_once(ingest: Ingest) -> None:
+def test_two_drivers_of_one_query_commit_a_batch_once(ingest: IcebergIngest) -> None:
     """One that was taken for dead goes on beside its successor: the second to commit finds that it is done. pyiceberg
     by itself would make the commit anew, and the rows would be there twice."""
     one, other = opened(ingest), opened(ingest)
@@ -177,7 +124,7 @@ def test_two_drivers_of_one_query_commit_a_batch_once(ingest: Ingest) -> None:
     assert not other.is_done(Batch("aaaaaaaa", 1)) and not other.is_done(Batch("bbbbbbbb", 0))
 
 
-def test_writers_beside_it_are_no_harm(ingest: Ingest) -> None:
+def test_writers_beside_it_are_no_harm(ingest: IcebergIngest) -> None:
     """Others append, and add a column, while a batch is written: the commit is made anew on top of theirs."""
     table = opened(ingest)
 
@@ -190,7 +137,7 @@ def test_writers_beside_it_are_no_harm(ingest: Ingest) -> None:
     assert ingest.ids() == [1, 7] and ingest.rows()[0]["theirs"] is None
 
 
-def test_what_is_done_is_known_when_snapshots_expire(ingest: Ingest) -> None:
+def test_what_is_done_is_known_when_snapshots_expire(ingest: IcebergIngest) -> None:
     """The property of the table says so, and its last snapshot need not be the query's."""
     add(opened(ingest), Batch("aaaaaaaa", 7), 1)
     add(opened(ingest), Batch("bbbbbbbb", 0), 2)
@@ -200,7 +147,7 @@ def test_what_is_done_is_known_when_snapshots_expire(ingest: Ingest) -> None:
     assert opened(ingest).is_done(Batch("aaaaaaaa", 7)) and ingest.ids() == [1, 2]
 
 
-def test_columns_are_added_and_types_widened(ingest: Ingest) -> None:
+def test_columns_are_added_and_types_widened(ingest: IcebergIngest) -> None:
     """A record from before has null in a column that came later; one that went is null in later records; a column that
     the table has wider stays so."""
     ingest.topics.produce(ingest.topic, [event(0)])
@@ -223,21 +170,21 @@ def test_columns_are_added_and_types_widened(ingest: Ingest) -> None:
         ({"table_options": {"type": "nonsense"}}, "cat.lake.events cannot be opened: 'nonsense' is not a valid"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], sentence: str) -> None:
+def test_a_table_that_does_not_fit_is_told(ingest: IcebergIngest, how: dict[str, Any], sentence: str) -> None:
     """Before a record is read, with the column."""
     Iceberg(ingest.topics.spark, ingest.job()).recover()
     with pytest.raises(KafkaError, match=sentence):
         Pipeline(ingest.topics.spark, ingest.job(**how), ingest.progress).start()
 
 
-def test_a_name_or_a_checkpoint_that_is_missing_is_told(ingest: Ingest) -> None:
+def test_a_name_or_a_checkpoint_that_is_missing_is_told(ingest: IcebergIngest) -> None:
     with pytest.raises(KafkaError, match=r"it is CATALOG\.NAMESPACE\.NAME"):
         Iceberg(ingest.topics.spark, Job("h:1", "events", "t", table_format="iceberg", schema=SCHEMA, checkpoint="/c"))
     with pytest.raises(KafkaError, match=r"the checkpoint of cat\.lake\.events needs a place"):
         ingest.job(checkpoint=None)
 
 
-def test_a_reader_sees_whole_batches(ingest: Ingest) -> None:
+def test_a_reader_sees_whole_batches(ingest: IcebergIngest) -> None:
     """While a batch of several files is written and committed, a reader sees all of it or nothing."""
     table = opened(ingest)
     rows = table.spark.range(100, numPartitions=4).selectExpr("id", "'k' kind", "'t' kafka_topic", "0 kafka_partition")
@@ -248,7 +195,7 @@ def test_a_reader_sees_whole_batches(ingest: Ingest) -> None:
     assert len(held.scan().to_arrow()) == 0, "a reader that has begun stays with its snapshot"
 
 
-def test_manifests_are_merged(ingest: Ingest) -> None:
+def test_manifests_are_merged(ingest: IcebergIngest) -> None:
     """Readers do not go through one for each batch."""
     table = opened(ingest)
     with ingest.table().transaction() as transaction:
