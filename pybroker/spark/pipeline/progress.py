@@ -9,7 +9,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from pybroker.errors import INVALID_CONFIG, KafkaError, system_words
-from pybroker.spark.offsets import TOPIC_IDS
+from pybroker.spark.offsets import Offsets, from_json
 
 EVERY_S: Final = 5.0
 
@@ -81,13 +81,6 @@ def lag_of(source: Mapping[str, Any]) -> int:
     return sum(max(0, offset - end.get(tp, offset)) for tp, offset in latest.items())
 
 
-def _offsets(told: Any) -> dict[tuple[str, str], int]:
+def _offsets(told: Any) -> Offsets:
     document = json.loads(told) if isinstance(told, str) else told
-    if not isinstance(document, Mapping):
-        return {}
-    return {
-        (topic, partition): offset
-        for topic, each in document.items()
-        if topic != TOPIC_IDS
-        for partition, offset in each.items()
-    }
+    return from_json(document) if isinstance(document, Mapping) else {}
