@@ -222,6 +222,19 @@ def test_rows_that_the_driver_does_not_see(ingest: Ingest, tmp_path: Path) -> No
     assert ingest.ids() == [0, 1] and len(ingest.topics.held(dead)) == 1
 
 
+def test_a_schema_that_changes(ingest: Ingest) -> None:
+    """From one run to the next, with compaction over both; a change that the table cannot take is told at the start,
+    and the next run reads what waited."""
+    ingest.topics.produce(ingest.topic, [event(1)])
+    ingest.run(schema="id int")
+    ingest.topics.produce(ingest.topic, [event(5_000_000_000)])
+    with pytest.raises(KafkaError, match="column id is int in the table and string in the job"):
+        ingest.run(schema="id string, kind string")
+    ingest.run(schema="id bigint, kind string", compact_files=2)
+    assert len(ingest.files()) == 1
+    assert [(row["id"], row["kind"]) for row in ingest.rows()] == [(1, None), (5_000_000_000, "k")]
+
+
 def test_the_columns_of_a_table() -> None:
     """Those of the schema, those of Kafka, and what it is partitioned by."""
     job = Job("h:1", "/t", "t", schema="id bigint, hour string", partition_by=("date", "hour"))
