@@ -259,3 +259,20 @@ def test_a_missing_package_is_told(ingest: DeltaIngest, monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(KafkaError, match=r"needs the package deltalake: pip install 'pybroker\[delta\]'"):
         Pipeline(ingest.topics.spark, ingest.job(), ingest.progress)
+
+
+def test_an_empty_text_is_null_as_a_partition(ingest: DeltaIngest) -> None:
+    """The format has no other way to write it."""
+    ingest.topics.produce(ingest.topic, [Record('{"id": 0, "kind": ""}')])
+    ingest.run(partition_by=("kind",))
+    assert [row["kind"] for row in ingest.rows()] == [None]
+
+
+def test_a_table_with_column_mapping_is_told(ingest: DeltaIngest) -> None:
+    """Its files have other names for its columns."""
+    ingest.run()
+    first = Path(ingest.table) / "_delta_log/00000000000000000000.json"
+    mapped = '"configuration":{"delta.columnMapping.mode":"name"'
+    first.write_text(first.read_text().replace('"configuration":{', mapped))
+    with pytest.raises(KafkaError, match="has columnMapping, which the pipeline does not keep up"):
+        ingest.run()

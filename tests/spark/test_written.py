@@ -1,0 +1,111 @@
+"""The data files that an attempt of a task writes: how many, how large, with which values, and what a failure leaves."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pytest import MonkeyPatch
+
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import written
+from pybroker.spark.pipeline.rewriting import SMALLEST, Small, chosen
+from pybroker.spark.pipeline.stores import Store
+from pybroker.spark.pipeline.written import Plan, Written, files_of, see
+
+SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
+
+
+def plan(root: Path, **how: Any) -> Plan:
+    told = {"partition_by": ("kind",), "values_in_files": False, "file_bytes": 1 << 20, "name": "q-0", **how}
+    return Plan(Store.of(str(root), {}), SCHEMA, **told)
+
+
+def batch(first: int, count: int, kinds: int) -> pa.RecordBatch:
+    ids = range(first, first + count)
+    return pa.record_batch({"id": list(ids), "kind": [f"k{n % kinds}" for n in ids]}, schema=SCHEMA)
+
+
+def made(given: Plan, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    return [row for told in files_of(given, ((None, each) for each in batches)) for row in told.to_pylist()]
+
+
+def test_a_file_for_each_value(tmp_path: Path) -> None:
+    """Of all batches together; its row says the rows, the size and the values that it has."""
+    files = made(plan(tmp_path), batch(0, 10, 2), batch(10, 10, 2), batch(20, 0, 1))
+    assert [(json.loads(f["values"]), f["rows"]) for f in files] == [(["k0"], 10), (["k1"], 10)]
+    for file in files:
+        path = tmp_path / file["path"]
+        assert path.stat().st_size == file["size"] and pq.ParquetFile(path).schema_arrow.names == ["id"]
+        assert pq.read_metadata(path).num_rows == file["rows"]
+
+
+def test_a_file_ends_at_its_size(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """And the next rows of its values go to another."""
+    monkeypatch.setattr(written, "GROUP_BYTES", 10_000)
+    files = made(plan(tmp_path, partition_by=(), file_bytes=10_000), *(batch(n * 1000, 1000, 7) for n in range(10)))
+    assert len(files) > 1 and sum(f["rows"] for f in files) == 10_000
+    assert len({f["path"] for f in files}) == len(files)
+
+
+def test_many_values_stay_within_bounds(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """More values than files may be open, and more rows than may wait: all are there once all the same."""
+    monkeypatch.setattr(written, "PENDING_BYTES_MAX", 2_000)
+    monkeypatch.setattr(written, "OPEN_FILES_MAX", 3)
+    opened = 0
+
+    class Watched(written._Files):
+        def _flush(self, values: Any) -> None:
+            nonlocal opened
+            super()._flush(values)
+            opened = max(opened, len(self._open))
+
+    monkeypatch.setattr(written, "_Files", Watched)
+    files = made(plan(tmp_path), *(batch(n * 100, 100, 20) for n in range(20)))
+    ids = [n for f in files for n in pq.ParquetFile(tmp_path / f["path"]).read()["id"].to_pylist()]
+    assert sorted(ids) == list(range(2000)) and opened == 3
+
+
+def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(written, "GROUP_BYTES", 1)
+
+    def broken() -> Iterator[tuple[None, pa.RecordBatch]]:
+        yield None, batch(0, 10, 2)
+        raise ValueError("the task fails")
+
+    with pytest.raises(ValueError, match="the task fails"):
+        list(files_of(plan(tmp_path), broken()))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """With the host, as the driver may not be on it."""
+    (tmp_path / "table").write_text("a file")
+    with pytest.raises(KafkaError, match=f"{socket.gethostname()} cannot write the table at .*/table: "):
+        made(plan(tmp_path / "table"), batch(0, 1, 1))
+
+
+def test_files_that_the_driver_does_not_see_are_told(tmp_path: Path) -> None:
+    """Those that are not there, and those that are shorter, with the hosts that wrote them and the way out."""
+    (tmp_path / "short").write_bytes(b"12")
+    (tmp_path / "whole").write_bytes(b"123")
+    files = [Written(name, 1, 3, (), b"", host) for name, host in (("whole", "a"), ("short", "b"), ("gone", "c"))]
+    see(Store.of(str(tmp_path), {}), files[:1])
+    with pytest.raises(KafkaError, match=r"2 of 3 files that workers on b, c wrote to .* all of them share it"):
+        see(Store.of(str(tmp_path), {}), files)
+
+
+def test_files_of_one_size_are_merged() -> None:
+    """Of one partition, when there are enough; a file that is large by what it could be stays."""
+    small = [Small(f"s{n}", 1000 + n, 1, ("x",)) for n in range(3)]
+    larger = [Small(f"l{n}", 20 * SMALLEST, 1, ("x",)) for n in range(3)]
+    full = [Small(f"f{n}", 600 << 10, 1, ("y",)) for n in range(3)]
+    others = [Small(f"o{n}", 1000, 1, ("z",)) for n in range(2)]
+    assert chosen([*small, *others, *full], 3, 1 << 20) == [small]
+    assert chosen([*small, *larger], 3, 64 << 20) == [small, larger]
