@@ -1,4 +1,4 @@
-"""The data files that an attempt of a task writes: how many, how large, with which values, and what a failure leaves."""
+"""The data files that an attempt of a task writes: how many, how large, of which values, and what a failure leaves."""
 
 from __future__ import annotations
 
