@@ -56,9 +56,8 @@ def test_source_and_sink(spark_cluster: SparkCluster, topics: Topics, topic: str
         topics.create(name, partitions=2)
     for partition in range(2):
         topics.produce(topic, range(partition * 50, partition * 50 + 50), partition)
-    python = str(spark_cluster.environment().python)
     given = (spark_cluster.url, json.dumps(spark_cluster.settings()), topics.broker.bootstrap, topic, checkpoint)
-    job = spark_cluster.driver("-c", JOB, *given, env={"PYSPARK_PYTHON": python})
+    job = spark_cluster.driver("-c", JOB, *given)
     assert job.wait(SLOW_S) == 0, job.output()
     assert f"read {list(range(100))}" in job.lines, job.output()
     assert f"workers ['{spark_cluster.environment().packages / 'pybroker/__init__.py'}']" in job.lines, job.output()
@@ -71,10 +70,8 @@ def test_pipeline(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_p
     topics.produce(topic, [Record(json.dumps({"id": n}), partition=n % 2) for n in range(100)])
     table = tmp_path / "table"
     options = ("-b", topics.broker.bootstrap, "-t", topic, "--table", table, "--schema", "id bigint", "--once")
-    job = spark_cluster.driver(
-        *("-m", "pybroker", "pipeline", "--master", spark_cluster.url, *options, *spark_cluster.conf()),
-        env={"PYSPARK_PYTHON": str(spark_cluster.environment().python)},
-    )
+    command = ("-m", "pybroker", "pipeline", "--master", spark_cluster.url, *options, *spark_cluster.conf())
+    job = spark_cluster.driver(*command)
     assert job.wait(SLOW_S) == 0, job.output()
     files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
     assert sorted(n for path in files for n in pq.ParquetFile(path).read(["id"])["id"].to_pylist()) == list(range(100))
