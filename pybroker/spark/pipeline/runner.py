@@ -20,8 +20,10 @@ from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
 from pybroker.spark.pipeline.executors import hold_against
+from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.preflight import check_master, check_workers
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.pipeline.table import Batch, open_table
@@ -165,7 +167,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     own = spark is None
     if own:
         find_spark()
-        _look(job)
+        check_master(job.master)
+    brokers = _look(job)
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -177,13 +180,13 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
             if own:
                 _settle(held, job)
+            check_workers(held, brokers)
             if not stopping.asked.is_set():
                 _work(Pipeline(held, job, progress), stopping.asked)
             progress.say()
             return progress.summary()
         except (PySparkException, Py4JJavaError) as error:
-            told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-            raise KafkaError(UNKNOWN_SERVER_ERROR, _sentence(told)) from error
+            raise failure(account(error)) from error
         except OSError as error:
             raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
         finally:
@@ -236,18 +239,13 @@ def _commit_end(job: Job, progress: Progress, told: "Mapping[str, Any] | None") 
             group.close()
 
 
-def _look(job: Job) -> None:
-    """Whether what is to be read is there, before Spark is started, which takes seconds. KafkaError if it is not."""
+def _look(job: Job) -> list[tuple[str, int]]:
+    """Whether what is to be read is there, before Spark is started, which takes seconds, and the addresses that the
+    brokers advertise. KafkaError if it is not."""
     reader = OffsetReader(parse_source(job.source_options(), streaming=True))
     try:
         reader.partitions()
+        return [(node.host, node.port) for node in reader.cluster.nodes.values()]
     finally:
         reader.close()
 
-
-def _sentence(said: str) -> str:
-    """What went wrong, out of Spark's account of it: our own sentence if it is in there, else the first line."""
-    for line in said.splitlines():
-        if "KafkaError: " in line:
-            return line.partition("KafkaError: ")[2].partition(": ")[2] or line
-    return said.splitlines()[0] if said else "the query failed, and Spark does not say why"

@@ -1,0 +1,105 @@
+"""What went wrong, in one sentence, out of Spark's account of it: stacks of two languages, one inside the other."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
+
+_WHERE: Final = re.compile(r"\((?:TID \d+\) \()?([^\s()]+) executor (\S+?)\)")
+"""`(TID 3) (10.0.0.7 executor 1)`, as the scheduler names the last attempt of a task."""
+_RAISED: Final = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: .*)?$")
+"""The last line of a Python traceback."""
+_NO_ACCOUNT: Final = "the query failed, and Spark does not say why"
+WORKERS_PYTHON: Final = "set spark.pyspark.python to a Python that every worker has, with pybroker installed"
+
+_KNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]] = (
+    (
+        re.compile(r"Python in worker has different version: (\S+) than that in driver: (\S+?),"),
+        lambda found, where: f"the Python of Spark's worker{where} is {found[1]}, and the driver's is {found[2]}; "
+        f"they have to be the same: {WORKERS_PYTHON}, or start the driver with the workers' version",
+    ),
+    (
+        re.compile(r'Cannot run program "([^"]+)"'),
+        lambda found, where: f"Spark's worker{where} has no {found[1]}: {WORKERS_PYTHON}",
+    ),
+    (
+        re.compile(r"ModuleNotFoundError: No module named '([^'.]+)"),
+        lambda found, where: missing(found[1], where),
+    ),
+    (
+        re.compile(r"All masters are unresponsive|Could not connect to any of the masters|Failed to connect to master"),
+        lambda *_: "the Spark master does not answer: look at its address and at its log",
+    ),
+    (
+        re.compile(r"java\.lang\.OutOfMemoryError"),
+        lambda _, where: f"Spark's executor{where} ran out of memory: raise spark.executor.memory, or read fewer "
+        "records at once (--max-records)",
+    ),
+    (
+        re.compile(r"ExecutorLostFailure \((.*?) exited.*?\)? Reason: ([^\n]*)"),
+        lambda found, where: f"Spark lost the executor{where} again and again: {found[2].strip()}",
+    ),
+    (
+        re.compile(r"Master removed our application: (\w+)"),
+        lambda found, _: f"the Spark master ended the application ({found[1]}): its executors could not start, or "
+        "could not reach the driver (spark.driver.host); their logs say why",
+    ),
+    (
+        re.compile(r"System memory (\d+) must be at least (\d+)"),
+        lambda found, _: f"Spark's driver has {int(found[1]) >> 20} MiB of memory and needs {int(found[2]) >> 20}: "
+        "raise spark.driver.memory",
+    ),
+    (
+        re.compile(r"Executor memory (\d+) must be at least (\d+)"),
+        lambda found, _: f"an executor needs {int(found[2]) >> 20} MiB: raise spark.executor.memory",
+    ),
+    (
+        re.compile(r"Could not parse Master URL: '?([^'\n]+)'?"),
+        lambda found, _: f"{found[1]!r} is no master of Spark: it can be local[*], spark://HOST:PORT, yarn or k8s://...",
+    ),
+    (
+        re.compile(r"JAVA_GATEWAY_EXITED|Java gateway process exited"),
+        lambda *_: "Java ended before Spark had started: the lines above are its own; memory settings and "
+        "spark.driver.extraJavaOptions are the usual reasons",
+    ),
+)
+
+
+def missing(package: str, where: str) -> str:
+    """The sentence for a worker that lacks a package."""
+    install = "pybroker[spark]" if package in ("pybroker", "pyarrow", "numpy") else package
+    return (
+        f"Spark's worker{where} has no {package}: install it in the workers' Python (pip install '{install}'), or ship "
+        "an environment with --archives (docs/spark.md, Starting)"
+    )
+
+
+def account(error: BaseException) -> str:
+    """All that Spark says of a failure: its own text leaves out the host of a Python worker, which the JVM's has."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    return str(error) if java is None else f"{java.toString()}\n{error}"
+
+
+def failure(told: str, host: str | None = None) -> KafkaError:
+    """An exception of Spark or of its JVM, by its text, as one sentence with the host and the way out where known."""
+    return KafkaError(UNKNOWN_SERVER_ERROR, sentence(told, host))
+
+
+def sentence(told: str, host: str | None = None) -> str:
+    """Our own sentence if it is in there, else one for what users meet, else the last line of the innermost traceback,
+    else the first line."""
+    lines = [line.strip() for line in told.splitlines()]
+    for line in lines:
+        if "KafkaError: " in line:
+            return line.partition("KafkaError: ")[2].partition(": ")[2] or line
+    named = _WHERE.search(told)
+    host = named[1] if named else host
+    where = f" on {host}" if host else ""
+    for pattern, say in _KNOWN:
+        if found := pattern.search(told):
+            return say(found, where)
+    raised = [line for line in lines if _RAISED.match(line)]
+    if raised and "Traceback (most recent call last)" in told:
+        return f"{raised[-1]} (Spark's worker{where})" if where else raised[-1]
+    return next((line for line in lines if line), _NO_ACCOUNT)

@@ -1,0 +1,140 @@
+"""What can be known to be wrong before the first record is read, each in one sentence: the master's address, before
+Spark is started; then, by a job that runs on the executors for a moment, their Python, its packages, and whether they
+reach the brokers at the addresses that these advertise.
+"""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker import __version__
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError, system_words
+from pybroker.spark.pipeline import worker_report
+from pybroker.spark.pipeline.executors import is_local
+from pybroker.spark.pipeline.failures import account, failure, missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REACH_S_MAX: Final = 5.0
+"""For one connection."""
+EXECUTORS_S_MAX: Final = 35.0
+"""How long a cluster may take until the first executor is there: Spark itself waits up to 30 s."""
+POLL_S: Final = 0.1
+GROUP: Final = "pybroker-preflight"
+TASKS_LISTED: Final = 1000
+REPORTS_A_CORE: Final = 2
+"""Tasks are handed out as cores are free: a few more of them, so that each executor gets one."""
+
+
+def check_master(master: str | None) -> None:
+    """KafkaError(INVALID_CONFIG) for a standalone master that is none or that nobody listens at."""
+    if master is None or not master.startswith("spark:"):
+        if master is not None and re.match(r"https?://", master):
+            raise KafkaError(INVALID_CONFIG, f"the master is {master}; a standalone cluster's is spark://HOST:PORT")
+        return
+    addresses = re.fullmatch(r"spark://([^/\s]+)", master)
+    named = [re.fullmatch(r"(.+):(\d{1,5})", each) for each in addresses[1].split(",")] if addresses else [None]
+    reasons = []
+    for each in named:
+        if each is None:
+            raise KafkaError(INVALID_CONFIG, f"the master is {master}; a standalone cluster's is spark://HOST:PORT")
+        try:
+            socket.create_connection((each[1].strip("[]"), int(each[2])), REACH_S_MAX).close()
+        except (OSError, OverflowError) as error:
+            reasons.append(f"{each[0]}: {system_words(error) if isinstance(error, OSError) else error}")
+    if len(reasons) == len(named):
+        raise KafkaError(INVALID_CONFIG, f"no Spark master at {'; '.join(reasons)}")
+
+
+def check_workers(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> None:
+    """KafkaError with one sentence where an executor cannot do the work. Nothing is asked of a local master."""
+    if is_local(spark):
+        return
+    found: list[dict[str, Any]] = []
+    problem: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            found.extend(_ask(spark, brokers))
+        except BaseException as error:
+            problem.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    _wait(spark, asking)
+    if problem:
+        raise failure(account(problem[0]), _failed_on(spark)) from problem[0]
+    for told in found:
+        _judge(told)
+
+
+def _ask(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    from pyspark import cloudpickle
+
+    context = spark.sparkContext
+    context.setJobGroup(GROUP, "what the executors say of themselves", interruptOnCancel=True)
+    tasks = REPORTS_A_CORE * max(2, context.defaultParallelism)
+    cloudpickle.register_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
+    try:
+        work = partial(worker_report.report, addresses=list(brokers), timeout_s=REACH_S_MAX)
+        return context.parallelize(range(tasks), tasks).mapPartitions(work).collect()
+    finally:
+        cloudpickle.unregister_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
+
+
+def _failed_on(spark: "SparkSession") -> str | None:
+    """The host of a report that failed: the exception of a Python worker does not have it."""
+    context = spark.sparkContext
+    scheduler: Any = context._jsc.sc()
+    scheduler.listenerBus().waitUntilEmpty()
+    tracker = context.statusTracker()
+    for job in tracker.getJobIdsForGroup(GROUP):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            tasks = scheduler.statusStore().taskList(stage, 0, TASKS_LISTED)
+            for task in map(tasks.apply, range(tasks.size())):
+                if task.status() == "FAILED":
+                    return str(task.host())
+    return None
+
+
+def _wait(spark: "SparkSession", asking: threading.Thread) -> None:
+    """Until the job is over. KafkaError where the cluster has no executor for it."""
+    deadline = time.monotonic() + EXECUTORS_S_MAX
+    there = False
+    while asking.is_alive():
+        asking.join(POLL_S)
+        there = there or spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() > 1  # the driver is one of them
+        if not there and time.monotonic() > deadline:
+            spark.sparkContext.cancelJobGroup(GROUP)
+            wants = ", ".join(
+                f"{name}={spark.sparkContext.getConf().get(name, default)}"
+                for name, default in (("spark.executor.memory", "1g"), ("spark.executor.cores", "all of a worker's"))
+            )
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR,
+                f"{spark.sparkContext.master} gave no executor in {EXECUTORS_S_MAX:.0f} s: no worker is free with the "
+                f"memory and cores that are asked for ({wants}), or executors end as they start: see their logs",
+            )
+
+
+def _judge(told: dict[str, Any]) -> None:
+    where = f" on {told['host']} ({told['python']})"
+    for package, version in told["packages"].items():
+        if version is None:
+            raise KafkaError(UNKNOWN_SERVER_ERROR, missing(package, where))
+    if (there := told["packages"]["pybroker"]) != __version__:
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR, f"Spark's worker{where} has pybroker {there}, and the driver has {__version__}"
+        )
+    for address, why in told["unreachable"]:
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR,
+            f"Spark's worker on {told['host']} cannot reach the broker at {address} ({why.lower()}), its advertised "
+            "address: set advertised.listeners to one that every worker reaches",
+        )
