@@ -6,7 +6,7 @@ The options, the schema and the JSON of offsets are those of Spark's own connect
 source by itself where pybroker is installed; `register(spark)` tells it of a checkout. docs/spark.md has the rest.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,11 +16,12 @@ def register(spark: "SparkSession") -> None:
     """Make format "pybroker" known to a session, to be read with the Python that its workers have."""
     from pybroker.spark.source import KafkaSource
 
-    known = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    session: Any = spark
+    known = session._jsparkSession.sessionState().dataSourceManager()
     name = KafkaSource.name()
     if known.dataSourceExists(name):  # perhaps Spark has found it by itself, and took another Python for the workers'
         if known.lookupDataSource(name).dataSourceCls().pythonExec() == spark.sparkContext.pythonExec:
             return
     else:  # Spark asks the active session whether the name is taken, and that may be another one
-        spark._get_j_spark_session_module(spark._jvm).setActiveSession(spark._jsparkSession)
+        spark._get_j_spark_session_module(spark._jvm).setActiveSession(session._jsparkSession)
     spark.dataSource.register(KafkaSource)
