@@ -27,7 +27,7 @@ KEY, SECRET, REGION = "an-id", "a-secret", "us-east-1"
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A store of its own process: delta-rs waits for answers while it keeps Python's lock."""
+    """A store in a process of its own: with one in this process delta-rs waited for its answers without end."""
     port = free_port()
     server = Process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)])
     server.wait_line("Running on", READY_S)

@@ -103,8 +103,8 @@ class DeltaLake:
     def compact(self, batch: "Batch") -> int:
         """Merge small files of one size; how many went. None if another writer commits meanwhile: next time it is done.
 
-        Not by delta-rs's own optimize: it brings its state up to date before it commits, and so does not see that what
-        it has merged was removed meanwhile, and its rows are there twice."""
+        Not by delta-rs's own optimize: where another compaction had been committed since its table was loaded, that of
+        1.6.6 left the rows there twice."""
         from deltalake.transaction import RemoveAction
 
         table = self._fresh()
