@@ -48,9 +48,9 @@ demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, a
 
 .PHONY: test
 test: export PYBROKER_WERROR = 1
-test: ## build, lint, types and every test
+test: ## build, lint, types and every test but for the long ones of Spark
 	@$(MAKE) --no-print-directory --jobs 2 $(BUILT) lint  # beside each other: an installation keeps one core busy
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations 15 --durations-min 5 $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
@@ -94,6 +94,10 @@ scale: $(BUILT) $(DEV) ## more partitions than file descriptors: PARTITIONS=1000
 lives: SECONDS = 600
 lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7
 	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+.PHONY: spark-cluster
+spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for
+	@$(PY) -m pytest -m "spark_cluster or long" -p no:xdist --durations 0 tests/spark $(PYTEST_ARGS)
 
 .PHONY: clean
 clean: ## what a build made; .venv stays (rm -rf .venv takes it too)

@@ -41,8 +41,7 @@ SMALL_ROWS: Final[Mapping[str, str]] = {"spark.sql.execution.arrow.maxBytesPerBa
 """Spark adds up no bytes before each row on its way to Python: batches are as many rows as maxRecordsPerBatch says,
 however large. For writing rows of up to a few KiB."""
 
-PROGRESS_BAR: Final = "spark.ui.showConsoleProgress"
-QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", PROGRESS_BAR: "false"}
+QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 DEPLOY_MODE: Final = "spark.submit.deployMode"
@@ -115,8 +114,6 @@ def _configuration(app: str, master: str | None, settings: Mapping[str, str]) ->
     at_home = str(held.get("spark.master")).startswith("local")
     for name, value in {**SETTINGS, **QUIET, **(LOCAL if at_home else {})}.items():
         held.setIfMissing(name, value)
-    if PROGRESS_BAR not in given and not under_spark_submit():  # Spark says so of its shells, and takes this for one
-        held.set(PROGRESS_BAR, QUIET[PROGRESS_BAR])
     if named := held.get("spark.pyspark.python"):
         os.environ[WORKERS_PYTHON] = named  # as spark-submit does it, for PySpark reads nothing else
     elif at_home:

@@ -65,18 +65,20 @@ def trial(spark_cluster: SparkCluster, shared_broker: BrokerProcess, topic: str,
     return Trial(spark_cluster, topics, topic, tmp_path / "table")
 
 
-@pytest.mark.parametrize("package", ["pybroker", "pyarrow"])
+@pytest.mark.parametrize("package", ["pybroker", pytest.param("pyarrow", marks=pytest.mark.long)])
 def test_the_workers_lack_a_package(trial: Trial, package: str) -> None:
     python = trial.cluster.environment(package).python
     told = trial.sentence(trial.start(python=python))
     assert told.startswith("Spark's worker on ") and f"({python}) has no {package}: install it" in told
 
 
+@pytest.mark.long
 def test_the_workers_have_another_python(trial: Trial, other_python: Path) -> None:
     told = trial.sentence(trial.start(python=other_python))
     assert told.startswith("the Python of Spark's worker on 127.0.0.") and "they have to be the same" in told
 
 
+@pytest.mark.long
 def test_nobody_has_the_workers_python(trial: Trial) -> None:
     told = trial.sentence(trial.start(python=Path("/opt/nowhere/python")))
     assert told.startswith("the workers' Python, /opt/nowhere/python, is not on the driver")
@@ -97,6 +99,7 @@ def test_the_broker_advertises_an_address_of_its_own(trial: Trial, start_broker:
     assert f"127.0.0.9:{port}" in told and "advertised" in told
 
 
+@pytest.mark.long
 def test_no_worker_has_so_much_memory(trial: Trial) -> None:
     told = trial.sentence(trial.start(spark__executor__memory="8g"))
     assert told.startswith(f"{trial.cluster.url} gave no executor in 35 s") and "spark.executor.memory=8g" in told

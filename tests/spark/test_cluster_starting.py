@@ -85,6 +85,7 @@ def held(out: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """By spark-defaults.conf, by spark-submit's options and by settings, in this order; ours are for what is left."""
     script = tmp_path / "job.py"
@@ -173,6 +174,7 @@ def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, t
     assert committed(topics, topic) == {0: 50, 1: 50}
 
 
+@pytest.mark.long
 def test_shipped_to_the_workers(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
     """An archive with an environment brings pybroker to workers that lack it. The driver, which plans with the same
     Python, has to have it unpacked, and says so; --once then ends with the group's offsets at the end."""
@@ -196,6 +198,7 @@ def test_shipped_to_the_workers(spark_cluster: SparkCluster, topics: Topics, top
     assert ids(table) == list(range(100)) and committed(topics, topic) == {0: 50, 1: 50}
 
 
+@pytest.mark.long
 def test_local_cluster(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
     """local-cluster[2,1,1024]: a master, workers and executors that the driver starts. It writes to SPARK_HOME/work."""
     topics.create(topic, partitions=2)
@@ -236,6 +239,7 @@ except KafkaError as error:
 """
 
 
+@pytest.mark.long
 def test_an_existing_session(topics: Topics, topic: str, tmp_path: Path) -> None:
     """A notebook's session, and another one of it, know the source for the pipeline; one that is stopped is told."""
     topics.create(topic, partitions=2)
@@ -264,6 +268,7 @@ def test_cluster_deploy_mode(spark_cluster: SparkCluster, topics: Topics, topic:
     assert job.process.lines == [sentence]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("way", "number"), [("spark-submit", signal.SIGINT), ("command", signal.SIGTERM)])
 def test_a_signal_to_all_processes(way: str, number: int, topics: Topics, topic: str, tmp_path: Path) -> None:
     """Ctrl-C in a terminal, and what a service manager does: Python, its JVM and its workers all get it."""
@@ -292,6 +297,7 @@ def test_stopped_while_spark_starts(topics: Topics, topic: str, tmp_path: Path) 
     assert not ids(tmp_path / "table")
 
 
+@pytest.mark.long
 def test_a_failure_under_spark_submit(topics: Topics, tmp_path: Path) -> None:
     """Its sentence is on standard error, and the exit status is the command's own."""
     command = arguments(topics, "no-such-topic", tmp_path / "table")

@@ -19,6 +19,7 @@ from tests.spark.cluster import SparkCluster
 pytestmark = [
     pytest.mark.java,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.spark_cluster,
     pytest.mark.xdist_group("spark_cluster"),
     pytest.mark.timeout(500),

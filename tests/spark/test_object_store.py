@@ -113,6 +113,7 @@ main()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_kill_9_beside_the_commit(endpoint: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     """`pybroker pipeline` dies between the data files and the commit, then between the commit and Spark's note of it;
