@@ -3,6 +3,7 @@ Spark is started; then, by a job that runs on the executors for a moment, their 
 reach the brokers at the addresses that these advertise.
 """
 
+import math
 import re
 import socket
 import threading
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 REACH_S_MAX: Final = 5.0
 """For one connection."""
-EXECUTORS_S_MAX: Final = 35.0
-"""How long a cluster may take until the first executor is there: Spark itself waits up to 30 s."""
+WAITING: Final = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+"""How long Spark waits for executors; with a little more a standalone cluster has to have given one. Under YARN and
+Kubernetes an application may be queued for as long as it takes."""
+WAITING_DEFAULT: Final = "30s"
+EXECUTOR_STARTS_S: Final = 5.0
 POLL_S: Final = 0.1
 GROUP: Final = "pybroker-preflight"
 TASKS_LISTED: Final = 1000
@@ -105,21 +109,25 @@ def _failed_on(spark: "SparkSession") -> str | None:
 
 def _wait(spark: "SparkSession", asking: threading.Thread) -> None:
     """Until the job is over. KafkaError where the cluster has no executor for it."""
-    deadline = time.monotonic() + EXECUTORS_S_MAX
+    context = spark.sparkContext
+    scheduler: Any = context._jsc.sc()
+    patience_s = scheduler.conf().getTimeAsMs(WAITING, WAITING_DEFAULT) / 1000 + EXECUTOR_STARTS_S
+    deadline = time.monotonic() + patience_s if str(context.master).startswith(("spark:", "local")) else math.inf
     there = False
     while asking.is_alive():
         asking.join(POLL_S)
-        there = there or spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() > 1  # the driver is one of them
+        there = there or scheduler.getExecutorMemoryStatus().size() > 1  # the driver is one of them
         if not there and time.monotonic() > deadline:
-            spark.sparkContext.cancelJobGroup(GROUP)
+            context.cancelJobGroup(GROUP)
             wants = ", ".join(
-                f"{name}={spark.sparkContext.getConf().get(name, default)}"
+                f"{name}={context.getConf().get(name, default)}"
                 for name, default in (("spark.executor.memory", "1g"), ("spark.executor.cores", "all of a worker's"))
             )
             raise KafkaError(
                 UNKNOWN_SERVER_ERROR,
-                f"{spark.sparkContext.master} gave no executor in {EXECUTORS_S_MAX:.0f} s: no worker is free with the "
-                f"memory and cores that are asked for ({wants}), or executors end as they start: see their logs",
+                f"{context.master} gave no executor in {patience_s:.0f} s: no worker is free with the memory and cores "
+                f"that are asked for ({wants}), or executors end as they start: see their logs; {WAITING} is how long "
+                "to wait",
             )
 
 
