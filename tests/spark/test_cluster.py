@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.slow,
     pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark_cluster"),
+    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(500),
 ]
 
@@ -64,6 +64,7 @@ def test_source_and_sink(spark_cluster: SparkCluster, topics: Topics, topic: str
     assert sorted(int(r.value or "") for r in topics.held(f"{topic}-copy")) == list(range(100))
 
 
+@pytest.mark.long
 def test_pipeline(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
     """`pybroker pipeline --master spark://...`: each record is in the table once."""
     topics.create(topic, partitions=2)

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.slow,
     pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark_cluster"),
+    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(500),
 ]
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark_cluster"),
+    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(500),
 ]
 

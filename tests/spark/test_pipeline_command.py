@@ -22,7 +22,7 @@ from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
 
 # Spark in processes of their own, each of which has SLOW_S, and may need half of it on a busy machine.
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark_cluster"), pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.timeout(500)]
 
 SLOW_S = 150.0
 SMALL = (
