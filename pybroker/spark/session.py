@@ -4,13 +4,13 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.java import use_java
+from pybroker.spark.jvm import QUIET, WORKERS_PYTHON, silence, start_jvm, under_spark_submit
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -41,18 +41,12 @@ SMALL_ROWS: Final[Mapping[str, str]] = {"spark.sql.execution.arrow.maxBytesPerBa
 """Spark adds up no bytes before each row on its way to Python: batches are as many rows as maxRecordsPerBatch says,
 however large. For writing rows of up to a few KiB."""
 
-QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 DEPLOY_MODE: Final = "spark.submit.deployMode"
-WORKERS_PYTHON: Final = "PYSPARK_PYTHON"
+LOG_LEVEL: Final = "spark.log.level"
 UNNAMED: Final = frozenset((None, "pyspark-shell"))
 """What Spark calls an application that nobody has named; under spark-submit it is the file that is run."""
-
-
-def under_spark_submit() -> bool:
-    """Whether spark-submit has started this process, so that there is a JVM already."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def find_spark() -> None:
@@ -63,12 +57,15 @@ def find_spark() -> None:
         use_java()
 
 
-def session(app: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> "SparkSession":
+def session(
+    app: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, silent: bool = False
+) -> "SparkSession":
     """A session that knows format "pybroker": the one that this process has, or a new one.
 
     `master` and `settings` win over spark-submit's and spark-defaults.conf's, and all of these over SETTINGS. `app` is
-    the name where nobody has given one. Without any master it is local[*], as in Spark. KafkaError where Java or
-    PySpark is missing, or the workers' Python on the driver."""
+    the name where nobody has given one. Without any master it is local[*], as in Spark. `silent`: Spark logs nothing,
+    unless the user says spark.log.level. KafkaError where Java or PySpark is missing, or the workers' Python on the
+    driver."""
     find_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -76,7 +73,10 @@ def session(app: str, master: str | None = None, settings: Mapping[str, str] | N
     context = SparkContext._active_spark_context
     builder = SparkSession.builder
     if context is None or context._jsc is None:
-        builder = builder.config(conf=_configuration(app, master, settings or {}))
+        conf = _configuration(app, master, settings or {})
+        if silent and not conf.contains(LOG_LEVEL):
+            silence()
+        builder = builder.config(conf=conf)
     else:
         for name, value in (settings or {}).items():
             builder = builder.config(name, value)
@@ -96,16 +96,12 @@ def with_source(spark: "SparkSession") -> "SparkSession":
 
 def _configuration(app: str, master: str | None, settings: Mapping[str, str]) -> "SparkConf":
     """What a new session is told. It starts the JVM, which knows spark-defaults.conf and spark-submit's options."""
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
 
     given = dict(settings) if master is None else {**settings, "spark.master": master}
     if given.get(DEPLOY_MODE) == "cluster" and not under_spark_submit():
         raise KafkaError(INVALID_CONFIG, f"{DEPLOY_MODE}=cluster is for spark-submit, which takes the driver elsewhere")
-    launched = SparkConf(loadDefaults=False)
-    for name, value in given.items():
-        launched.set(name, value)
-    with _launching():
-        SparkContext._ensure_initialized(conf=launched)
+    start_jvm(given)
     held = SparkConf()
     for name, value in given.items():
         held.set(name, value)
@@ -120,27 +116,6 @@ def _configuration(app: str, master: str | None, settings: Mapping[str, str]) ->
         os.environ.setdefault(WORKERS_PYTHON, sys.executable)  # else workers are whatever python3 is on PATH
     _look_for(os.environ.get(WORKERS_PYTHON, "python3"))
     return held
-
-
-@contextmanager
-def _launching() -> Iterator[None]:
-    """The environment that a JVM is started with. It looks for sources by this Python, whichever the workers have; and
-    it is no shell of a person, for which Spark would draw bars on standard error unless somebody says something."""
-    options = " ".join(f"-D{name}={value}" for name, value in QUIET.items())
-    made = {
-        WORKERS_PYTHON: os.environ.get(WORKERS_PYTHON, sys.executable),
-        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
-    }
-    before = {name: os.environ.get(name) for name in made}
-    os.environ.update(made)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _look_for(python: str) -> None:

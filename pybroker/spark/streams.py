@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from pybroker.spark.session import under_spark_submit
+from pybroker.spark.jvm import under_spark_submit
 
 
 class JvmErrors(io.RawIOBase):

@@ -65,8 +65,9 @@ class WorkerPython:
         (self.packages / "borrowed.pth").write_text(f"{borrowed}\n")
 
     def install(self, wheel: Path) -> None:
-        quick = ("--quiet", "--no-index", "--no-deps", "--ignore-installed", "--no-compile")
-        self.run("-m", "pip", "install", "--disable-pip-version-check", *quick, wheel)
+        """As pip does it, in a tenth of the time, and without commands in bin/."""
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(self.packages)
 
     def run(self, *arguments: object) -> str:
         """What this Python writes to standard output, out of the checkout's reach."""

@@ -1,7 +1,13 @@
-"""What goes wrong when a pipeline is started on a cluster, and the one sentence that a person gets for it."""
+"""What goes wrong when a pipeline is started on a cluster, and the one sentence that a person gets for it.
+
+Each mistake is tried by one driver after the other, which needs one session for nearly all of them; the long tests try
+them by the command. What is told without Spark is in test_pipeline_command.py and test_failures.py.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.testing import Record
-from tests.harness import BrokerProcess, Process, free_port
+from tests.harness import ROOT, BrokerProcess, Process, free_port
 from tests.spark.cluster import SparkCluster
 from tests.spark.topics import Topics
 
@@ -22,6 +28,41 @@ pytestmark = [
 ]
 
 SLOW_S = 200.0
+HOST = r"127\.0\.0\.[12]"
+
+TRIALS = """
+import json, sys, time
+from pybroker.errors import KafkaError
+from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.parquet import ParquetTable
+from pybroker.spark.pipeline.preflight import WAITING, check_workers
+from pybroker.spark.session import session
+
+master, settings, python, trials = sys.argv[1], *map(json.loads, sys.argv[2:])
+
+
+def told(name, work):
+    begun = time.monotonic()
+    try:
+        work()
+        said = "nothing"
+    except KafkaError as error:
+        said = error.message
+    print(name, f"{time.monotonic() - begun:.1f}", said, flush=True)
+
+
+spark = session("mistakes", master, settings, silent=True)
+told("nothing", lambda: check_workers(spark, []))
+for name, executable, brokers in trials:
+    spark.sparkContext.pythonExec = executable or python
+    told(name, lambda: check_workers(spark, brokers))
+job = Job("h:1", "/proc/self/cwd/nowhere", "t", schema="id bigint")
+told("table", ParquetTable(spark, job).recover)
+spark.stop()
+spark = session("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "0s"}, silent=True)
+told("memory", lambda: check_workers(spark, []))
+spark.stop()
+"""
 OTHER_VERSION = """
 import collections, runpy, sys
 version = collections.namedtuple("version", "major minor micro releaselevel serial")
@@ -65,7 +106,60 @@ def trial(spark_cluster: SparkCluster, shared_broker: BrokerProcess, topic: str,
     return Trial(spark_cluster, topics, topic, tmp_path / "table")
 
 
-@pytest.mark.parametrize("package", ["pybroker", pytest.param("pyarrow", marks=pytest.mark.long)])
+@pytest.fixture(scope="module")
+def told(
+    spark_cluster: SparkCluster, other_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """What each mistake was told, by its name. The driver has the workers' Python where the relative path leads to."""
+    directory = tmp_path_factory.mktemp("driver")
+    (directory / "environment").symlink_to(spark_cluster.environment().path)
+    trials = [
+        ("pybroker", str(spark_cluster.environment("pybroker").python), []),
+        ("pyarrow", str(spark_cluster.environment("pyarrow").python), []),
+        ("version", str(other_python), []),
+        ("path", "./environment/bin/python", []),
+        ("broker", None, [("127.0.0.9", free_port())]),
+    ]
+    python = str(spark_cluster.environment().python)
+    words = (spark_cluster.url, *map(json.dumps, (spark_cluster.settings(), python, trials)))
+    driver = spark_cluster.driver("-c", TRIALS, *words, env={"PYTHONPATH": str(ROOT)}, cwd=directory)
+    assert driver.wait(SLOW_S) == 0, driver.output()
+    print(driver.output())
+    assert not [line for line in driver.lines if line.startswith(("\tat ", "Caused by", "Traceback"))], driver.output()
+
+    def sentence(name: str) -> str:
+        (line,) = [line for line in driver.lines if line.startswith(f"{name} ")]
+        return line.split(" ", 2)[2]
+
+    return sentence
+
+
+@pytest.mark.parametrize("package", ["pybroker", "pyarrow"])
+def test_without_a_package(told: Callable[[str], str], package: str) -> None:
+    """The host, the Python that lacks it, and how it gets there."""
+    way_out = f"has no {package}: install it in the workers' Python (pip install 'pybroker[spark]'), or ship"
+    assert re.match(rf"Spark's worker on {HOST} \(\S+/python-without-{package}/bin/python\) ", told(package))
+    assert way_out in told(package)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("nothing", "nothing"),  # what is no mistake is not called one
+        ("version", rf"the Python of Spark's worker on {HOST} is 3\.99, and the driver's is \S+; they have to be the"),
+        ("path", rf"Spark's worker on {HOST} has no \./environment/bin/python: set spark\.pyspark\.python to "),
+        ("broker", rf"Spark's worker on {HOST} cannot reach the broker at 127\.0\.0\.9:\d+ \(connection refused\), "),
+        ("memory", r"spark://127\.0\.0\.1:\d+ gave no executor in 5 s: .*spark\.executor\.memory=8g"),
+        ("table", r"what executors on 127\.0\.0\.1, 127\.0\.0\.2 write to \S+/nowhere is not there for the driver: "),
+    ],
+)
+def test_one_sentence(told: Callable[[str], str], mistake: str, sentence: str) -> None:
+    """With the host and the way out: another version, a path of the driver alone, a broker out of reach, and so on."""
+    assert re.match(sentence, told(mistake)), told(mistake)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", ["pybroker", "pyarrow"])
 def test_the_workers_lack_a_package(trial: Trial, package: str) -> None:
     python = trial.cluster.environment(package).python
     told = trial.sentence(trial.start(python=python))
@@ -91,12 +185,12 @@ def test_nobody_listens_where_the_master_should_be(trial: Trial) -> None:
 
 
 def test_the_broker_advertises_an_address_of_its_own(trial: Trial, start_broker: Callable[..., BrokerProcess]) -> None:
-    """The workers' address for it is refused; the driver's, by which it was found, is not."""
+    """Its address for others is refused; the one by which it was found is not. No Spark is started for it."""
     port = free_port()
     broker = start_broker(sets={"advertised.listeners": f"PLAINTEXT://127.0.0.9:{port}"})
     Topics(broker).create(trial.topic)
     told = trial.sentence(trial.start(bootstrap=broker.bootstrap))
-    assert f"127.0.0.9:{port}" in told and "advertised" in told
+    assert told.startswith(f"this machine cannot reach the broker at 127.0.0.9:{port} (connection refused), its advert")
 
 
 @pytest.mark.long
@@ -105,11 +199,11 @@ def test_no_worker_has_so_much_memory(trial: Trial) -> None:
     assert told.startswith(f"{trial.cluster.url} gave no executor in 35 s") and "spark.executor.memory=8g" in told
 
 
-@pytest.fixture
-def other_python(trial: Trial, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def other_python(spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that says it is of another version than this one."""
-    python = trial.cluster.environment().python
-    made = tmp_path / "python"
+    python = spark_cluster.environment().python
+    made = tmp_path_factory.mktemp("other") / "python"
     made.write_text(f'#!{python}\n{OTHER_VERSION}')
     made.chmod(0o755)
     return made

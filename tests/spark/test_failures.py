@@ -44,6 +44,29 @@ LOST += "call last):\n"
             "Lost task 0.0 in stage 1.0 (TID 9) (h executor 4): java.lang.OutOfMemoryError: Java heap space",
             "Spark's executor on h ran out of memory: raise spark.executor.memory",
         ),
+        (
+            'o.a.h.UnsupportedFileSystemException: No FileSystem for scheme "s3"',
+            "Spark has no file system for s3://: plain Parquet and checkpoints need a disk that",
+        ),
+        (
+            "j.RuntimeException: j.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            "Spark has no file system for s3a://: ",
+        ),
+        ("j.IllegalArgumentException: java.net.UnknownHostException: nn", "the name of the host nn is not known"),
+        (
+            "java.net.ConnectException: Call From vm/127.0.0.1 to nn:8020 failed on connection exception: "
+            "java.net.ConnectException: Connection refused; For more details see: ...",
+            "could not reach nn:8020: connection refused",
+        ),
+        (LOST + "java.io.IOException: No space left on device\n\tat java", "a disk on 10.0.0.7 is full: the table's, "),
+        ("java.io.FileNotFoundException: /c/x (Permission denied)", "/c/x: permission denied"),
+        ("java.nio.file.NoSuchFileException: /a/b.tar.gz", "/a/b.tar.gz is not there"),
+        (
+            "io.k8s.KubernetesClientException: An error has occurred.\n\tat java\nCaused by: j.io.IOException: closed"
+            "\n\tat java\nCaused by: java.net.ConnectException: Connection refused: /10.0.0.1:6443\n\tat java",
+            "io.k8s.KubernetesClientException: An error has occurred. (java.net.ConnectException: Connection refused: "
+            "/10.0.0.1:6443)",
+        ),
         ("java.lang.IllegalStateException: it broke\n\tat java", "java.lang.IllegalStateException: it broke"),
         ("", "the query failed, and Spark does not say why"),
     ],

@@ -10,6 +10,8 @@ _WHERE: Final = re.compile(r"\((?:TID \d+\) \()?([^\s()]+) executor (\S+?)\)")
 """`(TID 3) (10.0.0.7 executor 1)`, as the scheduler names the last attempt of a task."""
 _RAISED: Final = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: .*)?$")
 """The last line of a Python traceback."""
+_CAUSE: Final = "Caused by: "
+CAUSES_MAX: Final = 20
 _NO_ACCOUNT: Final = "the query failed, and Spark does not say why"
 WORKERS_PYTHON: Final = "set spark.pyspark.python to a Python that every worker has, with pybroker installed"
 
@@ -59,9 +61,30 @@ _KNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]],
         lambda found, _: f"{found[1]!r} is no master of Spark: it can be local[*], spark://HOST:PORT, yarn or k8s://...",
     ),
     (
-        re.compile(r"JAVA_GATEWAY_EXITED|Java gateway process exited"),
-        lambda *_: "Java ended before Spark had started: the lines above are its own; memory settings and "
-        "spark.driver.extraJavaOptions are the usual reasons",
+        re.compile(r'No FileSystem for scheme "?([\w.-]+)|Class org\.apache\.hadoop\.fs\.(\w+)\.\S+ not found'),
+        lambda found, _: f"Spark has no file system for {found[1] or found[2]}://: plain Parquet and checkpoints need "
+        "a disk that the driver and all executors share, or HDFS; --table-format delta or iceberg is for object stores",
+    ),
+    (
+        re.compile(r"No space left on device"),
+        lambda _, where: f"a disk{where or ' of the driver or of an executor'} is full: the table's, or that of "
+        "spark.local.dir, or a worker's (SPARK_LOCAL_DIRS, --work-dir)",
+    ),
+    (
+        re.compile(r"(\S+) \((Permission denied|Read-only file system|No such file or directory)\)"),
+        lambda found, where: f"{found[1]}{where}: {found[2].lower()}",
+    ),
+    (
+        re.compile(r"(?:NoSuchFileException|FileNotFoundException): (?:File )?(\S+)(?: does not exist)?"),
+        lambda found, where: f"{found[1]} is not there{where}",
+    ),
+    (
+        re.compile(r"UnknownHostException: ([^\s:]+)"),
+        lambda found, where: f"the name of the host {found[1]} is not known{where}",
+    ),
+    (
+        re.compile(r"Call From \S+ to (\S+) failed on connection exception: [\w.]+: ([^;\n]+)"),
+        lambda found, _: f"could not reach {found[1]}: {found[2].lower()}",
     ),
 )
 
@@ -76,9 +99,17 @@ def missing(package: str, where: str) -> str:
 
 
 def account(error: BaseException) -> str:
-    """All that Spark says of a failure: its own text leaves out the host of a Python worker, which the JVM's has."""
+    """All that Spark says of a failure: its own text leaves out the host of a Python worker, which the JVM's has, and
+    causes."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    return str(error) if java is None else f"{java.toString()}\n{error}"
+    if java is None:
+        return str(error)
+    causes: list[str] = []
+    cause = java.getCause()
+    while cause is not None and len(causes) < CAUSES_MAX:
+        causes.append(f"{_CAUSE}{cause.toString()}")
+        cause = cause.getCause()
+    return "\n".join([java.toString(), str(error), *causes])
 
 
 def failure(told: str, host: str | None = None) -> KafkaError:
@@ -88,7 +119,7 @@ def failure(told: str, host: str | None = None) -> KafkaError:
 
 def sentence(told: str, host: str | None = None) -> str:
     """Our own sentence if it is in there, else one for what users meet, else the last line of the innermost traceback,
-    else the first line."""
+    else the first line and the last cause."""
     lines = [line.strip() for line in told.splitlines()]
     for line in lines:
         if "KafkaError: " in line:
@@ -102,4 +133,6 @@ def sentence(told: str, host: str | None = None) -> str:
     raised = [line for line in lines if _RAISED.match(line)]
     if raised and "Traceback (most recent call last)" in told:
         return f"{raised[-1]} (Spark's worker{where})" if where else raised[-1]
-    return next((line for line in lines if line), _NO_ACCOUNT)
+    first = next((line for line in lines if line), _NO_ACCOUNT)
+    root = next((line.removeprefix(_CAUSE) for line in reversed(lines) if line.startswith(_CAUSE)), "")
+    return first if root in first else f"{first} ({root})"

@@ -13,16 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker import __version__
-from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError, system_words
+from pybroker.errors import INVALID_CONFIG, NETWORK_EXCEPTION, UNKNOWN_SERVER_ERROR, KafkaError, system_words
 from pybroker.spark.pipeline import worker_report
-from pybroker.spark.pipeline.executors import is_local
+from pybroker.spark.pipeline.executors import count, is_local
 from pybroker.spark.pipeline.failures import account, failure, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REACH_S_MAX: Final = 5.0
-"""For one connection."""
+REACH_S_MAX: Final = 3.0
+"""For a connection; those to several brokers are made at the same time."""
 WAITING: Final = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 """How long Spark waits for executors; with a little more a standalone cluster has to have given one. Under YARN and
 Kubernetes an application may be queued for as long as it takes."""
@@ -53,6 +53,12 @@ def check_master(master: str | None) -> None:
             reasons.append(f"{each[0]}: {system_words(error) if isinstance(error, OSError) else error}")
     if len(reasons) == len(named):
         raise KafkaError(INVALID_CONFIG, f"no Spark master at {'; '.join(reasons)}")
+
+
+def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
+    """KafkaError where this machine, on which Spark plans reads, cannot reach a broker at its advertised address."""
+    for address, why in worker_report.unreachable(addresses, REACH_S_MAX):
+        raise KafkaError(NETWORK_EXCEPTION, _unreachable("this machine", address, why))
 
 
 def check_workers(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> None:
@@ -116,7 +122,7 @@ def _wait(spark: "SparkSession", asking: threading.Thread) -> None:
     there = False
     while asking.is_alive():
         asking.join(POLL_S)
-        there = there or scheduler.getExecutorMemoryStatus().size() > 1  # the driver is one of them
+        there = there or count(spark) > 0
         if not there and time.monotonic() > deadline:
             context.cancelJobGroup(GROUP)
             wants = ", ".join(
@@ -141,8 +147,11 @@ def _judge(told: dict[str, Any]) -> None:
             UNKNOWN_SERVER_ERROR, f"Spark's worker{where} has pybroker {there}, and the driver has {__version__}"
         )
     for address, why in told["unreachable"]:
-        raise KafkaError(
-            UNKNOWN_SERVER_ERROR,
-            f"Spark's worker on {told['host']} cannot reach the broker at {address} ({why.lower()}), its advertised "
-            "address: set advertised.listeners to one that every worker reaches",
-        )
+        raise KafkaError(NETWORK_EXCEPTION, _unreachable(f"Spark's worker on {told['host']}", address, why))
+
+
+def _unreachable(who: str, address: str, why: str) -> str:
+    return (
+        f"{who} cannot reach the broker at {address} ({why.lower()}), its advertised address: set advertised.listeners "
+        "to one that the driver and every worker reach"
+    )

@@ -19,16 +19,16 @@ from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats
-from pybroker.spark.pipeline.executors import hold_against
+from pybroker.spark.pipeline.executors import hold_against, watched
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
-from pybroker.spark.pipeline.preflight import check_master, check_workers
+from pybroker.spark.pipeline.preflight import check_brokers, check_master, check_workers
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.pipeline.table import Batch, open_table
 from pybroker.spark.progress_group import ProgressGroup
-from pybroker.spark.session import LOCAL_CHECKPOINTS, find_spark, session, with_source
+from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, find_spark, session, with_source
 from pybroker.spark.streams import standard_error
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ logger: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 ID_SHOWN: Final = 8
-LOG_LEVEL: Final = "spark.log.level"
 
 
 class GivenUp(Exception):
@@ -66,6 +65,16 @@ class Pipeline:
             raise KafkaError(
                 INVALID_CONFIG, f"the table cannot be partitioned by {unknown[0]}: there is no such column"
             )
+
+        self._make_checkpoint()
+
+    def _make_checkpoint(self) -> None:
+        """Spark would make it as well, when it starts the query. In the table it is made with that."""
+        if self.job.checkpoint is not None:
+            try:
+                Files(self.spark, self.job.checkpoint).make(self.job.checkpoint)
+            except OSError as error:
+                raise KafkaError(UNKNOWN_SERVER_ERROR, f"the checkpoint: {error}") from error
 
     def start(self) -> "StreamingQuery":
         """Recover the table and start the query. KafkaError where the job does not fit."""
@@ -169,6 +178,7 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         find_spark()
         check_master(job.master)
     brokers = _look(job)
+    check_brokers(brokers)
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -176,13 +186,15 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         stopping.listen()
         held = spark
         try:
-            held = session(job.name, job.master, job.conf) if spark is None else with_source(spark)
+            held = session(job.name, job.master, job.conf, silent=True) if spark is None else with_source(spark)
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
             if own:
                 _settle(held, job)
-            check_workers(held, brokers)
-            if not stopping.asked.is_set():
-                _work(Pipeline(held, job, progress), stopping.asked)
+            pipeline = Pipeline(held, job, progress)  # what the driver sees of it: meanwhile executors start
+            with watched(held):
+                check_workers(held, brokers)
+                if not stopping.asked.is_set():
+                    _work(pipeline, stopping.asked)
             progress.say()
             return progress.summary()
         except (PySparkException, Py4JJavaError) as error:

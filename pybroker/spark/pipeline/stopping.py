@@ -9,7 +9,7 @@ import signal
 import threading
 from typing import Any, Final
 
-from pybroker.spark.session import under_spark_submit
+from pybroker.spark.jvm import under_spark_submit
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

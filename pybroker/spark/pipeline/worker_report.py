@@ -1,6 +1,6 @@
 """What a Python worker of Spark says of itself. It is sent there by value, and needs only the standard library."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def report(_: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float) -> Iterator[dict[str, object]]:
@@ -17,15 +17,27 @@ def report(_: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float)
         except importlib.metadata.PackageNotFoundError:
             return None
 
-    unreachable = []
-    for host, port in addresses:
-        try:
-            socket.create_connection((host, port), timeout_s).close()
-        except OSError as error:
-            unreachable.append((f"{host}:{port}", error.strerror or str(error) or type(error).__name__))
     yield {
         "host": os.environ.get("SPARK_LOCAL_IP") or socket.gethostname(),
         "python": sys.executable,
         "packages": {package: version(package) for package in ("pybroker", "pyarrow", "numpy")},
-        "unreachable": unreachable,
+        "unreachable": unreachable(addresses, timeout_s),
     }
+
+
+def unreachable(addresses: Sequence[tuple[str, int]], timeout_s: float) -> list[tuple[str, str]]:
+    """(address, reason) of those that refuse a connection or do not answer. All are tried at the same time."""
+    import socket
+    from concurrent.futures import ThreadPoolExecutor
+
+    def reason(address: tuple[str, int]) -> str | None:
+        try:
+            socket.create_connection(address, timeout_s).close()
+        except OSError as error:
+            return error.strerror or str(error) or type(error).__name__
+        return None
+
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        reasons = pool.map(reason, addresses)
+        pairs = zip(addresses, reasons, strict=True)
+        return [(f"{host}:{port}", why) for (host, port), why in pairs if why is not None]

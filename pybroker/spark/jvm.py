@@ -1,0 +1,156 @@
+"""The JVM that a session starts, and what it writes to standard error.
+
+    starting   held back: a JVM that ends has told why, in a stack out of which one sentence is made
+    started    passed on as it comes, but for what PySpark's daemon says of workers that Spark has cut off
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+
+WORKERS_PYTHON: Final = "PYSPARK_PYTHON"
+QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+STANDARD_ERROR: Final = 2
+READ_BYTES: Final = 1 << 16
+ENDED_S_MAX: Final = 5.0
+"""How long the last words of a JVM that has ended are waited for: a child of its may still hold the pipe."""
+_THROWN: Final = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?(.+)$', re.MULTILINE)
+_TRACEBACK: Final = b"Traceback (most recent call last):"
+_CHATTER: Final = re.compile(r"^WARNING: |^Using Spark's default log4j|^\s|^NOTE: Picked up ")
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit has started this process, so that there is a JVM already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM with these settings of Spark, unless there is one. KafkaError with the reason if it ends there."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or under_spark_submit():
+        SparkContext._ensure_initialized()
+        return
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    errors = _Errors()
+    try:
+        with _environment():
+            gateway = launch_gateway(conf, {"stderr": errors.pipe})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise KafkaError(INVALID_CONFIG, f"Spark does not start: {reason(errors.ended())}") from error
+    errors.pass_on()
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def silence() -> None:
+    """Spark logs nothing from now on, nor when a context begins that fails."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    jvm.org.apache.spark.util.Utils.setLogLevel(jvm.org.apache.logging.log4j.Level.OFF)
+
+
+class _Errors:
+    """Standard error of a JVM. `pipe` is the JVM's end of it."""
+
+    def __init__(self) -> None:
+        self._end, self.pipe = os.pipe()
+        self._held: list[bytes] | None = []
+        self._tracebacks = Tracebacks()
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, name="standard error of the JVM", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while data := os.read(self._end, READ_BYTES):
+            with self._lock:
+                shown = self._tracebacks.passed(data)
+                if self._held is None:
+                    _write(shown)
+                else:
+                    self._held.append(shown)
+
+    def pass_on(self) -> None:
+        os.close(self.pipe)
+        with self._lock:
+            _write(b"".join(self._held or ()))
+            self._held = None
+
+    def ended(self) -> str:
+        """What it said, of a JVM that is no more."""
+        os.close(self.pipe)
+        self._reader.join(ENDED_S_MAX)
+        with self._lock:
+            return b"".join(self._held or ()).decode(errors="replace")
+
+
+class Tracebacks:
+    """Takes those out of a stream that a worker of PySpark leaves when Spark has closed its socket: they tell of
+    nothing that went wrong, and cannot be turned off."""
+
+    def __init__(self) -> None:
+        self._open = b""
+        """A traceback whose end has not come, or the beginning of a line that may be one."""
+
+    def passed(self, data: bytes) -> bytes:
+        """What of this, and of what was kept back before, is to be shown now."""
+        data, self._open = self._open + data, b""
+        shown = []
+        for line in data.splitlines(keepends=True):
+            kept, self._open = self._open, self._open + line
+            if not line.endswith((b"\n", b"\r")):
+                if kept or _TRACEBACK.startswith(line):
+                    break
+            elif line.startswith(_TRACEBACK) or (kept and line.startswith(b" ")):
+                continue
+            if not (b"pyspark/daemon.py" in kept and line.startswith(b"BrokenPipeError")):
+                shown.append(self._open)
+            self._open = b""
+        return b"".join(shown)
+
+
+def _write(data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(STANDARD_ERROR, data) :]
+        except OSError:  # nobody reads it
+            return
+
+
+def reason(told: str) -> str:
+    """What Spark's launcher threw, or what Java said first."""
+    if thrown := _THROWN.search(told):
+        return thrown[1]
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not _CHATTER.match(line)]
+    return lines[0] if lines else "its JVM ended, and said nothing"
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What a JVM is started with. It looks for sources by this Python, whichever the workers have; and it is no shell
+    of a person, for which Spark would draw bars on standard error unless somebody says something."""
+    options = " ".join(f"-D{name}={value}" for name, value in QUIET.items())
+    made = {
+        WORKERS_PYTHON: os.environ.get(WORKERS_PYTHON, sys.executable),
+        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
+    }
+    before = {name: os.environ.get(name) for name in made}
+    os.environ.update(made)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
