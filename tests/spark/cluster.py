@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,23 +34,22 @@ class Executor(NamedTuple):
     @property
     def pythons(self) -> list[int]:
         """Its Python processes: the daemon, and what it has forked."""
-        found, grown = {self.pid}, True
-        while grown:
-            more = {pid for pid, parent in _parents().items() if parent in found} - found
-            found, grown = found | more, bool(more)
-        return sorted(found - {self.pid})
+        return below(self.pid)
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT at the end: meanwhile it is not heard of, and knows nothing of that later."""
-        self.signal(signal.SIGSTOP)
+    def stopped(self, *, whole: bool = False) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end: meanwhile it is not heard of, and knows nothing of that later.
+
+        Its Python goes on unless it is `whole`. What ends in between is passed over."""
+        pids = [self.pid, *(self.pythons if whole else ())]
+        _signal(pids, signal.SIGSTOP)
         try:
             yield
         finally:
-            self.signal(signal.SIGCONT)
+            _signal(pids, signal.SIGCONT)
 
 
 class SparkCluster:
@@ -144,8 +143,7 @@ class SparkCluster:
         assert worker is not None, f"worker {number} is down"
         worker.kill()
         self.workers[number] = None
-        for executor in executors:
-            _kill(executor.pid)
+        _signal([executor.pid for executor in executors], signal.SIGKILL)
 
     def executors(self) -> list[Executor]:
         """The executors that run now, of all applications."""
@@ -175,8 +173,7 @@ class SparkCluster:
         for process in (*self.workers, self.master):
             if process is not None:
                 process.kill()
-        for executor in executors:
-            _kill(executor.pid)
+        _signal([executor.pid for executor in executors], signal.SIGKILL)
 
     def _begin(self, number: int) -> Process:
         assert self.workers[number] is None, f"worker {number} runs"
@@ -203,11 +200,19 @@ class SparkCluster:
         return Process([str(part) for part in (*java, name, "--host", host, *arguments)], environment, self.directory)
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def below(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
+    found, grown = {pid}, True
+    while grown:
+        more = {child for child, parent in _parents().items() if parent in found} - found
+        found, grown = found | more, bool(more)
+    return sorted(found - {pid})
 
 
 def _parents() -> dict[int, int]:

@@ -18,7 +18,7 @@ from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
-from pybroker.spark.pipeline import formats
+from pybroker.spark.pipeline import formats, gateway
 from pybroker.spark.pipeline.executors import hold_against, watched
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
@@ -179,16 +179,17 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         check_master(job.master)
     brokers = _look(job)
     check_brokers(brokers)
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    with redirect_stderr(standard_error()), Stopping() as stopping:
+    with redirect_stderr(standard_error()), gateway.quiet(), Stopping() as stopping:
         stopping.listen()
         held = spark
         try:
             held = session(job.name, job.master, job.conf, silent=True) if spark is None else with_source(spark)
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
             if own:
+                gateway.hush(held)
                 _settle(held, job)
             pipeline = Pipeline(held, job, progress)  # what the driver sees of it: meanwhile executors start
             with watched(held):
@@ -197,13 +198,15 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
                     _work(pipeline, stopping.asked)
             progress.say()
             return progress.summary()
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
+            if gateway.is_gone():
+                raise KafkaError(UNKNOWN_SERVER_ERROR, gateway.GONE) from error
+            if isinstance(error, OSError):
+                raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
             raise failure(account(error)) from error
-        except OSError as error:
-            raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
         finally:
             if own and held is not None:
-                held.stop()
+                gateway.stop(held)
 
 
 def _settle(spark: "SparkSession", job: Job) -> None:

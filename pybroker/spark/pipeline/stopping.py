@@ -7,6 +7,7 @@
 
 import signal
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 from pybroker.spark.jvm import under_spark_submit
@@ -52,12 +53,14 @@ class Stopping:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._before_in_jvm:
+            from py4j.protocol import Py4JError  # type: ignore[import-untyped]
             from pyspark import SparkContext
 
             assert SparkContext._gateway is not None
-            signals = SparkContext._gateway.jvm.sun.misc.Signal
-            for name, handler in self._before_in_jvm.items():
-                signals.handle(signals(name), handler)
+            with suppress(Py4JError, OSError):  # of a JVM that is gone
+                signals = SparkContext._gateway.jvm.sun.misc.Signal
+                for name, handler in self._before_in_jvm.items():
+                    signals.handle(signals(name), handler)
 
 
 class _Handler:

@@ -1,0 +1,109 @@
+"""What a table has, held against what the broker's log has: the judge of pipelines that are killed.
+
+A record is known by its place, the partition and the offset. Each place of the log is in the table once, with the value
+that the log has there; a place that the log does not have is in the table never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+Place = tuple[int, int]
+COLUMNS = ["kafka_partition", "kafka_offset", "kafka_value"]
+SHOWN_MAX = 5
+
+
+class Row(NamedTuple):
+    """A row of the table: whose place it says it is, and the value."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class Verdict(NamedTuple):
+    """Places of each kind of wrong: of the log and not in the table, more than once in it, in it with another value
+    than the log's, and in it without being in the log."""
+
+    rows: int
+    lost: list[Place]
+    twice: list[Place]
+    wrong: list[Place]
+    foreign: list[Place]
+
+    def problems(self) -> list[str]:
+        """A sentence for each kind."""
+        said = (
+            (self.lost, "of the log are not in the table"),
+            (self.twice, "are in the table more than once"),
+            (self.wrong, "have another value in the table than in the log"),
+            (self.foreign, "are in the table and not in the log"),
+        )
+        return [f"{len(places)} records {what}: {_named(places)}" for places, what in said if places]
+
+
+def judge(log: Mapping[Place, bytes | None], table: Iterable[Row]) -> Verdict:
+    seen: set[Place] = set()
+    found = Verdict(0, [], [], [], [])
+    rows = 0
+    for row in table:
+        rows += 1
+        place = (row.partition, row.offset)
+        if place not in log:
+            found.foreign.append(place)
+            continue
+        if row.value != log[place]:
+            found.wrong.append(place)
+        if place in seen:
+            found.twice.append(place)
+        seen.add(place)
+    return found._replace(rows=rows, lost=sorted(log.keys() - seen))
+
+
+def _named(places: Iterable[Place]) -> str:
+    texts = [f"{partition}@{offset}" for partition, offset in sorted(set(places))]
+    return ", ".join(texts[:SHOWN_MAX]) + (", ..." if len(texts) > SHOWN_MAX else "")
+
+
+# -- tables of each format ---------------------------------------------------------------------------------------------
+
+
+def named(table_format: str, home: Path) -> tuple[str, dict[str, str]]:
+    """The name of a table that lies in `home`, and its options: Iceberg has a catalog in a file there."""
+    if table_format != "iceberg":
+        return str(home / "table"), {}
+    catalog = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
+    return "cat.lake.events", catalog
+
+
+def options(table_format: str, home: Path) -> list[str]:
+    """What `pybroker pipeline` is told of that table."""
+    name, given = named(table_format, home)
+    where = ["--table", name, "--table-format", table_format, "--checkpoint", str(home / "checkpoint")]
+    return where + [f"--table-option={option}={value}" for option, value in given.items()]
+
+
+def read(table_format: str, home: Path, columns: list[str]) -> pa.Table:
+    """What a reader of its format finds in that table."""
+    name, given = named(table_format, home)
+    if table_format == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        catalog, _, name = name.partition(".")
+        return load_catalog(catalog, **given).load_table(name).scan(selected_fields=tuple(columns)).to_arrow()
+    if table_format == "delta":
+        from deltalake import DeltaTable
+
+        return DeltaTable(name).to_pyarrow_table(columns=columns)
+    return ds.dataset(name, format="parquet", partitioning="hive").to_table(columns=columns)
+
+
+def rows_of(table_format: str, home: Path) -> Iterator[Row]:
+    for batch in read(table_format, home, COLUMNS).to_batches():
+        for row in batch.to_pylist():
+            yield Row(*(row[name] for name in COLUMNS))
