@@ -99,6 +99,11 @@ lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of thr
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for
 	@$(PY) -m pytest -m "spark_cluster or long" -p no:xdist --durations 0 tests/spark $(PYTEST_ARGS)
 
+.PHONY: spark-chaos
+spark-chaos: SECONDS = 600
+spark-chaos: $(BUILT) $(DEV) ## a pipeline on a cluster that is killed at random: SECONDS=600 SEED=7 FORMAT=delta
+	@$(PY) -m tests.spark.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FORMAT),--table-format $(FORMAT))
+
 .PHONY: clean
 clean: ## what a build made; .venv stays (rm -rf .venv takes it too)
 	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
