@@ -1,4 +1,4 @@
-"""The table of Parquet files on a cluster: paths that executors do not share, and an executor that was thought dead."""
+"""Tables on a cluster: paths that executors do not share, and an executor that was thought dead."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness import ROOT, until
+from tests.spark import ledger
 from tests.spark.cluster import SparkCluster
 
 pytestmark = [
@@ -38,17 +39,17 @@ from pyspark.sql import Observation, functions as F
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.executors import hold_against
-from pybroker.spark.pipeline.parquet import ParquetTable
-from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.pipeline.table import Batch, open_table
 from pybroker.spark.session import session
 
-master, settings, directory = sys.argv[1:]
+master, settings, directory = sys.argv[1:4]
 spark = session("table", master, json.loads(settings))
 
 
 class Trial:
-    def __init__(self, root):
-        self.table = ParquetTable(spark, Job("h:1", root, "t", schema="id bigint", partition_by=()))
+    def __init__(self, root, **given):
+        self.job = Job("h:1", root, "t", schema="id bigint", partition_by=(), checkpoint="none", **given)
+        self.table = open_table(spark, self.job)
         self.number = 0
 
     def start(self):
@@ -59,7 +60,7 @@ class Trial:
     def add(self, rows):
         seen = Observation(f"batch {self.number}")
         watched = rows.observe(seen, F.count(F.lit(1)).alias("all"))
-        check = lambda staged: hold_against(spark, self.table.root, staged, seen.get["all"])
+        check = lambda staged: hold_against(spark, self.job.table, staged, seen.get["all"])
         self.table.add(Batch("abcdefgh", self.number), watched, check)
         self.number += 1
         return f"{seen.get['all']} rows"
@@ -89,13 +90,13 @@ def once_failing(number):
 class Driver:
     """A driver with two executors; it waits for a word at each step."""
 
-    def __init__(self, cluster: SparkCluster, directory: Path, steps: str, **more: str) -> None:
+    def __init__(self, cluster: SparkCluster, directory: Path, steps: str, *given: object, **more: str) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         settings = cluster.settings(Path(sys.executable)) | {"spark.ui.showConsoleProgress": "false"} | more
         script = directory / "job.py"
         script.write_text(JOB + steps)
-        given = (script, cluster.url, json.dumps(settings), directory)
+        given = (script, cluster.url, json.dumps(settings), directory, *given)
         self.process = cluster.driver(*given, env={"PYTHONPATH": str(ROOT)}, cwd=directory)
 
     def at(self, step: str) -> None:
@@ -164,7 +165,7 @@ def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) 
 
 ZOMBIE = """
 wait_for("executors")
-trial = Trial(sys.argv[3] + "/table")
+trial = Trial(sys.argv[4], **json.loads(sys.argv[5]))
 trial.start()
 slow = "select id, reflect('java.lang.Thread', 'sleep', 10L) slept from range(0, 2000, 1, 2)"
 told("first", trial.add, spark.sql(slow))
@@ -175,9 +176,10 @@ trial.start()
 """
 
 
-def test_an_executor_that_was_thought_dead(spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """Stopped in a task until another has run it and the batch is committed; then it goes on to write where the staging
-    was. Each row is in the table once, and what it has left is thrown away."""
+@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
+def test_an_executor_that_was_thought_dead(table_format: str, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """Stopped in a task until another has run it and the batch is committed; then it goes on to write where the table
+    or its staging was. Each row is in the table once; of plain Parquet, what it has left is thrown away."""
     patience = {
         "spark.executor.heartbeatInterval": "1s",
         "spark.network.timeout": "4s",
@@ -185,26 +187,40 @@ def test_an_executor_that_was_thought_dead(spark_cluster: SparkCluster, tmp_path
         "spark.storage.blockManagerHeartbeatTimeoutMs": "4s",
         "spark.sql.files.maxRecordsPerFile": "20",  # it makes file after file
     }
-    driver = Driver(spark_cluster, tmp_path / "driver", ZOMBIE, **patience)
+    home = tmp_path / "driver"
+    name, options = ledger.named(table_format, home)
+    given = json.dumps({"table_format": table_format, "table_options": options})
+    driver = Driver(spark_cluster, home, ZOMBIE, name, given, **patience)
     driver.at("executors")
-    zombie = next(executor for executor in spark_cluster.wait_executors(2) if executor.worker == 1)
+    executors = spark_cluster.wait_executors(2)
+    zombie = next(executor for executor in executors if executor.worker == 1)
     worker = spark_cluster.workers[1]
     assert worker is not None
     driver.go("executors")
-    staging = tmp_path / "driver/table/_pybroker/staging"
+    staging = home / "table/_pybroker/staging"
 
     def attempts() -> int:
+        """How many attempts of tasks are writing: of plain Parquet by their directories, else by their Python."""
+        if table_format != "parquet":
+            return sum(bool(executor.pythons) for executor in executors)
         return len({path.parent for path in staging.rglob("*.parquet") if "_temporary" in path.parts})
+
+    def files() -> set[Path]:
+        return set(home.rglob("*.parquet"))
+
+    def held() -> Counter[int]:
+        return Counter(ledger.read(table_format, home, ["id"])["id"].to_pylist())
 
     until("both executors write", lambda: attempts() == 2 or not driver.process.running, SLOW_S)
     worker.signal(signal.SIGSTOP)  # else it kills the executor that the driver gives up
     try:
         with zombie.stopped():
             driver.at("zombie")
-            assert rows_of(tmp_path / "driver/table") == Counter(range(2000)), driver.process.output()
+            assert held() == Counter(range(2000)), driver.process.output()
             assert not staging.exists()
+            committed = files()
         # It writes on, or ends as soon as it finds that the driver has given it up.
-        until("the zombie writes or ends", lambda: attempts() or state(zombie.pid) == "Z", SLOW_S)
+        until("the zombie writes or ends", lambda: files() > committed or state(zombie.pid) == "Z", SLOW_S)
         driver.go("zombie")
         driver.at("over")
         os.kill(zombie.pid, signal.SIGKILL)
@@ -213,5 +229,5 @@ def test_an_executor_that_was_thought_dead(spark_cluster: SparkCluster, tmp_path
     driver.go("over")
     said = driver.end()
     assert (said["first"], said["second"]) == ("2000 rows", "10 rows")
-    assert rows_of(tmp_path / "driver/table") == Counter(range(2010))
+    assert held() == Counter(range(2010))
     assert not staging.exists()
