@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyarrow import fs
 from pyspark.errors import StreamingQueryException
 
@@ -41,11 +40,11 @@ def store(endpoint: str) -> fs.S3FileSystem:
     )
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def ingest(request: pytest.FixtureRequest, endpoint: str, topics: Topics, topic: str, tmp_path: Path) -> Ingest:
+def made(table_format: str, endpoint: str, topics: Topics, topic: str, home: Path) -> Ingest:
+    """A pipeline into a table in a new bucket."""
     bucket = f"lake-{os.urandom(4).hex()}"
     store(endpoint).create_dir(bucket)
-    if request.param == "delta":
+    if table_format == "delta":
         options = {
             "AWS_ENDPOINT_URL": endpoint,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -53,10 +52,15 @@ def ingest(request: pytest.FixtureRequest, endpoint: str, topics: Topics, topic:
             "AWS_REGION": REGION,
             "AWS_ALLOW_HTTP": "true",
         }
-        where = {"checkpoint": str(tmp_path / "checkpoint"), "table_options": options}
+        where = {"checkpoint": str(home / "checkpoint"), "table_options": options}
         return DeltaIngest(topics, topic, f"s3://{bucket}/events", **where)
     options = {"s3.endpoint": endpoint, "s3.access-key-id": KEY, "s3.secret-access-key": SECRET, "s3.region": REGION}
-    return IcebergIngest(topics, topic, tmp_path, warehouse=f"s3://{bucket}/warehouse", **options)
+    return IcebergIngest(topics, topic, home, warehouse=f"s3://{bucket}/warehouse", **options)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def ingest(request: pytest.FixtureRequest, endpoint: str, topics: Topics, topic: str, tmp_path: Path) -> Ingest:
+    return made(request.param, endpoint, topics, topic, tmp_path)
 
 
 def test_a_table_in_a_store(ingest: Ingest) -> None:
@@ -98,16 +102,23 @@ DIES = """
 import os, signal, sys
 from pybroker.__main__ import main
 from pybroker.spark.pipeline.delta import DeltaLake
+from pybroker.spark.pipeline.iceberg import Iceberg
 
-moment, commit = sys.argv.pop(1), DeltaLake._commit
+moment = sys.argv.pop(1)
 
-def dying(self, *given):
-    if moment != "before":
-        commit(self, *given)
-    if moment != "never":
-        os.kill(os.getpid(), signal.SIGKILL)
+def dies(table):
+    commit = table._commit
 
-DeltaLake._commit = dying
+    def dying(self, *given):
+        if moment != "before":
+            commit(self, *given)
+        if moment != "never":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    table._commit = dying
+
+dies(DeltaLake)
+dies(Iceberg)
 main()
 """
 
@@ -115,25 +126,24 @@ main()
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(500)
-def test_kill_9_beside_the_commit(endpoint: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_kill_9_beside_the_commit(
+    table_format: str, endpoint: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
     """`pybroker pipeline` dies between the data files and the commit, then between the commit and Spark's note of it;
     the third run ends with each record once."""
-    bucket = f"lake-{os.urandom(4).hex()}"
-    store(endpoint).create_dir(bucket)
-    topics = Topics(shared_broker)
-    topics.produce(topics.create(topic), [event(n) for n in range(3)])
-    options = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
-    table = ("--table", f"s3://{bucket}/t", "--table-format", "delta", "--checkpoint", str(tmp_path / "checkpoint"))
-    named = ("-b", shared_broker.bootstrap, "-t", topic, "--schema", SCHEMA, "--once", "--json", *table)
-    given = ("--table-option", f"AWS_ENDPOINT_URL={endpoint}")
+    ingest = made(table_format, endpoint, Topics(shared_broker), topic, tmp_path)
+    ingest.topics.produce(topic, [event(n) for n in range(3)])
+    job = ingest.job()
+    table = ("--table", job.table, "--table-format", table_format, "--checkpoint", job.checkpoint_dir)
+    options = [f"--table-option={name}={value}" for name, value in job.table_options.items()]
+    named = ("-b", job.bootstrap, "-t", topic, "--schema", SCHEMA, "--once", "--json", *table, *options)
     for moment, code, there in (("before", -9, []), ("after", -9, [0, 1, 2]), ("never", 0, [0, 1, 2])):
-        process = Process([sys.executable, "-c", DIES, moment, "pipeline", *named, *given, *SMALL], env=options)
+        process = Process([sys.executable, "-c", DIES, moment, "pipeline", *named, *SMALL])
         assert process.wait(SLOW_S) == code, process.output()
-        found = DeltaTable(
-            f"s3://{bucket}/t", storage_options={**options, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
-        )
-        assert sorted(found.to_pyarrow_table()["id"].to_pylist()) == there, moment
-    assert len(found.file_uris()) < len(list(data_files(endpoint, f"{bucket}/t"))), "one run's file is in no table"
+        assert ingest.ids() == there, moment
+    bucket = job.table.removeprefix("s3://") if table_format == "delta" else job.table_options["warehouse"][5:]
+    assert len(list(data_files(endpoint, bucket))) == 2, "the file of one run is in no table"
 
 
 def data_files(endpoint: str, root: str) -> Iterator[str]:
