@@ -57,15 +57,20 @@ def find_spark() -> None:
         use_java()
 
 
-def session(
-    app: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, silent: bool = False
-) -> "SparkSession":
+def session(app: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> "SparkSession":
     """A session that knows format "pybroker": the one that this process has, or a new one.
 
     `master` and `settings` win over spark-submit's and spark-defaults.conf's, and all of these over SETTINGS. `app` is
-    the name where nobody has given one. Without any master it is local[*], as in Spark. `silent`: Spark logs nothing,
-    unless the user says spark.log.level. KafkaError where Java or PySpark is missing, or the workers' Python on the
-    driver."""
+    the name where nobody has given one. Without any master it is local[*], as in Spark. KafkaError where Java or
+    PySpark is missing, or the workers' Python on the driver."""
+    return with_source(begin(app, master, settings))
+
+
+def begin(
+    app: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, silent: bool = False
+) -> "SparkSession":
+    """What `session` returns, before it knows the source. `silent`: Spark logs nothing, not even as it begins, unless
+    the user says spark.log.level."""
     find_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -80,17 +85,23 @@ def session(
     else:
         for name, value in (settings or {}).items():
             builder = builder.config(name, value)
-    return with_source(builder.getOrCreate())
+    return builder.getOrCreate()
 
 
 def with_source(spark: "SparkSession") -> "SparkSession":
-    """The session, which knows the source now. KafkaError where it could not be used there."""
+    """The session, which knows the source now. KafkaError where it could not be used there. It takes seconds: Spark
+    starts a Python for it."""
     from pybroker.spark import register
 
+    _look_for(alive(spark).sparkContext.pythonExec)
+    register(spark)
+    return spark
+
+
+def alive(spark: "SparkSession") -> "SparkSession":
+    """The session; KafkaError if it is stopped."""
     if spark.sparkContext._jsc is None:
         raise KafkaError(INVALID_CONFIG, "the Spark session that was given is stopped")
-    _look_for(spark.sparkContext.pythonExec)
-    register(spark)
     return spark
 
 

@@ -132,6 +132,11 @@ class SparkCluster:
             worker.wait_line("Successfully registered with master", READY_S_MAX)
         return self
 
+    @property
+    def running(self) -> bool:
+        """Whether master and workers all are."""
+        return all(process is not None and process.running for process in (self.master, *self.workers))
+
     def start_worker(self, number: int) -> None:
         """Start a worker that was killed; it has its port and its directory again."""
         self._begin(number).wait_line("Successfully registered with master", READY_S_MAX)

@@ -51,20 +51,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[list[SparkCluster]]:
+    """The cluster of all tests, once one has asked for it."""
+    held: list[SparkCluster] = []
+    yield held
+    for cluster in held:
+        cluster.close()
+
+
 @pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A standalone master and two workers, of one module of tests."""
+def spark_cluster(clusters: list[SparkCluster], tmp_path_factory: pytest.TempPathFactory) -> SparkCluster:
+    """A standalone master and two workers: those of the modules before, unless these left one of them dead."""
     from pybroker.spark.java import find_java
 
     try:
         find_java()
     except KafkaError as error:
         pytest.skip(error.message)
-    cluster = SparkCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        yield cluster.start()
-    finally:
-        cluster.close()
+    if clusters and not clusters[-1].running:
+        clusters.pop().close()
+    if not clusters:
+        clusters.append(SparkCluster(tmp_path_factory.mktemp("cluster")))
+        clusters[-1].start()
+    return clusters[-1]
 
 
 @pytest.fixture

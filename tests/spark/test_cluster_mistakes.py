@@ -35,8 +35,8 @@ import json, sys, time
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.parquet import ParquetTable
-from pybroker.spark.pipeline.preflight import WAITING, check_workers
-from pybroker.spark.session import session
+from pybroker.spark.pipeline.preflight import WAITING, Workers
+from pybroker.spark.session import begin
 
 master, settings, python, trials = sys.argv[1], *map(json.loads, sys.argv[2:])
 
@@ -51,16 +51,16 @@ def told(name, work):
     print(name, f"{time.monotonic() - begun:.1f}", said, flush=True)
 
 
-spark = session("mistakes", master, settings, silent=True)
-told("nothing", lambda: check_workers(spark, []))
+spark = begin("mistakes", master, settings, silent=True)
+told("nothing", lambda: Workers(spark, []).check())
 for name, executable, brokers in trials:
     spark.sparkContext.pythonExec = executable or python
-    told(name, lambda: check_workers(spark, brokers))
+    told(name, lambda: Workers(spark, brokers).check())
 job = Job("h:1", "/proc/self/cwd/nowhere", "t", schema="id bigint")
 told("table", ParquetTable(spark, job).recover)
 spark.stop()
-spark = session("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "0s"}, silent=True)
-told("memory", lambda: check_workers(spark, []))
+spark = begin("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "0s"}, silent=True)
+told("memory", lambda: Workers(spark, []).check())
 spark.stop()
 """
 OTHER_VERSION = """

@@ -7,19 +7,24 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from pybroker import Producer
 from pybroker.errors import KafkaError
+from pybroker.spark import pipeline
 from pybroker.spark.java import find_java
+from pybroker.spark.pipeline import Job
 from pybroker.testing import Record
 from tests.cli.conftest import run
 from tests.harness import BrokerProcess, Process, until
 from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Spark in processes of their own, each of which has SLOW_S, and may need half of it on a busy machine.
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.timeout(500)]
@@ -115,13 +120,24 @@ def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path) -> None:
     assert ids(table) == list(range(count))
 
 
-def test_a_table_that_cannot_be_made(topics: Topics, topic: str) -> None:
-    """That is told alone, and before anything is read."""
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ({"table": "/proc/table"}, "the table: file:/proc/table/_pybroker could not be made"),
+        ({"table": "/proc/table", "checkpoint": "/proc/points"}, "the checkpoint: /proc/points could not be made"),
+        ({"table": "s3://bucket/table"}, "Spark has no file system for s3://: plain Parquet and checkpoints need"),
+        ({"table": "hdfs://nobody.invalid/table"}, "the name of the host nobody.invalid is not known"),
+        ({"table": "hdfs://127.0.0.1:1/table"}, "could not reach localhost:1: connection refused"),
+    ],
+)
+def test_a_path_that_cannot_be(
+    spark: SparkSession, topics: Topics, topic: str, where: dict[str, str], sentence: str
+) -> None:
+    """That is told before anything is read."""
     topics.create(topic)
-    process = start(topics, topic, Path("/proc/table"), "--once")
-    assert process.wait(SLOW_S) == 1
-    told = [line for line in process.lines if line.startswith(("pybroker: ", "Traceback"))]
-    assert told == ["pybroker: the table: file:/proc/table/_pybroker could not be made"], process.output()
+    with pytest.raises(KafkaError) as caught:
+        pipeline.run(Job(topics.broker.bootstrap, topics=topic, schema="id bigint", **where), spark=spark)
+    assert caught.value.message.startswith(sentence)
 
 
 @pytest.mark.parametrize(

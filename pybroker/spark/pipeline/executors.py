@@ -1,10 +1,5 @@
 """Where the executors of a session are, and whether they see the driver's files."""
 
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
@@ -16,9 +11,6 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE: Final = 2
 TASKS_MAX: Final = 64
-LOOK_S: Final = 1.0
-PATIENCE_S: Final = 5.0
-SAY_S: Final = 10.0
 
 
 def executor_hosts(spark: "SparkSession") -> list[str]:
@@ -31,42 +23,9 @@ def executor_hosts(spark: "SparkSession") -> list[str]:
 
 
 def count(spark: "SparkSession") -> int:
-    """How many executors are alive."""
-    scheduler: Any = spark.sparkContext._jsc.sc()
-    return int(scheduler.getExecutorMemoryStatus().size()) - 1  # the driver is one of them
-
-
-@contextmanager
-def watched(spark: "SparkSession") -> Iterator[None]:
-    """Meanwhile a line on standard error from time to time while no executor is alive: Spark waits for one for ever,
-    and says nothing."""
-    over = threading.Event()
-    watching = threading.Thread(target=_watch, args=(spark, over), name="watching executors", daemon=True)
-    if not is_local(spark):
-        watching.start()
-    try:
-        yield
-    finally:
-        over.set()
-        if watching.ident is not None:
-            watching.join()
-
-
-def _watch(spark: "SparkSession", over: threading.Event) -> None:
-    master = spark.sparkContext.master
-    alone = said = time.monotonic()
-    while not over.wait(LOOK_S):
-        try:
-            there = count(spark)
-        except Exception:  # the JVM is gone, or the session is stopped: who works with it hears why
-            return
-        now = time.monotonic()
-        if there:
-            alone = said = now
-        elif now - alone > PATIENCE_S and (said == alone or now - said > SAY_S):
-            said = now
-            line = f"no executor is alive: waiting for {master}, {now - alone:.0f} s so far"
-            print(line, file=sys.stderr, flush=True)
+    """How many executors are alive, as far as the driver has heard."""
+    tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
+    return len(tracker.getExecutorInfos()) - 1  # the driver is one of them
 
 
 def hold_against(spark: "SparkSession", table: str, staged: int, read: int) -> None:

@@ -61,26 +61,34 @@ def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
         raise KafkaError(NETWORK_EXCEPTION, _unreachable("this machine", address, why))
 
 
-def check_workers(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> None:
-    """KafkaError with one sentence where an executor cannot do the work. Nothing is asked of a local master."""
-    if is_local(spark):
-        return
-    found: list[dict[str, Any]] = []
-    problem: list[BaseException] = []
+class Workers:
+    """Asks the executors what they have and whom they reach, from now on and in a thread. Nothing is asked of a local
+    master."""
 
-    def ask() -> None:
+    def __init__(self, spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> None:
+        self._spark = spark
+        self._brokers = brokers
+        self._found: list[dict[str, Any]] = []
+        self._problem: BaseException | None = None
+        self._begun = time.monotonic()
+        self._asking = threading.Thread(target=self._ask, name="asking executors", daemon=True)
+        if not is_local(spark):
+            self._asking.start()
+
+    def _ask(self) -> None:
         try:
-            found.extend(_ask(spark, brokers))
+            self._found = _ask(self._spark, self._brokers)
         except BaseException as error:
-            problem.append(error)
+            self._problem = error
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    _wait(spark, asking)
-    if problem:
-        raise failure(account(problem[0]), _failed_on(spark)) from problem[0]
-    for told in found:
-        _judge(told)
+    def check(self) -> None:
+        """Wait for the answers. KafkaError with one sentence where an executor cannot do the work, or there is none."""
+        if self._asking.ident is not None:
+            _wait(self._spark, self._asking, self._begun)
+        if self._problem is not None:
+            raise failure(account(self._problem), _failed_on(self._spark)) from self._problem
+        for told in self._found:
+            _judge(told)
 
 
 def _ask(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
@@ -113,12 +121,12 @@ def _failed_on(spark: "SparkSession") -> str | None:
     return None
 
 
-def _wait(spark: "SparkSession", asking: threading.Thread) -> None:
-    """Until the job is over. KafkaError where the cluster has no executor for it."""
+def _wait(spark: "SparkSession", asking: threading.Thread, begun: float) -> None:
+    """Until the job is over that has begun then. KafkaError where the cluster has no executor for it."""
     context = spark.sparkContext
     scheduler: Any = context._jsc.sc()
     patience_s = scheduler.conf().getTimeAsMs(WAITING, WAITING_DEFAULT) / 1000 + EXECUTOR_STARTS_S
-    deadline = time.monotonic() + patience_s if str(context.master).startswith(("spark:", "local")) else math.inf
+    deadline = begun + patience_s if str(context.master).startswith(("spark:", "local")) else math.inf
     there = False
     while asking.is_alive():
         asking.join(POLL_S)

@@ -19,16 +19,17 @@ from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import formats, gateway
-from pybroker.spark.pipeline.executors import hold_against, watched
+from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
-from pybroker.spark.pipeline.preflight import check_brokers, check_master, check_workers
+from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_master
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.pipeline.table import Batch, open_table
+from pybroker.spark.pipeline.waiting import Watch, watched
 from pybroker.spark.progress_group import ProgressGroup
-from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, find_spark, session, with_source
+from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, alive, begin, find_spark, with_source
 from pybroker.spark.streams import standard_error
 
 if TYPE_CHECKING:
@@ -186,16 +187,18 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         stopping.listen()
         held = spark
         try:
-            held = session(job.name, job.master, job.conf, silent=True) if spark is None else with_source(spark)
+            held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
+            workers = Workers(held, brokers)  # they start, and answer, while the driver looks at its own part
+            with_source(held)
             if own:
                 gateway.hush(held)
                 _settle(held, job)
-            pipeline = Pipeline(held, job, progress)  # what the driver sees of it: meanwhile executors start
-            with watched(held):
-                check_workers(held, brokers)
+            pipeline = Pipeline(held, job, progress)
+            with watched(held) as watch:
+                workers.check()
                 if not stopping.asked.is_set():
-                    _work(pipeline, stopping.asked)
+                    _work(pipeline, stopping.asked, watch)
             progress.say()
             return progress.summary()
         except (PySparkException, Py4JError, OSError) as error:
@@ -219,13 +222,16 @@ def _settle(spark: "SparkSession", job: Job) -> None:
             spark.conf.set(name, value)
 
 
-def _work(pipeline: "Pipeline", asked: threading.Event) -> None:
-    """The query from its start to its end, or until a stop is asked for."""
+def _work(pipeline: "Pipeline", asked: threading.Event, watch: Watch) -> None:
+    """The query from its start to its end, or until a stop is asked for. KafkaError where no executor is to be had."""
     pipeline.stopping = asked
     query = pipeline.start()
     try:
         while query.isActive and not asked.is_set():
             pipeline.progress.see(query.lastProgress)
+            if watch.problem is not None:
+                asked.set()
+                raise watch.problem
             asked.wait(POLL_S)
         if not asked.is_set():
             query.awaitTermination()
