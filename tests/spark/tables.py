@@ -1,4 +1,4 @@
-"""Pipelines into tables of Delta Lake and Iceberg, run to the end of what is there, and read back."""
+"""Pipelines into tables of each format, run to the end of what is there, and read back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
@@ -58,6 +59,65 @@ class Ingest:
 
     def ids(self, **filters: Any) -> list[int]:
         return [row["id"] for row in self.rows(**filters)]
+
+
+def dying(moment: str) -> Callable[[Pipeline], None]:
+    """A break of a run at its commit: "before the commit", or after it, when Spark has not noted the batch yet."""
+
+    def break_(pipeline: Pipeline) -> None:
+        table: Any = pipeline.table
+        commit = table._commit
+
+        def die(*given: Any) -> None:
+            if moment == "after the commit":
+                commit(*given)
+            raise OSError("crash")
+
+        table._commit = die
+
+    return break_
+
+
+EVERY_TYPE = (
+    "id bigint, small tinyint, good boolean, x double, d decimal(12,2), day date, at timestamp, "
+    "local timestamp_ntz, tags array<string>, props map<string,int>, "
+    "inner struct<a: int, b: array<struct<c: string>>>, kind string"
+)
+
+
+def every_type_arrives(ingest: Ingest) -> None:
+    """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
+    full = {
+        "id": 0, "small": 1, "good": True, "x": 0.5, "d": 10.25, "day": "2024-01-02", "at": "2024-01-02T03:04:05.678Z",
+        "local": "2024-01-02T03:04:05", "tags": ["a", None], "props": {"k": 1}, "inner": {"a": 1, "b": [{"c": "d"}]},
+        "kind": "a/b =%ü",
+    }  # fmt: skip
+    ingest.topics.produce(ingest.topic, [Record(json.dumps(full), timestamp_ms=START_MS), Record('{"id": 1}')])
+    ingest.run(schema=EVERY_TYPE, partition_by=("kind", "hour"))
+    row, none = ingest.rows()
+    assert (row["small"], row["good"], row["x"]) == (1, True, 0.5)
+    assert (str(row["d"]), str(row["day"])) == ("10.25", "2024-01-02")
+    assert row["at"].isoformat() == "2024-01-02T03:04:05.678000+00:00" and row["local"].hour == 3
+    assert (row["tags"], row["props"], row["inner"]) == (["a", None], [("k", 1)], {"a": 1, "b": [{"c": "d"}]})
+    assert (row["kind"], row["hour"]) == ("a/b =%ü", 22)
+    assert {name for name, value in none.items() if value is not None} == {
+        "id", "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "hour",
+    }  # fmt: skip
+
+
+class ParquetIngest(Ingest):
+    """Into plain files in a directory."""
+
+    def __init__(self, topics: Topics, topic: str, table: Path, **given: Any) -> None:
+        super().__init__(topics, topic, str(table), **given)
+        self.table = table
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.table.rglob("*.parquet") if "_pybroker" not in path.parts)
+
+    def found(self, **filters: Any) -> list[dict[str, Any]]:
+        """The rows as a reader without Spark finds them."""
+        return [row for path in self.files() for row in pq.ParquetFile(path).read().to_pylist()]
 
 
 class DeltaIngest(Ingest):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pybroker.spark.pipeline.delta import DeltaLake
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
-from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, DeltaIngest, event
+from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, DeltaIngest, dying, event, every_type_arrives
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -46,28 +45,7 @@ def test_json_becomes_a_delta_table(ingest: DeltaIngest) -> None:
 
 
 def test_every_type_arrives(ingest: DeltaIngest) -> None:
-    """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
-    schema = (
-        "id bigint, small tinyint, good boolean, x double, d decimal(12,2), day date, at timestamp, "
-        "local timestamp_ntz, tags array<string>, props map<string,int>, "
-        "inner struct<a: int, b: array<struct<c: string>>>, kind string"
-    )
-    full = {
-        "id": 0, "small": 1, "good": True, "x": 0.5, "d": 10.25, "day": "2024-01-02", "at": "2024-01-02T03:04:05.678Z",
-        "local": "2024-01-02T03:04:05", "tags": ["a", None], "props": {"k": 1}, "inner": {"a": 1, "b": [{"c": "d"}]},
-        "kind": "a/b =%ü",
-    }  # fmt: skip
-    ingest.topics.produce(ingest.topic, [Record(json.dumps(full), timestamp_ms=START_MS), Record('{"id": 1}')])
-    ingest.run(schema=schema, partition_by=("kind", "hour"))
-    row, none = ingest.rows()
-    assert (row["small"], row["good"], row["x"]) == (1, True, 0.5)
-    assert (str(row["d"]), str(row["day"])) == ("10.25", "2024-01-02")
-    assert row["at"].isoformat() == "2024-01-02T03:04:05.678000+00:00" and row["local"].hour == 3
-    assert (row["tags"], row["props"], row["inner"]) == (["a", None], [("k", 1)], {"a": 1, "b": [{"c": "d"}]})
-    assert (row["kind"], row["hour"]) == ("a/b =%ü", 22)
-    assert {name for name, value in none.items() if value is not None} == {
-        "id", "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "hour",
-    }  # fmt: skip
+    every_type_arrives(ingest)
     assert ingest.ids(filters=[("kind", "=", "a/b =%ü")]) == [0]
 
 
@@ -76,20 +54,8 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest
     """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
-    def break_(pipeline: Pipeline) -> None:
-        table = pipeline.table
-        assert isinstance(table, DeltaLake)
-        commit = table._commit
-
-        def dying(actions: Any, properties: Any) -> None:
-            if moment == "after the commit":
-                commit(actions, properties)
-            raise OSError("crash")
-
-        table._commit = dying  # type: ignore[method-assign]
-
     with pytest.raises(StreamingQueryException, match="crash"):
-        ingest.run(break_)
+        ingest.run(dying(moment))
     assert ingest.ids() == ([] if moment == "before the commit" else [0, 1, 2])
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run()

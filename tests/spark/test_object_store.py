@@ -6,15 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import fs
 from pyspark.errors import StreamingQueryException
 
-from pybroker.spark.pipeline.runner import Pipeline
 from tests.harness import HOST, BrokerProcess, Process, free_port
-from tests.spark.tables import DAY_MS, SCHEMA, START_MS, DeltaIngest, IcebergIngest, Ingest, event
+from tests.spark.tables import DAY_MS, SCHEMA, START_MS, DeltaIngest, IcebergIngest, Ingest, dying, event
 from tests.spark.test_pipeline_command import SLOW_S, SMALL
 from tests.spark.topics import Topics
 
@@ -79,19 +77,8 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, mom
     """The data files are in the bucket either way; the table has their rows once after the next run."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
-    def break_(pipeline: Pipeline) -> None:
-        table: Any = pipeline.table
-        commit = table._commit
-
-        def dying(*given: Any) -> None:
-            if moment == "after the commit":
-                commit(*given)
-            raise OSError("crash")
-
-        table._commit = dying
-
     with pytest.raises(StreamingQueryException, match="crash"):
-        ingest.run(break_)
+        ingest.run(dying(moment))
     assert ingest.ids() == ([] if moment == "before the commit" else [0, 1, 2])
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run()

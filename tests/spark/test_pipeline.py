@@ -5,78 +5,33 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow.parquet as pq
 import pytest
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.formats import table_schema
 from pybroker.spark.pipeline.parquet import DONE_KEPT, ParquetTable
-from pybroker.spark.pipeline.progress import Progress, lag_of
+from pybroker.spark.pipeline.progress import lag_of
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
+from tests.spark.tables import DAY_MS, SCHEMA, START_MS, ParquetIngest, event
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
-PATIENCE_S = 60.0
-DAY_MS = 86_400_000
-START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
-SCHEMA = "id bigint, kind string"
-
-
-def event(number: int, **fields: Any) -> Record:
-    return Record(json.dumps({"id": number, "kind": "k"}), timestamp_ms=START_MS, **fields)
-
-
-class Ingest:
-    """A pipeline over one topic, run to the end of what is there, again and again."""
-
-    def __init__(self, topics: Topics, topic: str, table: Path) -> None:
-        self.topics = topics
-        self.topic = topics.create(topic)
-        self.table = table
-        self.progress = Progress()
-
-    def job(self, **how: Any) -> Job:
-        how.setdefault("schema", SCHEMA)
-        return Job(self.topics.broker.bootstrap, str(self.table), self.topic, trigger_s=None, **how)
-
-    def run(self, break_: Callable[[Pipeline], object] = lambda _: None, **how: Any) -> None:
-        pipeline = Pipeline(self.topics.spark, self.job(**how), self.progress)
-        break_(pipeline)
-        query = pipeline.start()
-        try:
-            assert query.awaitTermination(PATIENCE_S)
-        finally:
-            query.stop()
-
-    def files(self) -> list[Path]:
-        return sorted(path for path in self.table.rglob("*.parquet") if "_pybroker" not in path.parts)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows as a reader without Spark finds them."""
-        found = [row for path in self.files() for row in pq.ParquetFile(path).read().to_pylist()]
-        return sorted(found, key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
-
-    def ids(self) -> list[int]:
-        return [row["id"] for row in self.rows()]
-
-
 @pytest.fixture
-def ingest(topics: Topics, topic: str, tmp_path: Path) -> Ingest:
-    return Ingest(topics, topic, tmp_path / "table")
+def ingest(topics: Topics, topic: str, tmp_path: Path) -> ParquetIngest:
+    return ParquetIngest(topics, topic, tmp_path / "table")
 
 
-def test_json_becomes_a_table_by_date(ingest: Ingest) -> None:
+def test_json_becomes_a_table_by_date(ingest: ParquetIngest) -> None:
     """Columns of the schema and where each record came from, in a directory a day; a second run adds what is new."""
-    ingest.topics.produce(ingest.topic, [event(0), event(1)._replace(timestamp_ms=START_MS + DAY_MS)])
+    ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
     ingest.topics.produce(ingest.topic, [event(2)])
     ingest.run()
@@ -88,7 +43,7 @@ def test_json_becomes_a_table_by_date(ingest: Ingest) -> None:
     assert (ingest.progress.rows, ingest.progress.dead_letters) == (3, 0)
 
 
-def test_what_does_not_parse_goes_to_the_dead_letters(ingest: Ingest) -> None:
+def test_what_does_not_parse_goes_to_the_dead_letters(ingest: ParquetIngest) -> None:
     """With its key and value as they were, and headers that say where it was and why it is here."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     broken = [Record("{", b"key", timestamp_ms=START_MS), Record(None), Record('{"id": "x"}'), Record("[]")]
@@ -103,14 +58,14 @@ def test_what_does_not_parse_goes_to_the_dead_letters(ingest: Ingest) -> None:
     assert ingest.progress.dead_letters == 4
 
 
-def test_raw_keeps_keys_and_values(ingest: Ingest) -> None:
+def test_raw_keeps_keys_and_values(ingest: ParquetIngest) -> None:
     """Bytes as they are, without a schema, in one directory."""
     ingest.topics.produce(ingest.topic, [Record(b"\xff", b"k"), Record(None)])
     ingest.run(format="raw", schema=None, partition_by=())
     assert [(r["kafka_key"], r["kafka_value"]) for r in ingest.rows()] == [(b"k", b"\xff"), (None, None)]
 
 
-def test_avro_is_read_with_fastavro(ingest: Ingest) -> None:
+def test_avro_is_read_with_fastavro(ingest: ParquetIngest) -> None:
     """Plain, and with the five bytes of a schema registry before it; what is neither is counted."""
     schema = {
         "type": "record",
@@ -134,9 +89,9 @@ def test_avro_is_read_with_fastavro(ingest: Ingest) -> None:
 @pytest.mark.parametrize(
     "moment", ["before it is written down", "before the files move", "between two files", "before it is done"]
 )
-def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
+def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, moment: str) -> None:
     """The run that dies leaves what it leaves; after the next one each record is in the table once."""
-    ingest.topics.produce(ingest.topic, [event(n)._replace(timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
+    ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
     def break_(pipeline: Pipeline) -> None:
         assert isinstance(pipeline.table, ParquetTable)
@@ -170,7 +125,7 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: Ingest, moment:
     )
 
 
-def test_a_new_checkpoint_is_another_run(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) -> None:
     """Its batches count from 0 again; they are not taken for those that are done."""
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run(checkpoint=str(tmp_path / "one"))
@@ -178,7 +133,7 @@ def test_a_new_checkpoint_is_another_run(ingest: Ingest, tmp_path: Path) -> None
     assert ingest.ids() == [0, 0]
 
 
-def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: Ingest, tmp_path: Path) -> None:
+def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: ParquetIngest, tmp_path: Path) -> None:
     """Its names may sort behind those of the new one: a batch that is done is not forgotten for their sake."""
     done = ingest.table / "_pybroker/done"
     done.mkdir(parents=True)
@@ -191,7 +146,7 @@ def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: Ingest, tmp_pa
     assert ingest.ids() == [0]
 
 
-def test_small_files_become_one(ingest: Ingest) -> None:
+def test_small_files_become_one(ingest: ParquetIngest) -> None:
     """After so many batches the small files of a directory are one, with the same records."""
     for number in range(3):
         ingest.topics.produce(ingest.topic, [event(number)])
@@ -203,11 +158,11 @@ def test_small_files_become_one(ingest: Ingest) -> None:
     assert ParquetTable(ingest.topics.spark, ingest.job(compact_files=2)).compact(Batch("again", 0)) == 0
 
 
-def test_rows_that_the_driver_does_not_see(ingest: Ingest, tmp_path: Path) -> None:
+def test_rows_that_the_driver_does_not_see(ingest: ParquetIngest, tmp_path: Path) -> None:
     """An executor wrote them to a disk of its own: the pipeline stops with both counts, the path and the hosts. Neither
     rows nor letters are committed, and the batch is there whole once the path is right."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
-    ingest.topics.produce(ingest.topic, [event(0), event(1)._replace(timestamp_ms=START_MS + DAY_MS), Record("{")])
+    ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS), Record("{")])
 
     def break_(pipeline: Pipeline) -> None:
         assert isinstance(pipeline.table, ParquetTable)
@@ -222,7 +177,7 @@ def test_rows_that_the_driver_does_not_see(ingest: Ingest, tmp_path: Path) -> No
     assert ingest.ids() == [0, 1] and len(ingest.topics.held(dead)) == 1
 
 
-def test_a_schema_that_changes(ingest: Ingest) -> None:
+def test_a_schema_that_changes(ingest: ParquetIngest) -> None:
     """From one run to the next, with compaction over both; a change that the table cannot take is told at the start,
     and the next run reads what waited."""
     ingest.topics.produce(ingest.topic, [event(1)])
@@ -276,7 +231,7 @@ def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -
         ),
     ],
 )
-def test_a_job_that_does_not_fit_is_told(ingest: Ingest, how: dict[str, Any], sentence: str) -> None:
+def test_a_job_that_does_not_fit_is_told(ingest: ParquetIngest, how: dict[str, Any], sentence: str) -> None:
     """Before anything is read."""
     with pytest.raises(KafkaError, match=sentence):
         ingest.run(**how)
