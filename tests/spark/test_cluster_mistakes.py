@@ -33,8 +33,6 @@ HOST = r"127\.0\.0\.[12]"
 TRIALS = """
 import json, sys, time
 from pybroker.errors import KafkaError
-from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.parquet import ParquetTable
 from pybroker.spark.pipeline.preflight import WAITING, Workers
 from pybroker.spark.session import begin
 
@@ -56,8 +54,8 @@ told("nothing", lambda: Workers(spark, []).check())
 for name, executable, brokers in trials:
     spark.sparkContext.pythonExec = executable or python
     told(name, lambda: Workers(spark, brokers).check())
-job = Job("h:1", "/proc/self/cwd/nowhere", "t", schema="id bigint")
-told("table", ParquetTable(spark, job).recover)
+spark.sparkContext.pythonExec = python
+told("table", lambda: Workers(spark, [], "/proc/self/cwd/nowhere").check())
 spark.stop()
 spark = begin("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "0s"}, silent=True)
 told("memory", lambda: Workers(spark, []).check())

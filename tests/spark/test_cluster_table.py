@@ -39,6 +39,7 @@ from pyspark.sql import Observation, functions as F
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.executors import hold_against
+from pybroker.spark.pipeline.preflight import Workers
 from pybroker.spark.pipeline.table import Batch, open_table
 from pybroker.spark.session import session
 
@@ -53,9 +54,7 @@ class Trial:
         self.number = 0
 
     def start(self):
-        begun = time.monotonic()
         self.table.recover()
-        return f"{time.monotonic() - begun:.2f} s"
 
     def add(self, rows):
         seen = Observation(f"batch {self.number}")
@@ -64,6 +63,12 @@ class Trial:
         self.table.add(Batch("abcdefgh", self.number), watched, check)
         self.number += 1
         return f"{seen.get['all']} rows"
+
+
+def asked(root):
+    begun = time.monotonic()
+    Workers(spark, [], root).check()
+    return f"{time.monotonic() - begun:.2f} s"
 
 
 def told(name, work, *given):
@@ -123,14 +128,11 @@ def state(pid: int) -> str:
 
 UNSHARED = """
 wait_for("executors")
-told("none", Trial(sys.argv[3] + "/shared").start)
-told("warm", Trial(sys.argv[3] + "/shared-too").start)
-told("all", Trial("/proc/self/cwd/nowhere").start)
+told("none", asked, sys.argv[3] + "/shared")
+told("warm", asked, sys.argv[3] + "/shared-too")
+told("all", asked, "/proc/self/cwd/nowhere")
+told("half", asked, "/proc/self/cwd/half")
 half = Trial("/proc/self/cwd/half")
-told("half", half.start)
-from pybroker.spark.pipeline.formats import table_schema
-from pybroker.spark.pipeline.recorded import Columns
-half.table._recorded.write(Columns(table_schema(half.table.job), ()))
 half.start()
 told("batch", half.add, spark.range(0, 1000, 1, 8))
 shared = Trial(sys.argv[3] + "/shared")
@@ -153,7 +155,7 @@ def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) 
     way_out = "give a path that the driver and all executors share, or use a table format for object stores"
     for name, hosts in (("all", "127.0.0.1, 127.0.0.2"), ("half", "127.0.0.2")):
         path = NOT_SHARED + ("/nowhere" if name == "all" else "/half")
-        assert said[name] == f"what executors on {hosts} write to file:{path} is not there for the driver: {way_out}"
+        assert said[name] == f"what executors on {hosts} write to {path} is not there for the driver: {way_out}"
     assert re.fullmatch(
         rf"1,000 rows were read and \d+ of them are in file:{NOT_SHARED}/half as the driver sees it; "
         f"executors ran on 127.0.0.1, 127.0.0.2: {way_out}",

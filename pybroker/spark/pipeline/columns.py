@@ -134,3 +134,8 @@ def _unknown(field: "StructField") -> KafkaError:
 
 def _refused(why: str) -> KafkaError:
     return KafkaError(INVALID_CONFIG, why)
+
+
+def first_line(error: Exception) -> str:
+    """What a table's library says, without what comes below it."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

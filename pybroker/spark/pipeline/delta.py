@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
-from pybroker.spark.pipeline.columns import arrow_schema, change
+from pybroker.spark.pipeline.columns import arrow_schema, change, first_line
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.rewriting import Small, chosen, rewrite
 from pybroker.spark.pipeline.stores import Store
@@ -64,7 +64,9 @@ class DeltaLake:
             )
             self._held = DeltaTable(self.store.root, storage_options=self.store.library_options())
         except (DeltaError, OSError) as error:
-            raise KafkaError(INVALID_CONFIG, f"no Delta table can be at {self.store.root}: {_first(error)}") from error
+            raise KafkaError(
+                INVALID_CONFIG, f"no Delta table can be at {self.store.root}: {first_line(error)}"
+            ) from error
         self._fits(self._held, by)
         needs = change(self._schema(), wanted, widens=False, where=f"at {self.store.root}")
         if needs.added:
@@ -97,7 +99,7 @@ class DeltaLake:
             time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
         raise KafkaError(
             UNKNOWN_SERVER_ERROR,
-            f"other writers were first {COMMITS_MAX} times at {self.store.root}: {_first(why)}",
+            f"other writers were first {COMMITS_MAX} times at {self.store.root}: {first_line(why)}",
         )
 
     def compact(self, batch: "Batch") -> int:
@@ -270,7 +272,3 @@ def _value(value: Any) -> str | None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,16 +1,12 @@
-"""Where the executors of a session are, and whether they see the driver's files."""
+"""Where the executors of a session are, and what is told when they do not share the driver's files."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from pybroker.spark.pipeline.files import Files
-
-TASKS_PER_CORE: Final = 2
-TASKS_MAX: Final = 64
 
 
 def executor_hosts(spark: "SparkSession") -> list[str]:
@@ -44,25 +40,12 @@ def is_local(spark: "SparkSession") -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def probe(spark: "SparkSession", files: "Files", table: str, staging: str) -> None:
-    """Every executor writes into `staging`; KafkaError with the hosts of those whose files the driver does not find."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    tasks = min(TASKS_MAX, TASKS_PER_CORE * max(2, spark.sparkContext.defaultParallelism))
-    seen = Observation("probe")
-    # An executor's JVM gives its host by the name that the cluster knows: no Python has to be started there for it.
-    host = F.reflect(F.lit("org.apache.spark.util.Utils"), F.lit("localHostName"))
-    rows = spark.range(0, tasks, 1, tasks).select(F.col("id").alias("task"), host.alias("host"))
-    ran = [F.max(F.when(F.col("task") == task, F.col("host"))).alias(str(task)) for task in range(tasks)]
-    rows.observe(seen, *ran).write.partitionBy("task").parquet(staging)
-    found = {path.rpartition("/")[0].rpartition("task=")[2] for path, _ in files.walk(staging)}
-    files.delete(staging)
-    if missing := sorted({str(host) for task, host in seen.get.items() if task not in found}):
-        raise KafkaError(
-            UNKNOWN_SERVER_ERROR,
-            f"what executors on {', '.join(missing)} write to {table} is not there for the driver: {_WAY_OUT}",
-        )
+def unshared(hosts: Iterable[str], table: str) -> KafkaError:
+    """What is told when the driver does not find what executors on these hosts have written."""
+    return KafkaError(
+        UNKNOWN_SERVER_ERROR,
+        f"what executors on {', '.join(sorted(set(hosts)))} write to {table} is not there for the driver: {_WAY_OUT}",
+    )
 
 
 _WAY_OUT: Final = "give a path that the driver and all executors share, or use a table format for object stores"

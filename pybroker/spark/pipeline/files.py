@@ -26,6 +26,10 @@ class Files:
         """The name with its file system, as `walk` gives names."""
         return str(self._fs.makeQualified(self._path(name)).toString())
 
+    def local(self, name: str) -> str:
+        """The path without the file system: of a file of this machine, or of one that is mounted there."""
+        return str(self._path(name).toUri().getPath())
+
     def exists(self, name: str) -> bool:
         return bool(self._fs.exists(self._path(name)))
 

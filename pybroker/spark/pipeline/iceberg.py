@@ -12,7 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
-from pybroker.spark.pipeline.columns import arrow_schema, change
+from pybroker.spark.pipeline.columns import arrow_schema, change, first_line
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.stores import Store
 from pybroker.spark.pipeline.written import Plan, Written, write
@@ -70,8 +70,9 @@ class Iceberg:
             self._catalog = load_catalog(self._catalog_name, **self._job.table_options)
             table = self._made(self._catalog)
         except Exception as error:  # catalogs and their drivers fail in as many ways as there are of them
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise KafkaError(INVALID_CONFIG, f"the Iceberg table {self._job.table} cannot be opened: {why}") from error
+            raise KafkaError(
+                INVALID_CONFIG, f"the Iceberg table {self._job.table} cannot be opened: {first_line(error)}"
+            ) from error
         self._fits(table)
         needs = self._change(table)
         if needs.added or needs.widened:

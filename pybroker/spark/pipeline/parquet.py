@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pybroker.spark.pipeline.compaction import Merge, due
 from pybroker.spark.pipeline.evolution import evolved, fits
-from pybroker.spark.pipeline.executors import hold_against, is_local, probe
+from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.footers import Footers
 from pybroker.spark.pipeline.formats import table_schema
@@ -79,8 +79,6 @@ class ParquetTable:
         schema = table_schema(self.job)
         wanted = Columns(evolved(schema, schema), self.job.partition_by)
         known = self.columns()
-        if known is None and not is_local(self.spark):
-            probe(self.spark, self.files, self.root, self._staging("probe"))
         fitting = known.taking(wanted) if known else wanted
         if fitting != self._recorded.read():
             self._recorded.write(fitting)

@@ -1,13 +1,16 @@
 """What can be known to be wrong before the first record is read, each in one sentence: the master's address, before
-Spark is started; then, by a job that runs on the executors for a moment, their Python, its packages, and whether they
-reach the brokers at the addresses that these advertise.
+Spark is started; then, by a job that runs on the executors for a moment, their Python, its packages, whether they reach
+the brokers at the addresses that these advertise, and whether they share the table's directory with the driver.
 """
 
 import math
+import os
 import re
+import shutil
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pybroker import __version__
 from pybroker.errors import INVALID_CONFIG, NETWORK_EXCEPTION, UNKNOWN_SERVER_ERROR, KafkaError, system_words
 from pybroker.spark.pipeline import worker_report
-from pybroker.spark.pipeline.executors import count, is_local
+from pybroker.spark.pipeline.executors import count, is_local, unshared
 from pybroker.spark.pipeline.failures import account, failure, missing
+from pybroker.spark.pipeline.job import STATE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,35 +67,55 @@ def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
 
 class Workers:
     """Asks the executors what they have and whom they reach, from now on and in a thread. Nothing is asked of a local
-    master."""
+    master.
 
-    def __init__(self, spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> None:
+    table: its directory, where that is one which the executors have to share; OSError where the driver cannot write
+    there."""
+
+    def __init__(
+        self, spark: "SparkSession", brokers: Sequence[tuple[str, int]], table: str | None = None
+    ) -> None:
         self._spark = spark
         self._brokers = brokers
+        self._table = table
+        self._shared: str | None = None
         self._found: list[dict[str, Any]] = []
         self._problem: BaseException | None = None
         self._begun = time.monotonic()
         self._asking = threading.Thread(target=self._ask, name="asking executors", daemon=True)
-        if not is_local(spark):
-            self._asking.start()
+        if is_local(spark):
+            return
+        if table is not None:
+            self._shared = f"{table}/{STATE}/staging/probe-{uuid.uuid4().hex}"
+            os.makedirs(self._shared)
+        self._asking.start()
 
     def _ask(self) -> None:
         try:
-            self._found = _ask(self._spark, self._brokers)
+            self._found = _ask(self._spark, self._brokers, self._shared)
         except BaseException as error:
             self._problem = error
 
     def check(self) -> None:
         """Wait for the answers. KafkaError with one sentence where an executor cannot do the work, or there is none."""
-        if self._asking.ident is not None:
-            _wait(self._spark, self._asking, self._begun)
+        try:
+            if self._asking.ident is not None:
+                _wait(self._spark, self._asking, self._begun)
+            there = set(os.listdir(self._shared)) if self._shared is not None else set()
+        finally:
+            if self._shared is not None:
+                shutil.rmtree(self._shared, ignore_errors=True)
         if self._problem is not None:
             raise failure(account(self._problem), _failed_on(self._spark)) from self._problem
         for told in self._found:
             _judge(told)
+        if self._table is not None:
+            _judge_shared(self._found, there, self._table)
 
 
-def _ask(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+def _ask(
+    spark: "SparkSession", brokers: Sequence[tuple[str, int]], directory: str | None
+) -> list[dict[str, Any]]:
     from pyspark import cloudpickle
 
     context = spark.sparkContext
@@ -99,7 +123,9 @@ def _ask(spark: "SparkSession", brokers: Sequence[tuple[str, int]]) -> list[dict
     tasks = REPORTS_A_CORE * max(2, context.defaultParallelism)
     cloudpickle.register_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
     try:
-        work = partial(worker_report.report, addresses=list(brokers), timeout_s=REACH_S_MAX)
+        work = partial(
+            worker_report.report, addresses=list(brokers), timeout_s=REACH_S_MAX, directory=directory
+        )
         return context.parallelize(range(tasks), tasks).mapPartitions(work).collect()
     finally:
         cloudpickle.unregister_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
@@ -163,3 +189,13 @@ def _unreachable(who: str, address: str, why: str) -> str:
         f"{who} cannot reach the broker at {address} ({why.lower()}), its advertised address: set advertised.listeners "
         "to one that the driver and every worker reach"
     )
+
+
+def _judge_shared(found: Sequence[dict[str, Any]], there: set[str], table: str) -> None:
+    for told in found:
+        if (why := told["written"][1]) is not None:
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR, f"Spark's worker on {told['host']} cannot write to {table}: {why.lower()}"
+            )
+    if alone := [told["host"] for told in found if told["written"][0] not in there]:
+        raise unshared(alone, table)

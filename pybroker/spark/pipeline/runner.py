@@ -26,7 +26,7 @@ from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_master
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
-from pybroker.spark.pipeline.table import Batch, open_table
+from pybroker.spark.pipeline.table import Batch, open_table, shared_directory
 from pybroker.spark.pipeline.waiting import Watch, watched
 from pybroker.spark.progress_group import ProgressGroup
 from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, alive, begin, find_spark, with_source
@@ -189,7 +189,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         try:
             held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
-            workers = Workers(held, brokers)  # they start, and answer, while the driver looks at its own part
+            # They start, and answer, while the driver looks at its own part.
+            workers = Workers(held, brokers, shared_directory(held, job))
             with_source(held)
             if own:
                 gateway.hush(held)

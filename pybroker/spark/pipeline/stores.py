@@ -46,14 +46,20 @@ class Store(NamedTuple):
         if is_s3(self.root):
             url = urlsplit(self.root)
             return fs.S3FileSystem(**self._s3()), f"{url.netloc}{url.path}".rstrip("/")
-        if scheme(self.root) in LOCAL_SCHEMES:
-            plain = unquote(urlsplit(self.root).path) if scheme(self.root) else self.root
+        if (plain := self.directory) is not None:
             return fs.LocalFileSystem(), plain
         try:
             found, path = fs.FileSystem.from_uri(self.root)
         except (ValueError, OSError, NotImplementedError) as error:
             raise KafkaError(INVALID_CONFIG, f"no table can be at {self.root}: {error}") from error
         return found, path.rstrip("/")
+
+    @property
+    def directory(self) -> str | None:
+        """The path of the root on a local or mounted disk; None where it is elsewhere."""
+        if scheme(self.root) not in LOCAL_SCHEMES:
+            return None
+        return unquote(urlsplit(self.root).path) if scheme(self.root) else self.root
 
     def library_options(self) -> dict[str, str]:
         """The options as delta-rs takes them: it refuses plain HTTP unless it is told."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.pipeline.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,3 +63,16 @@ def open_table(spark: "SparkSession", job: "Job") -> Table:
     from pybroker.spark.pipeline.parquet import ParquetTable
 
     return ParquetTable(spark, job)
+
+
+def shared_directory(spark: "SparkSession", job: "Job") -> str | None:
+    """The directory of a local or mounted disk that the driver and all executors have to share; None where the table is
+    elsewhere, or where only a catalog knows its place."""
+    if job.table_format == "delta":
+        from pybroker.spark.pipeline.stores import Store
+
+        return Store.of(job.table, job.table_options).directory
+    if job.table_format == "parquet":
+        files = Files(spark, job.table)
+        return files.local(files.qualified(job.table)) if files.scheme == "file" else None
+    return None

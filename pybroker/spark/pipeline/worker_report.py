@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 
-def report(_: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float) -> Iterator[dict[str, object]]:
-    """One document: the worker's host and Python, the versions of what the source needs (None: it is not there), and
-    which of the addresses cannot be reached, with the reason."""
+def report(
+    _: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float, directory: str | None
+) -> Iterator[dict[str, object]]:
+    """One document: the worker's host and Python, the versions of what the source needs (None: it is not there), which
+    of the addresses cannot be reached, with the reason, and the file that it has written into the directory, or why it
+    could not."""
     import importlib.metadata
     import os
     import socket
@@ -22,7 +25,25 @@ def report(_: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float)
         "python": sys.executable,
         "packages": {package: version(package) for package in ("pybroker", "pyarrow", "numpy")},
         "unreachable": unreachable(addresses, timeout_s),
+        "written": written(directory),
     }
+
+
+def written(directory: str | None) -> tuple[str | None, str | None]:
+    """(name of a new file in the directory, None), or (None, reason). The directory is not made where it is missing."""
+    import os
+    import uuid
+
+    if directory is None:
+        return None, None
+    name = uuid.uuid4().hex
+    try:
+        with open(os.path.join(directory, name), "x"):
+            return name, None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, error.strerror or str(error)
 
 
 def unreachable(addresses: Sequence[tuple[str, int]], timeout_s: float) -> list[tuple[str, str]]:
