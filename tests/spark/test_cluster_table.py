@@ -157,7 +157,7 @@ def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) 
         path = NOT_SHARED + ("/nowhere" if name == "all" else "/half")
         assert said[name] == f"what executors on {hosts} write to {path} is not there for the driver: {way_out}"
     assert re.fullmatch(
-        rf"1,000 rows were read and \d+ of them are in file:{NOT_SHARED}/half as the driver sees it; "
+        rf"1,000 rows were read and \d+ of them are in {NOT_SHARED}/half as the driver sees it; "
         f"executors ran on 127.0.0.1, 127.0.0.2: {way_out}",
         said["batch"],
     ), said["batch"]
