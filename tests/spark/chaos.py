@@ -19,8 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,17 +30,15 @@ from tests.lives.history import History
 from tests.spark import ledger
 from tests.spark.cluster import SparkCluster
 from tests.spark.driver import ENDS_S_MAX, LOST_AFTER_S, Driver, alive
+from tests.spark.strays import marked
 from tests.spark.topics import Topics
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
 FORMATS: Final = ("parquet", "delta", "iceberg")
-MARK: Final = "PYBROKER_CHAOS"
-"""In the environment of every process of a campaign."""
 LAST_RUN_S_MAX: Final = 300.0
 STARTS_S: Final = 60.0
 """The next kill waits so long at most for a batch."""
-STRAY_S_MAX: Final = 30.0
 KILLS: Final = (
     "executors killed", "workers killed", "executors stopped", "brokers killed", "brokers stopped",
     "drivers killed (both)", "drivers killed (python)", "drivers killed (jvm)",
@@ -73,7 +70,7 @@ class Chaos:
         self.start()
         until = time.monotonic() + seconds
         executors, rest = (self.kill_executor, self.stop_executor), (self.kill_driver, self.kill_worker)
-        doings, often = (*executors, self.kill_broker, self.stop_broker, *rest), (4, 2, 3, 2, 3, 2)
+        doings, often = (*executors, self.kill_broker, self.stop_broker, *rest), (4, 2, 3, 2, 2, 2)
         while time.monotonic() < until:
             if self.random.random() < 0.7:
                 self.advance(min(STARTS_S, until - time.monotonic()))
@@ -261,33 +258,6 @@ class Chaos:
             f"{self.table_format}: {self.counts['acknowledged']:,} records acknowledged, {found.rows:,} rows, "
             f"{self.batches:,} batches; {counts}; {judged}, {problems} rules broken"
         )
-
-
-@contextmanager
-def marked(home: Path) -> Iterator[None]:
-    """No process that is started in here outlives it."""
-    os.environ[MARK] = str(home)
-    try:
-        yield
-    finally:
-        del os.environ[MARK]
-        until = time.monotonic() + STRAY_S_MAX
-        while strays(home) and time.monotonic() < until:
-            time.sleep(0.1)
-        for pid in strays(home):
-            with suppress(ProcessLookupError):
-                print(f"left behind: {pid} {Path(f'/proc/{pid}/cmdline').read_bytes()[:300]!r}")
-                os.kill(pid, signal.SIGKILL)
-
-
-def strays(home: Path) -> list[int]:
-    """The processes that have the mark of a campaign."""
-    wanted, found = f"{MARK}={home}".encode(), []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if wanted in (process / "environ").read_bytes().split(b"\0") and int(process.name) != os.getpid():
-                found.append(int(process.name))
-    return sorted(found)
 
 
 def campaign(home: Path, seconds: float, seed: int, formats: tuple[str, ...]) -> list[Chaos]:
