@@ -202,9 +202,11 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
                     _work(pipeline, stopping.asked, watch)
             progress.say()
             return progress.summary()
-        except (PySparkException, Py4JError, OSError) as error:
-            if gateway.is_gone():
+        except (KafkaError, PySparkException, Py4JError, OSError) as error:
+            if gateway.is_gone():  # before what followed from it
                 raise KafkaError(UNKNOWN_SERVER_ERROR, gateway.GONE) from error
+            if isinstance(error, KafkaError):
+                raise
             if isinstance(error, OSError):
                 raise KafkaError(UNKNOWN_SERVER_ERROR, f"the table: {error}") from error
             raise failure(account(error)) from error
