@@ -79,6 +79,7 @@ class _Errors:
                     _write(shown)
                 else:
                     self._held.append(shown)
+        os.close(self._end)
 
     def pass_on(self) -> None:
         os.close(self.pipe)

@@ -57,7 +57,7 @@ for name, executable, brokers in trials:
 spark.sparkContext.pythonExec = python
 told("table", lambda: Workers(spark, [], "/proc/self/cwd/nowhere").check())
 spark.stop()
-spark = begin("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "0s"}, silent=True)
+spark = begin("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "1s"}, silent=True)
 told("memory", lambda: Workers(spark, []).check())
 spark.stop()
 """
@@ -147,7 +147,7 @@ def test_without_a_package(told: Callable[[str], str], package: str) -> None:
         ("version", rf"the Python of Spark's worker on {HOST} is 3\.99, and the driver's is \S+; they have to be the"),
         ("path", rf"Spark's worker on {HOST} has no \./environment/bin/python: set spark\.pyspark\.python to "),
         ("broker", rf"Spark's worker on {HOST} cannot reach the broker at 127\.0\.0\.9:\d+ \(connection refused\), "),
-        ("memory", r"spark://127\.0\.0\.1:\d+ gave no executor in 5 s: .*spark\.executor\.memory=8g"),
+        ("memory", r"spark://127\.0\.0\.1:\d+ gave no executor in 1 s: .*spark\.executor\.memory=8g"),
         ("table", r"what executors on 127\.0\.0\.1, 127\.0\.0\.2 write to \S+/nowhere is not there for the driver: "),
     ],
 )
@@ -194,7 +194,7 @@ def test_the_broker_advertises_an_address_of_its_own(trial: Trial, start_broker:
 @pytest.mark.long
 def test_no_worker_has_so_much_memory(trial: Trial) -> None:
     told = trial.sentence(trial.start(spark__executor__memory="8g"))
-    assert told.startswith(f"{trial.cluster.url} gave no executor in 35 s") and "spark.executor.memory=8g" in told
+    assert told.startswith(f"{trial.cluster.url} gave no executor in 30 s") and "spark.executor.memory=8g" in told
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from pybroker.errors import KafkaError
 from pybroker.spark import pipeline
 from pybroker.spark.java import find_java
 from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.preflight import check_dead_letters
 from pybroker.testing import Record
 from tests.cli.conftest import run
 from tests.harness import BrokerProcess, Process, until
@@ -101,7 +103,7 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     assert any("records/s, " in line for line in second.lines), second.output()
 
 
-def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path) -> None:
+def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path, spark: SparkSession) -> None:
     """SIGTERM gives it up without an account of how it ended; nothing of it is in the table, all of it in the next."""
     table = tmp_path / "table"
     topics.create(topic)
@@ -115,8 +117,8 @@ def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path) -> None:
     first.signal(signal.SIGTERM)
     assert first.wait(SLOW_S) == 0, first.output()
     assert not [line for line in first.lines if line.startswith("\tat ")], first.output()
-    second = start(topics, topic, table, "--once")
-    assert second.wait(SLOW_S) == 0, second.output()
+    job = Job(topics.broker.bootstrap, str(table), topic, schema="id bigint", trigger_s=None)
+    assert pipeline.run(job, spark=spark)["records"] == count
     assert ids(table) == list(range(count))
 
 
@@ -190,6 +192,19 @@ def test_what_is_not_there_is_told(
     given = ["-b", topics.broker.bootstrap, "--table", str(tmp_path), "--schema", "id bigint", *options]
     done = run("pipeline", *given)
     assert done.code == code and done.sentence.startswith(sentence)
+
+
+def test_a_topic_for_dead_letters_that_nobody_makes(
+    topics: Topics, topic: str, tmp_path: Path, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    """It is told at the start, not with the first of them. Where brokers make topics, it need not be there."""
+    strict = Topics(start_broker(sets={"auto.create.topics.enable": "false"}))
+    strict.create(topic)
+    named = ("-b", strict.broker.bootstrap, "-t", topic, "--dead-letters", "letters", "--schema", "id bigint")
+    done = run("pipeline", *named, "--table", tmp_path)
+    assert done.code == 1 and done.sentence == "there is no topic letters for dead letters: create it first"
+    check_dead_letters(strict.broker.bootstrap, topic)
+    check_dead_letters(topics.broker.bootstrap, "letters")
 
 
 def test_the_broker_of_the_environment(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,21 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker import __version__
-from pybroker.errors import INVALID_CONFIG, NETWORK_EXCEPTION, UNKNOWN_SERVER_ERROR, KafkaError, system_words
+from pybroker.client.admin import Admin, ConfigResource, ResourceType
+from pybroker.errors import (
+    INVALID_CONFIG,
+    NETWORK_EXCEPTION,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError,
+    lookup,
+    system_words,
+)
 from pybroker.spark.pipeline import worker_report
 from pybroker.spark.pipeline.executors import count, is_local, unshared
 from pybroker.spark.pipeline.failures import account, failure, missing
@@ -28,11 +38,11 @@ if TYPE_CHECKING:
 REACH_S_MAX: Final = 3.0
 """For a connection; those to several brokers are made at the same time."""
 WAITING: Final = "spark.scheduler.maxRegisteredResourcesWaitingTime"
-"""How long Spark waits for executors; with a little more a standalone cluster has to have given one. Under YARN and
+"""How long Spark waits for executors, within which a standalone cluster has to have given one. Under YARN and
 Kubernetes an application may be queued for as long as it takes."""
 WAITING_DEFAULT: Final = "30s"
-EXECUTOR_STARTS_S: Final = 5.0
 POLL_S: Final = 0.1
+AUTO_CREATE: Final = "auto.create.topics.enable"
 GROUP: Final = "pybroker-preflight"
 TASKS_LISTED: Final = 1000
 REPORTS_A_CORE: Final = 2
@@ -63,6 +73,23 @@ def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
     """KafkaError where this machine, on which Spark plans reads, cannot reach a broker at its advertised address."""
     for address, why in worker_report.unreachable(addresses, REACH_S_MAX):
         raise KafkaError(NETWORK_EXCEPTION, _unreachable("this machine", address, why))
+
+
+def check_dead_letters(bootstrap: str, topic: str) -> None:
+    """KafkaError where the topic for dead letters is not there, and no broker makes it for who writes to it. The first
+    of them would have to wait for it for a minute, and may come after months."""
+    with closing(Admin(bootstrap)) as admin:
+        (found,) = admin.cluster.metadata([topic])
+        if found.error == UNKNOWN_TOPIC_OR_PARTITION:
+            broker = ConfigResource(ResourceType.BROKER, str(min(admin.cluster.nodes)))
+            try:
+                configs = admin.configs(broker, [AUTO_CREATE])
+            except KafkaError:  # not everyone may read them
+                return
+            if any(each.value == "false" for each in configs):
+                raise KafkaError(found.error, f"there is no topic {topic} for dead letters: create it first")
+        elif found.error:
+            raise KafkaError(found.error, f"dead letters, topic {topic}: {lookup(found.error).meaning}")
 
 
 class Workers:
@@ -151,7 +178,7 @@ def _wait(spark: "SparkSession", asking: threading.Thread, begun: float) -> None
     """Until the job is over that has begun then. KafkaError where the cluster has no executor for it."""
     context = spark.sparkContext
     scheduler: Any = context._jsc.sc()
-    patience_s = scheduler.conf().getTimeAsMs(WAITING, WAITING_DEFAULT) / 1000 + EXECUTOR_STARTS_S
+    patience_s = scheduler.conf().getTimeAsMs(WAITING, WAITING_DEFAULT) / 1000
     deadline = begun + patience_s if str(context.master).startswith(("spark:", "local")) else math.inf
     there = False
     while asking.is_alive():

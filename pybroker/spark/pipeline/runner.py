@@ -23,7 +23,7 @@ from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
-from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_master
+from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_dead_letters, check_master
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.pipeline.table import Batch, open_table, shared_directory
@@ -180,6 +180,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         check_master(job.master)
     brokers = _look(job)
     check_brokers(brokers)
+    if job.dead_letters is not None:
+        check_dead_letters(job.bootstrap, job.dead_letters)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
