@@ -44,6 +44,9 @@ WAITING_DEFAULT: Final = "30s"
 POLL_S: Final = 0.1
 AUTO_CREATE: Final = "auto.create.topics.enable"
 GROUP: Final = "pybroker-preflight"
+SOURCES_ENVIRONMENT: Final = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
+"""What Spark adds to the environment of a Python source's workers. Workers are kept for who wants the same one again: so
+those that report read the first batch, too, and need not be started for it."""
 TASKS_LISTED: Final = 1000
 REPORTS_A_CORE: Final = 2
 """Tasks are handed out as cores are free: a few more of them, so that each executor gets one."""
@@ -149,12 +152,14 @@ def _ask(
     context.setJobGroup(GROUP, "what the executors say of themselves", interruptOnCancel=True)
     tasks = REPORTS_A_CORE * max(2, context.defaultParallelism)
     cloudpickle.register_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
+    environment, context.environment = context.environment, dict(SOURCES_ENVIRONMENT)
     try:
         work = partial(
             worker_report.report, addresses=list(brokers), timeout_s=REACH_S_MAX, directory=directory
         )
         return context.parallelize(range(tasks), tasks).mapPartitions(work).collect()
     finally:
+        context.environment = environment
         cloudpickle.unregister_pickle_by_value(worker_report)  # type: ignore[no-untyped-call]
 
 
