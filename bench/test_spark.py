@@ -22,10 +22,9 @@ from bench.figures import show
 from bench.payloads import drop_cache
 from bench.peers import with_kafka
 from bench.spark_memory import BATCH_ROWS, KEY_BYTES, TASKS, VALUE_BYTES
-from pybroker import core
+from bench.spark_topic import fill
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
-from pybroker.protocol import messages as m
 from pybroker.spark.java import find_java
 from pybroker.testing import records
 from tests.harness import HOST, ROOT, BrokerProcess, cpu_s
@@ -39,7 +38,6 @@ STEP = 1_000_000
 WRITTEN = 8_000_000
 FEW_ROWS = 2_000
 ROUNDS = 3
-RECORDS_A_BATCH = 8_000
 PAYLOAD = f"{VALUE_BYTES} B values, {TASKS} cores"
 TOPIC = "a-topic-by-a-name"
 STREAMS = False  # the connector of Spark 4.1, the last that Maven has whole, finds no checkpoint classes in Spark 4.3
@@ -75,23 +73,8 @@ def spark() -> Iterator[SparkSession]:
 def broker(shared_log_dir: Path) -> Iterator[BrokerProcess]:
     """With a topic of ROWS records."""
     with BrokerProcess(shared_log_dir / "data") as made:
-        with Connection(HOST, made.port) as connection:
-            records.create_topic(connection, TOPIC, TASKS, {"segment.bytes": str(64 << 20)})
-            batch = core.build_batch([(1_700_000_000_000, b"k" * KEY_BYTES, b"v" * VALUE_BYTES, ())] * RECORDS_A_BATCH)
-            for partition in range(TASKS):
-                for _ in range(ROWS // TASKS // RECORDS_A_BATCH):
-                    append(connection, partition, batch)
+        fill(made, TOPIC, TASKS, ROWS, b"k" * KEY_BYTES, b"v" * VALUE_BYTES)
         yield made
-
-
-def append(connection: Connection, partition: int, batch: bytes) -> None:
-    kind = m.ProduceRequest.TopicData
-    (topic,) = connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=TOPIC)])).topics
-    data = [
-        kind(name=TOPIC, topic_id=topic.topic_id, partition_data=[kind.PartitionData(index=partition, records=batch)])
-    ]
-    (answer,) = connection.request(m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=data)).responses
-    assert answer.partition_responses[0].error_code == 0
 
 
 def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
