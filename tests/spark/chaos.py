@@ -287,7 +287,8 @@ def main() -> int:
     asked = parser.parse_args()
     formats = FORMATS if asked.table_format == "all" else (asked.table_format,)
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
     try:
         done = campaign(home, asked.seconds, asked.seed, formats)
