@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2,1]: two cores, and a task that fails fails its query, as in the tests that want to see it."""
     from pybroker.spark.java import find_java
-    from pybroker.spark.session import session
+    from pybroker.spark.session import LOCAL_CHECKPOINTS, session
 
     try:
         find_java()
@@ -40,6 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
                 "spark.jars": ",".join(map(str, connector_jars())),
                 "spark.local.dir": str(scratch),
+                **LOCAL_CHECKPOINTS,
                 "spark.sql.adaptive.enabled": "false",
                 "spark.sql.session.timeZone": "UTC",
                 "spark.sql.shuffle.partitions": "2",

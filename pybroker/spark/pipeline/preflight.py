@@ -45,7 +45,7 @@ POLL_S: Final = 0.1
 AUTO_CREATE: Final = "auto.create.topics.enable"
 GROUP: Final = "pybroker-preflight"
 SOURCES_ENVIRONMENT: Final = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
-"""What Spark adds to the environment of a Python source's workers. Workers are kept for who wants the same one again: so
+"""What Spark adds to the environment of a Python source's workers. Workers are kept for who wants the same one again:
 those that report read the first batch, too, and need not be started for it."""
 TASKS_LISTED: Final = 1000
 REPORTS_A_CORE: Final = 2
