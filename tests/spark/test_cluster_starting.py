@@ -287,12 +287,16 @@ def test_a_signal_to_all_processes(way: str, number: int, topics: Topics, topic:
     assert not [line for line in job.process.lines if line.startswith("\tat ")], job.process.output()
 
 
-def test_stopped_while_spark_starts(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """SIGTERM before there is a query ends it as well, with the last line."""
+@pytest.mark.parametrize("everybody", [False, True], ids=["to Python", "to all processes"])
+def test_stopped_while_spark_starts(everybody: bool, topics: Topics, topic: str, tmp_path: Path) -> None:
+    """SIGTERM before there is a query ends it as well, with the last line: a JVM that dies of it is no failure."""
     topics.create(topic, partitions=2)
     job = Started(tmp_path, [sys.executable, "-m", "pybroker", *arguments(topics, topic, tmp_path / "table"), *SMALL])
     job.process.wait_line("WARN|Spark's default log4j profile", SLOW_S)
-    job.process.signal(signal.SIGTERM)
+    if everybody:
+        os.killpg(job.process.pid, signal.SIGTERM)
+    else:
+        job.process.signal(signal.SIGTERM)
     all_is_told(job, 0)
     assert not ids(tmp_path / "table")
 

@@ -187,7 +187,7 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
 
     with redirect_stderr(standard_error()), gateway.quiet(), Stopping() as stopping:
         stopping.listen()
-        held = spark
+        held, begun = spark, False
         try:
             held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
             stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
@@ -201,10 +201,14 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
             with watched(held) as watch:
                 workers.check()
                 if not stopping.asked.is_set():
+                    begun = True
                     _work(pipeline, stopping.asked, watch)
             progress.say()
             return progress.summary()
         except (KafkaError, PySparkException, Py4JError, OSError) as error:
+            if stopping.asked.is_set() and not begun:  # a signal to all processes ends a JVM that does not listen yet
+                progress.say()
+                return progress.summary()
             if gateway.is_gone():  # before what followed from it
                 raise KafkaError(UNKNOWN_SERVER_ERROR, gateway.GONE) from error
             if isinstance(error, KafkaError):
