@@ -15,7 +15,7 @@ from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.formats import table_schema
 from pybroker.spark.pipeline.parquet import DONE_KEPT, ParquetTable
-from pybroker.spark.pipeline.progress import lag_of
+from pybroker.spark.pipeline.progress import Progress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
@@ -237,8 +237,17 @@ def test_a_job_that_does_not_fit_is_told(ingest: ParquetIngest, how: dict[str, A
         ingest.run(**how)
 
 
-def test_lag_is_what_waits() -> None:
-    """Between where a batch ended and the latest offsets; nothing where Spark says neither."""
+def test_lag_is_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Between where a batch ended and the latest offsets, in new partitions too; nothing is claimed before Spark says
+    both."""
     source = {"endOffset": '{"t":{"0":5,"1":7}}', "latestOffset": '{"t":{"0":9,"1":7,"2":3}}'}
-    assert lag_of(source) == 4
-    assert lag_of({"endOffset": None}) == 0
+    assert lag_of(source) == 7
+    assert lag_of({"endOffset": None, "latestOffset": source["latestOffset"]}) is None
+    progress = Progress()
+    progress.see(None)
+    progress.see({"sources": [{"endOffset": None}]})
+    progress.say()
+    progress.see({"sources": [source]})
+    progress.say()
+    before, after = capsys.readouterr().err.splitlines()
+    assert before.endswith(" records/s") and after.endswith(" records/s, 7 behind")

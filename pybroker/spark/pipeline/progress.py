@@ -1,6 +1,7 @@
 """What a running pipeline tells: lines for a person, numbers for Prometheus."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ class Progress:
         self.rows = 0
         self.dead_letters = 0
         self.batches = 0
-        self.lag = 0
+        self.lag: int | None = None
         self._every_s = every_s
         self._started = self._said = time.monotonic()
         self._rows_said = 0
@@ -29,6 +30,7 @@ class Progress:
         self._rows = Counter("pybroker_pipeline_rows", "Records added to the table.", registry=registry)
         self._dead = Counter("pybroker_pipeline_dead_letters", "Records that did not parse.", registry=registry)
         self._lag = Gauge("pybroker_pipeline_lag_records", "Records that wait to be read.", registry=registry)
+        self._lag.set(math.nan)  # not known yet
         self._seconds = Gauge("pybroker_pipeline_batch_seconds", "How long the last batch took.", registry=registry)
         if metrics_port is not None:
             try:
@@ -49,8 +51,10 @@ class Progress:
     def see(self, spark_progress: Mapping[str, Any] | None) -> None:
         """Look at what Spark says of the query, and say a line if it is time."""
         if spark_progress is not None:
-            self.lag = sum(lag_of(source) for source in spark_progress["sources"])
-            self._lag.set(self.lag)
+            told = [lag for source in spark_progress["sources"] if (lag := lag_of(source)) is not None]
+            if told:
+                self.lag = sum(told)
+                self._lag.set(self.lag)
         if time.monotonic() - self._said >= self._every_s:
             self.say()
 
@@ -59,8 +63,9 @@ class Progress:
         rate = (self.rows - self._rows_said) / max(now - self._said, 1e-9)
         self._said, self._rows_said = now, self.rows
         dead = f", {self.dead_letters:,} did not parse" if self.dead_letters else ""
+        lag = "" if self.lag is None else f", {self.lag:,} behind"
         print(
-            f"{self.rows:,} records in {self.batches:,} batches{dead}; {rate:,.0f} records/s, {self.lag:,} behind",
+            f"{self.rows:,} records in {self.batches:,} batches{dead}; {rate:,.0f} records/s{lag}",
             file=sys.stderr,
             flush=True,
         )
@@ -75,10 +80,14 @@ class Progress:
         }
 
 
-def lag_of(source: Mapping[str, Any]) -> int:
-    """Records between where a batch ended and the latest offsets, as Spark reports both."""
-    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    return sum(max(0, offset - end.get(tp, offset)) for tp, offset in latest.items())
+def lag_of(source: Mapping[str, Any]) -> int | None:
+    """Records between where a batch ended and the latest offsets, as Spark reports both; None where it does not.
+
+    A partition that came after the batch is read from its first record."""
+    if source.get("endOffset") is None or source.get("latestOffset") is None:
+        return None
+    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    return sum(max(0, offset - end.get(tp, 0)) for tp, offset in latest.items())
 
 
 def _offsets(told: Any) -> Offsets:
