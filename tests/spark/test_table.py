@@ -14,7 +14,7 @@ from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.compaction import due, level_of
 from pybroker.spark.pipeline.evolution import evolved
-from pybroker.spark.pipeline.parquet import ParquetTable
+from pybroker.spark.pipeline.parquet import Change, ParquetTable
 from pybroker.spark.pipeline.table import Batch
 
 if TYPE_CHECKING:
@@ -115,6 +115,23 @@ def test_the_other_algorithm_of_commits(made: Made) -> None:
     finally:
         configuration.unset(name)
     assert not list((made.root / "_pybroker").rglob("part-*")) and made.files() == []
+
+
+def test_two_pipelines_in_one_table(made: Made) -> None:
+    """By mistake: what one has staged does not go with the staging of the other, and a batch is not added by both."""
+    one, other = made.open("id bigint"), made.open("id bigint")
+    mine, theirs = Batch("aaaaaaaa", 0), Batch("bbbbbbbb", 0)
+    commit = one._commit
+
+    def both(name: str, change: Change) -> None:
+        other.add(theirs, made.spark.sql("select 2l id"), lambda _: None)
+        commit(name, change)
+
+    one._commit = both  # type: ignore[method-assign]
+    one.add(mine, made.spark.sql("select 1l id"), lambda _: None)
+    with pytest.raises(KafkaError, match="another pipeline writes to"):
+        other.add(mine, made.spark.sql("select 1l id"), lambda _: None)
+    assert made.read(one, "id") == [(1,), (2,)]
 
 
 # -- columns ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """Files of a table, on whatever file system Spark's Hadoop knows: a local disk, HDFS, an object store."""
 
+import json
 from typing import TYPE_CHECKING, Any
+
+from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +76,16 @@ class Files:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def document(self, name: str) -> dict[str, Any]:
+        """A file of JSON. KafkaError where it is damaged, as a host that lost its power may leave it."""
+        try:
+            told = json.loads(self.read(name))
+        except ValueError as error:
+            raise KafkaError(UNKNOWN_SERVER_ERROR, f"{name} is damaged: {error}") from error
+        if not isinstance(told, dict):
+            raise KafkaError(UNKNOWN_SERVER_ERROR, f"{name} is damaged: it is no JSON object")
+        return told
 
     def write(self, name: str, text: str) -> None:
         """A file that is there whole or not at all: written beside its name, and renamed."""

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline.compaction import Merge, due
 from pybroker.spark.pipeline.evolution import evolved, fits
 from pybroker.spark.pipeline.executors import hold_against
@@ -150,7 +151,7 @@ class ParquetTable:
 
     def _staging(self, name: str) -> str:
         """A directory that nobody has written to, nor will by an earlier attempt."""
-        return f"{self._state}/staging/{name}-{uuid.uuid4().hex[:8]}"
+        return f"{self._state}/staging/{name.partition('-')[0]}/{name}-{uuid.uuid4().hex[:8]}"
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -166,20 +167,28 @@ class ParquetTable:
 
     def _commit(self, name: str, change: Change) -> None:
         """From the moment that it is written down it will be done."""
-        self.files.write(f"{self._state}/changes/{name}.json", json.dumps(change._asdict()))
+        if self.files.exists(f"{self._state}/done/{name}.json"):
+            raise KafkaError(UNKNOWN_SERVER_ERROR, f"another pipeline writes to {self.root}: it was first with {name}")
+        moves = [[source.removeprefix(f"{self.root}/") for source in each] for each in change.moves]
+        told = {"moves": moves, "deletes": [path.removeprefix(f"{self.root}/") for path in change.deletes]}
+        self.files.write(f"{self._state}/changes/{name}.json", json.dumps(told))
         self._carry_out(name)
+
+    def _below(self, path: str) -> str:
+        """A path in a change, which is below the root: a table that was moved or copied has its changes with it."""
+        return f"{self.root}/{path.removeprefix(f'{self.root}/')}"
 
     def _carry_out(self, name: str) -> None:
         """Each step may have been done before."""
         written = f"{self._state}/changes/{name}.json"
-        told = json.loads(self.files.read(written))
+        told = self.files.document(written)
         for source, target in told["moves"]:
-            if not self.files.exists(target):
-                self.files.move(source, target)
+            if not self.files.exists(self._below(target)):
+                self.files.move(self._below(source), self._below(target))
         for path in told["deletes"]:
-            self.files.delete(path)
+            self.files.delete(self._below(path))
         self.files.move(written, f"{self._state}/done/{name}.json")
-        self.files.delete(f"{self._state}/staging")
+        self.files.delete(f"{self._state}/staging/{name.partition('-')[0]}")  # of this checkpoint
         checkpoint = f"{self._state}/done/{name.partition('-')[0]}-"  # another's names sort before these, or after them
         own = [path for path, _ in self.files.walk(f"{self._state}/done") if path.startswith(checkpoint)]
         for path in own[:-DONE_KEPT]:

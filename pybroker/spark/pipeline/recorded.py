@@ -56,7 +56,7 @@ class RecordedColumns:
         names = [path for path, _ in self._files.walk(self._directory) if path.endswith(".json")]
         if not names:
             return None
-        told = json.loads(self._files.read(names[-1]))
+        told = self._files.document(names[-1])
         return Columns(StructType.fromJson(told["schema"]), tuple(told["partition_by"]))
 
     def write(self, columns: Columns) -> None:
