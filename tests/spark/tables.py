@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
@@ -153,3 +154,58 @@ class IcebergIngest(Ingest):
     def found(self, **filters: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.table().scan(**filters).to_arrow().to_pylist()
         return rows
+
+
+def a_hole_is_told(ingest: Ingest, checkpoint: Path, another: str) -> None:
+    """The checkpoint goes on behind a batch of which one record is in the table and one behind that is a dead letter;
+    with another table it would leave a hole there."""
+    given = {"checkpoint": str(checkpoint)}
+    ingest.topics.produce(ingest.topic, [event(0)])
+    ingest.run(**given)
+    ingest.topics.produce(ingest.topic, [Record("{")])
+    ingest.run(**given)
+    ingest.topics.produce(ingest.topic, [event(2)])
+    with pytest.raises(Exception, match="does not have batch 1, which the checkpoint"):
+        ingest.run(table=another, **given)
+    ingest.run(**given)
+    assert ingest.ids() == [0, 2]
+
+
+def changed_by_another(ingest: Ingest, change: Callable[[], object]) -> None:
+    """Another writer takes the column `kind` away once the pipeline has opened the table: its values are not left out
+    in silence, and the next start has them."""
+
+    def break_(pipeline: Pipeline) -> None:
+        table: Any = pipeline.table
+        recover = table.recover
+
+        def then_change() -> None:
+            recover()
+            change()
+
+        table.recover = then_change
+
+    ingest.topics.produce(ingest.topic, [event(0)])
+    with pytest.raises(Exception, match="another writer has changed column kind of the table"):
+        ingest.run(break_)
+    ingest.run()
+    assert [(row["id"], row["kind"]) for row in ingest.rows()] == [(0, "k")]
+
+
+def times_that_no_calendar_has(ingest: Ingest) -> None:
+    """A producer's clock may say anything: one such record does not end the pipeline for good. It goes to the dead
+    letters where the table is partitioned by its day; times in columns stay as they are."""
+    far = '{"id": 2, "at": "+12000-01-01T00:00:00Z", "day": "+12000-01-01"}'
+    old = '{"id": 3, "at": "0001-01-01T00:00:00Z", "day": "0001-01-01"}'
+    ingest.topics.produce(
+        ingest.topic,
+        [
+            event(0),
+            Record('{"id": 1}', timestamp_ms=253_402_300_800_000 + DAY_MS),
+            Record(far, timestamp_ms=START_MS),
+            Record(old, timestamp_ms=START_MS),
+        ],
+    )
+    ingest.run(schema="id bigint, kind string, at timestamp, day date")
+    assert ingest.progress.dead_letters == 1
+    assert ingest.progress.rows == 3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.errors import StreamingQueryException
 
 from pybroker.errors import KafkaError
@@ -16,7 +17,19 @@ from pybroker.spark.pipeline.delta import DeltaLake
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
-from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, DeltaIngest, dying, event, every_type_arrives
+from tests.spark.tables import (
+    DAY_MS,
+    ROWS,
+    SCHEMA,
+    START_MS,
+    DeltaIngest,
+    a_hole_is_told,
+    changed_by_another,
+    dying,
+    event,
+    every_type_arrives,
+    times_that_no_calendar_has,
+)
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -62,6 +75,38 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest
     assert ingest.ids() == [0, 1, 2, 3]
     orphans = DeltaTable(ingest.table).vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
     assert len(orphans) == (3 if moment == "before the commit" else 0), "and the checkpoint is not among them"
+
+
+def test_a_checkpoint_with_another_table(ingest: DeltaIngest, tmp_path: Path) -> None:
+    a_hole_is_told(ingest, tmp_path / "checkpoint", str(tmp_path / "another"))
+
+
+def test_a_column_that_another_writer_removes(ingest: DeltaIngest) -> None:
+    def overwrite() -> None:
+        held = ingest.held()
+        fields = [f for f in pa.schema(held.schema().to_arrow()) if f.name != "kind"]
+        none = pa.schema(fields).empty_table()
+        write_deltalake(held, none, mode="overwrite", schema_mode="overwrite", partition_by=["date"])
+
+    changed_by_another(ingest, overwrite)
+
+
+def test_times_that_no_calendar_has(ingest: DeltaIngest) -> None:
+    times_that_no_calendar_has(ingest)
+
+
+def test_a_table_that_was_made_anew_under_the_pipeline(ingest: DeltaIngest) -> None:
+    """Its log begins at 0 again: the next batch must not be committed behind the end of the one that is gone."""
+    table = opened(ingest)
+    for number in range(2):
+        add(table, Batch("aaaaaaaa", number), number)
+    schema = ingest.held().schema()
+    shutil.rmtree(ingest.table)
+    with pytest.raises(KafkaError, match="is gone, or was made anew"):
+        table.is_done(Batch("aaaaaaaa", 2))
+    DeltaTable.create(str(ingest.table), schema)
+    with pytest.raises(KafkaError, match="is gone, or was made anew"):
+        table.is_done(Batch("aaaaaaaa", 2))
 
 
 def opened(ingest: DeltaIngest, **how: Any) -> DeltaLake:

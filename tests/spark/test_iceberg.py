@@ -17,7 +17,19 @@ from pybroker.spark.pipeline.iceberg import Iceberg
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
-from tests.spark.tables import DAY_MS, ROWS, SCHEMA, START_MS, IcebergIngest, dying, event, every_type_arrives
+from tests.spark.tables import (
+    DAY_MS,
+    ROWS,
+    SCHEMA,
+    START_MS,
+    IcebergIngest,
+    a_hole_is_told,
+    changed_by_another,
+    dying,
+    event,
+    every_type_arrives,
+    times_that_no_calendar_has,
+)
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -62,6 +74,22 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: IcebergInge
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run()
     assert ingest.ids() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_with_another_table(ingest: IcebergIngest, tmp_path: Path) -> None:
+    a_hole_is_told(ingest, tmp_path / "checkpoint", "cat.lake.another")
+
+
+def test_a_column_that_another_writer_removes(ingest: IcebergIngest) -> None:
+    def remove() -> None:
+        with ingest.table().update_schema() as update:
+            update.delete_column("kind")
+
+    changed_by_another(ingest, remove)
+
+
+def test_times_that_no_calendar_has(ingest: IcebergIngest) -> None:
+    times_that_no_calendar_has(ingest)
 
 
 def opened(ingest: IcebergIngest) -> Iceberg:

@@ -19,7 +19,15 @@ from pybroker.spark.pipeline.progress import Progress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
 from pybroker.testing import Record
-from tests.spark.tables import DAY_MS, SCHEMA, START_MS, ParquetIngest, event
+from tests.spark.tables import (
+    DAY_MS,
+    SCHEMA,
+    START_MS,
+    ParquetIngest,
+    a_hole_is_told,
+    event,
+    times_that_no_calendar_has,
+)
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -47,15 +55,17 @@ def test_what_does_not_parse_goes_to_the_dead_letters(ingest: ParquetIngest) -> 
     """With its key and value as they were, and headers that say where it was and why it is here."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     broken = [Record("{", b"key", timestamp_ms=START_MS), Record(None), Record('{"id": "x"}'), Record("[]")]
-    ingest.topics.produce(ingest.topic, [event(0), *broken, event(5)])
+    broken.append(Record(b'{"id": 5, "kind": "\xff"}'))  # Spark would put another letter there
+    ingest.topics.produce(ingest.topic, [event(0), *broken, event(6)])
     ingest.run(dead_letters=dead)
-    assert ingest.ids() == [0, 5]
+    assert ingest.ids() == [0, 6]
     letters = sorted(ingest.topics.held(dead), key=lambda r: dict(r.headers)["pybroker.offset"] or b"")
-    assert [(r.key, r.value) for r in letters] == [(b"key", b"{"), (None, None), (None, b'{"id": "x"}'), (None, b"[]")]
+    assert [r.value for r in letters] == [b"{", None, b'{"id": "x"}', b"[]", broken[-1].value]
+    assert [r.key for r in letters] == [b"key", *[None] * 4]
     told = dict(letters[0].headers)
     assert told["pybroker.topic"] == ingest.topic.encode() and told["pybroker.offset"] == b"1"
     assert told["pybroker.error"] == b"the value is no JSON object of the schema"
-    assert ingest.progress.dead_letters == 4
+    assert ingest.progress.dead_letters == 5
 
 
 def test_raw_keeps_keys_and_values(ingest: ParquetIngest) -> None:
@@ -123,6 +133,51 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, 
     assert not list((ingest.table / "_pybroker").glob("staging/*")) + list(
         (ingest.table / "_pybroker/changes").glob("*")
     )
+
+
+def test_a_checkpoint_with_another_table(ingest: ParquetIngest, tmp_path: Path) -> None:
+    a_hole_is_told(ingest, tmp_path / "checkpoint", str(tmp_path / "another"))
+
+
+def test_times_that_no_calendar_has(ingest: ParquetIngest) -> None:
+    times_that_no_calendar_has(ingest)
+
+
+def test_a_table_that_is_copied_after_a_crash(ingest: ParquetIngest, tmp_path: Path) -> None:
+    """A change that was written down and not done goes with the table: each of the two finishes its own."""
+    ingest.topics.produce(ingest.topic, [event(0)])
+
+    def break_(pipeline: Pipeline) -> None:
+        table: Any = pipeline.table
+
+        def die(*_: Any) -> None:
+            raise OSError("crash")
+
+        table._carry_out = die
+
+    with pytest.raises(Exception, match="crash"):
+        ingest.run(break_)
+    original, copy = ingest.table, tmp_path / "copy"
+    shutil.copytree(original, copy)
+    ingest.run(table=str(copy))
+    assert ingest.files() == []
+    ingest.run()
+    assert ingest.ids() == [0]
+    ingest.table = copy
+    assert ingest.ids() == [0]
+
+
+def test_what_is_damaged_is_told(ingest: ParquetIngest) -> None:
+    """A host that lost its power may leave an empty file: a sentence names it, and nothing is skipped."""
+    ingest.topics.produce(ingest.topic, [event(0)])
+    ingest.run()
+    for name in ("changes/aaaaaaaa-000000000.json", "schemas/000000002.json"):
+        damaged = ingest.table / "_pybroker" / name
+        damaged.parent.mkdir(exist_ok=True)
+        damaged.write_text("")
+        with pytest.raises(KafkaError, match=f"{name} is damaged"):
+            ingest.run()
+        damaged.unlink()
 
 
 def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) -> None:
@@ -223,6 +278,10 @@ def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -
         ({"schema": "id bigint, ID string"}, "the schema has a column ID, which is there twice"),
         ({"schema": "kafka_offset bigint"}, "the schema has a column kafka_offset, which is there twice or the table"),
         ({"partition_by": ("colour",)}, "cannot be partitioned by colour"),
+        ({"partition_by": ("KIND",)}, "by KIND, which is written kind in the schema"),
+        ({"schema": "Date string", "partition_by": ("date",)}, "by date, which is written Date in the schema"),
+        ({"partition_by": ("date", "date")}, "one of them is there twice"),
+        ({"schema": "`.x` string", "partition_by": (".x",)}, "readers pass by directories"),
         ({"format": "avro", "schema": "{"}, "is no JSON"),
         ({"format": "avro", "schema": '{"type": "long"}'}, "no record with fields"),
         (
@@ -251,3 +310,13 @@ def test_lag_is_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
     progress.say()
     before, after = capsys.readouterr().err.splitlines()
     assert before.endswith(" records/s") and after.endswith(" records/s, 7 behind")
+
+
+def test_partition_values_that_no_directory_can_have(ingest: ParquetIngest) -> None:
+    """Whoever may write to the topic must not end the pipeline for good: these are dead letters, the others rows."""
+    kinds = ["x" * 250, "/" * 83, "a/b", "..", "\n", "_x", "é" * 125]
+    unfit = ["x" * 251, "/" * 84, "a\0b", "é" * 126]
+    values = [json.dumps({"id": at, "kind": kind}) for at, kind in enumerate([*kinds, *unfit])]
+    ingest.topics.produce(ingest.topic, values, timestamp_ms=START_MS)
+    ingest.run(partition_by=("kind",))
+    assert ingest.ids() == list(range(len(kinds))) and ingest.progress.dead_letters == len(unfit)

@@ -270,6 +270,12 @@ def test_compaction_merges_by_levels(made: Made) -> None:
     assert made.read(table, "id") == sorted([(number,) for number in range(27)], key=str)
 
 
+def test_a_path_that_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither compaction nor a reader would find the files: it is told at the start."""
+    with pytest.raises(KafkaError, match=r"Spark reads \[ as part of a pattern"):
+        Made(spark, tmp_path / "a[b]").open("id bigint")
+
+
 def test_which_files_are_due() -> None:
     """Enough of one level in one directory; large ones are done."""
     small = [(f"t/date=1/part-abcdefgh-00000000{n}-00000-0badcafe.parquet", 10) for n in range(3)]

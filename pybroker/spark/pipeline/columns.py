@@ -6,7 +6,7 @@ decimal. A table that is wider than the job takes its values as they are. All el
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline import formats
 from pybroker.spark.pipeline.job import Job
 
@@ -74,6 +74,17 @@ def change(table: "pa.Schema", job: "pa.Schema", *, widens: bool, where: str) ->
     if needed is not None:
         raise _refused(f"column {needed.name} of the table {where} is NOT NULL, and the job does not have it")
     return Change(tuple(added), tuple(widened))
+
+
+def check_still(table: "pa.Schema", job: "pa.Schema", *, where: str) -> None:
+    """KafkaError where a running job's values would not all get into the table, which another writer has changed."""
+    needs = change(table, job, widens=True, where=where)
+    for field in (*needs.added, *needs.widened):
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR,
+            f"another writer has changed column {field.name} of the table {where}, or removed it; the next start makes "
+            "it fit again, if the format can",
+        )
 
 
 def _same_or_wider(wide: "pa.DataType", narrow: "pa.DataType") -> bool:

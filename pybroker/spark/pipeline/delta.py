@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
-from pybroker.spark.pipeline.columns import arrow_schema, change, first_line
+from pybroker.spark.pipeline.columns import arrow_schema, change, check_still, first_line
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.rewriting import Small, chosen, rewrite
 from pybroker.spark.pipeline.stores import Store
@@ -49,6 +49,7 @@ class DeltaLake:
         self.store = Store.of(job.table, job.table_options)
         self._job = job
         self._held: DeltaTable | None = None
+        self._seen: tuple[int, int] | None = None
 
     def recover(self) -> None:
         """Make the table, or see to it that it takes the job's columns. KafkaError names one that it cannot take."""
@@ -80,9 +81,8 @@ class DeltaLake:
 
     def add(self, batch: "Batch", rows: "DataFrame", check: Callable[[int], None]) -> None:
         """KafkaError where the driver does not see what the workers wrote, and where other writers are always first."""
+        self._still_fits()
         written = write(rows, self._plan(batch.name), check)
-        if not written:
-            return
         from deltalake import Transaction
 
         added = [self._added(each, data_change=True) for each in written]
@@ -94,7 +94,7 @@ class DeltaLake:
             except _conflict() as error:
                 if self.is_done(batch):  # by another driver of the same query, or by us, with the answer lost
                     return
-                change(self._schema(), arrow_schema(self._job), widens=False, where=f"at {self.store.root}")
+                self._still_fits()
                 why = error
             time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
         raise KafkaError(
@@ -141,8 +141,34 @@ class DeltaLake:
 
     def _fresh(self) -> "DeltaTable":
         assert self._held is not None, "recover() comes first"
-        self._held.update_incremental()
+        if self._seen is None or self._stamp() == self._seen:
+            self._held.update_incremental()
+        else:
+            self._held = self._again(str(self._held.metadata().id))
+        self._seen = self._stamp()
         return self._held
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Of the last entry of the log that we know. delta-rs goes on behind it, whatever table is there now."""
+        assert self._held is not None, "recover() comes first"
+        return self.store.stamp(f"_delta_log/{self._held.version():020}.json")
+
+    def _again(self, known: str) -> "DeltaTable":
+        """The table, whose log was cut. KafkaError if it is another one."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(self.store.root, storage_options=self.store.library_options())
+            if str(table.metadata().id) == known:
+                return table
+        except (DeltaError, OSError) as error:
+            why = first_line(error)
+        else:
+            why = "it has another id"
+        raise KafkaError(
+            UNKNOWN_SERVER_ERROR, f"the table at {self.store.root} is gone, or was made anew under the pipeline: {why}"
+        )
 
     def _schema(self) -> "pa.Schema":
         import pyarrow as pa
@@ -157,6 +183,7 @@ class DeltaLake:
         assert self._held is not None, "recover() comes first"
         by = list(self._job.partition_by)
         self._held.create_write_transaction(actions, "append", self._held.schema(), by, commit_properties=properties)
+        self._seen = self._stamp()
 
     def _fits(self, table: "DeltaTable", by: list[str]) -> None:
         """KafkaError for a table that is partitioned otherwise, or that asks of a writer what this one does not do."""
@@ -182,6 +209,12 @@ class DeltaLake:
             raise KafkaError(
                 INVALID_CONFIG, f"the table at {where} has {min(asked)}, which the pipeline does not keep up"
             )
+
+    def _still_fits(self) -> None:
+        """KafkaError where another writer has changed the table so that it would not take all values."""
+        assert self._held is not None, "recover() comes first"
+        self._fits(self._held, list(self._job.partition_by))
+        check_still(self._schema(), arrow_schema(self._job), where=f"at {self.store.root}")
 
     def _small(self, table: "DeltaTable") -> list[Small]:
         by = self._job.partition_by
@@ -217,16 +250,18 @@ def statistics(footer: "pq.FileMetaData") -> dict[str, Any]:
         filled = [each for each, group in zip(told, groups, strict=True) if each.null_count < group.num_rows]
         if not filled or not all(each.has_min_max for each in filled):
             continue
-        ends = [min(each.min for each in filled), max(each.max for each in filled)]
-        texts = [_statistic(end) for end in ends]
+        try:
+            texts = [_statistic(min(each.min for each in filled)), _statistic(max(each.max for each in filled))]
+        except (OverflowError, ValueError):  # a time that no Python has: readers look into the file
+            continue
         if None not in texts:
             smallest[name], largest[name] = texts
     return {"numRecords": footer.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
 
 
 def _statistic(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return None if value.tzinfo is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, datetime):  # not by strftime, whose years before 1000 have fewer digits
+        return None if value.tzinfo is None else value.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str):

@@ -97,7 +97,8 @@ def _json(job: Job, renamed: "DataFrame") -> "DataFrame":
     rows = renamed.withColumn(_ROW, F.from_json(text, with_corrupt, options))
     row = F.col(_ROW)
     why = F.when(F.col("kafka_value").isNull(), F.lit("the record has no value")).when(
-        row.isNull() | row[_CORRUPT].isNotNull(), F.lit("the value is no JSON object of the schema")
+        row.isNull() | row[_CORRUPT].isNotNull() | ~F.is_valid_utf8(text),
+        F.lit("the value is no JSON object of the schema"),
     )
     fields = [row[name].alias(name) for name in names]
     return rows.select(*fields, *(f"kafka_{name}" for name in KAFKA), why.alias(ERROR))

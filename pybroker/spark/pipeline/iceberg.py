@@ -12,7 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
-from pybroker.spark.pipeline.columns import arrow_schema, change, first_line
+from pybroker.spark.pipeline.columns import arrow_schema, change, check_still, first_line
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.stores import Store
 from pybroker.spark.pipeline.written import Plan, Written, write
@@ -37,6 +37,7 @@ PROPERTIES: Final = {
     "write.metadata.previous-versions-max": "100",
 }
 """Of a table that the pipeline makes."""
+COUNTS_ONLY: Final = {"write.metadata.metrics.default": "counts"}
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 _EPOCH: Final = date(1970, 1, 1)
 # What pyiceberg calls an option of a store, and what delta-rs does.
@@ -89,11 +90,9 @@ class Iceberg:
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._fresh()
-        self._fits(table)
+        self._still_fits(table)
         plan = self._plan(table, batch.name)
         written = write(rows, plan, check)
-        if not written:
-            return
         files = [self._file(table, plan, each) for each in written]
         for attempt in range(COMMITS_MAX):
             try:
@@ -105,7 +104,7 @@ class Iceberg:
             table = self._fresh()
             if _is_done(table, batch):  # by another driver of the same query, or by us, with the answer lost
                 return
-            self._fits(table)
+            self._still_fits(table)
         raise KafkaError(
             UNKNOWN_SERVER_ERROR, f"other writers of {self._job.table} were first {COMMITS_MAX} times: {why}"
         )
@@ -155,6 +154,13 @@ class Iceberg:
                 f"{', '.join(wanted) or 'nothing'}: only columns as they are, in their order, fit",
             )
 
+    def _still_fits(self, table: "Table") -> None:
+        """KafkaError where another writer has changed the table so that it would not take all values."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        self._fits(table)
+        check_still(schema_to_pyarrow(table.schema()), arrow_schema(self._job), where=self._job.table)
+
     def _plan(self, table: "Table", name: str) -> Plan:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -174,9 +180,13 @@ class Iceberg:
         from pyiceberg.typedef import Record
 
         schema: Schema = table.schema()
-        told = data_file_statistics_from_parquet_metadata(
-            each.metadata(), compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
-        )
+        ids = parquet_path_to_id_mapping(schema)
+        try:
+            wanted = compute_statistics_plan(schema, table.properties)
+            told = data_file_statistics_from_parquet_metadata(each.metadata(), wanted, ids)
+        except (OverflowError, ValueError):  # a time that no Python has: readers look into the file
+            wanted = compute_statistics_plan(schema, COUNTS_ONLY)
+            told = data_file_statistics_from_parquet_metadata(each.metadata(), wanted, ids)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=f"{plan.store.root}/{each.path}",
@@ -197,6 +207,8 @@ class Iceberg:
         told = {"pybroker.query": batch.query, "pybroker.batch": str(batch.number)}
         with table.transaction() as transaction:
             transaction.set_properties({_property(batch): str(batch.number)})
+            if not files:  # no snapshot for a batch without rows; that it is done is known all the same
+                return
             snapshot = transaction.update_snapshot(snapshot_properties=told)
             with snapshot.merge_append() if merges else snapshot.fast_append() as append:
                 for file in files:

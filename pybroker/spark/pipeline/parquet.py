@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline.compaction import Merge, due
 from pybroker.spark.pipeline.evolution import evolved, fits
 from pybroker.spark.pipeline.executors import hold_against
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PARQUET: Final = ".parquet"
+PATTERN: Final = frozenset("[]{}*?\\")
 COMMITTER: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
 """Files leave `_temporary` when the job is committed. By algorithm 2 they leave it with their task: then those of an
 executor that is lost in the middle stay, beside those of the next attempt."""
@@ -58,6 +59,10 @@ class ParquetTable:
     def __init__(self, spark: "SparkSession", job: Job) -> None:
         self.spark = spark
         self.job = job
+        if found := set(job.table) & PATTERN:
+            raise KafkaError(
+                INVALID_CONFIG, f"the table cannot be at {job.table}: Spark reads {min(found)} as part of a pattern"
+            )
         self.files = Files(spark, job.table)
         self.footers = Footers(spark)
         self.root = self.files.qualified(job.table.rstrip("/"))

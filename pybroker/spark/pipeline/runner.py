@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, Final
 
-from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.offsets import from_json
 from pybroker.spark.options import parse_source
@@ -23,6 +23,7 @@ from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.placing import check_names, placed
 from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_dead_letters, check_master
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
@@ -61,12 +62,7 @@ class Pipeline:
         self.table = open_table(spark, job)
         self._columns = formats.columns(job)
         self._run = ""
-        unknown = [name for name in job.partition_by if name not in (*self._columns, *formats.TIME_COLUMNS)]
-        if unknown:
-            raise KafkaError(
-                INVALID_CONFIG, f"the table cannot be partitioned by {unknown[0]}: there is no such column"
-            )
-
+        check_names(job, self._columns)
         self._make_checkpoint()
 
     def _make_checkpoint(self) -> None:
@@ -105,12 +101,14 @@ class Pipeline:
         batch = Batch(self._query_id(), number)
         if self.table.is_done(batch):
             return
+        self._check_before(batch)
         started = time.monotonic()
         seen = Observation(f"batch {batch.name}")
         error = F.col(formats.ERROR)
-        rows = formats.parsed(self.job, records)
+        rows = placed(self.job, formats.parsed(self.job, records))
         watched = rows.observe(seen, F.count(F.lit(1)).alias("all"), F.count(error).alias("bad"))
-        good = self._partitioned(watched.where(error.isNull()))
+        times = [name for name in self.job.partition_by if name not in self._columns]
+        good = watched.where(error.isNull()).select(*map(_quoted, self._columns), *times)
 
         def check(staged: int) -> None:
             # The count first: a batch that is run again for its sake has no letters to repeat.
@@ -124,23 +122,22 @@ class Pipeline:
         if every and number % every == every - 1:
             self.table.compact(batch)
 
+    def _check_before(self, batch: Batch) -> None:
+        """KafkaError where the batch before is not in the table: the checkpoint would go on, and leave a hole."""
+        if batch.number and not self.table.is_done(batch._replace(number=batch.number - 1)):
+            raise KafkaError(
+                UNKNOWN_SERVER_ERROR,
+                f"the table {self.job.table} does not have batch {batch.number - 1}, which the checkpoint "
+                f"{self.job.checkpoint_dir} has: the table was dropped or restored, or is another one; with a new "
+                "checkpoint everything is read again",
+            )
+
     def _query_id(self) -> str:
         """Of the checkpoint, the beginning: with a new one batches count from 0 again, and are others all the same."""
         if not self._run:
             held = Files(self.spark, self.job.checkpoint_dir)
-            self._run = json.loads(held.read(f"{self.job.checkpoint_dir}/metadata"))["id"][:ID_SHOWN]
+            self._run = held.document(f"{self.job.checkpoint_dir}/metadata")["id"][:ID_SHOWN]
         return self._run
-
-    def _partitioned(self, rows: "DataFrame") -> "DataFrame":
-        """The columns of the table, with date and hour of the record's time where it is partitioned by them."""
-        from pyspark.sql import functions as F
-
-        made = {
-            "date": F.to_date("kafka_timestamp").alias("date"),
-            "hour": F.hour("kafka_timestamp").alias("hour"),
-        }
-        added = [made[name] for name in self.job.partition_by if name in made and name not in self._columns]
-        return rows.select(*self._columns, *added)
 
     def _write_dead_letters(self, rows: "DataFrame") -> None:
         """The records as they were, with where they come from and what was wrong in headers: a reader that meets one
@@ -219,6 +216,11 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         finally:
             if own and held is not None:
                 gateway.stop(held)
+
+
+def _quoted(name: str) -> str:
+    """A column's name as Spark takes it for one, with points in it too."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _settle(spark: "SparkSession", job: Job) -> None:

@@ -74,6 +74,12 @@ class Store(NamedTuple):
         told = found.get_file_info([f"{root}/{name}" for name in names])
         return [info.size if info.is_file else None for info in told]
 
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """(bytes, nanoseconds of its last change) of a file under the root; None if it is not there."""
+        found, root = self.open()
+        (info,) = found.get_file_info([f"{root}/{name}"])
+        return (info.size, info.mtime_ns) if info.is_file else None
+
     def delete(self, names: Sequence[str]) -> None:
         """Remove files under the root that nobody has committed; those that are not there are passed over."""
         found, root = self.open()

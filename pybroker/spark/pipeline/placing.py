@@ -1,0 +1,71 @@
+"""Where a row goes in its table: the values of the partitioning, and which of them no table can have.
+
+A record with such a value is one that does not parse: else whoever can write to the topic could stop the pipeline for
+good, with a clock that is wrong or a text that is too long.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.pipeline.formats import ERROR, TIME_COLUMNS
+from pybroker.spark.pipeline.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+YEAR_MAX: Final = 9999
+"""Of a date in Python, with which Delta's and Iceberg's libraries work."""
+NAME_BYTES_MAX: Final = 255
+"""Of a directory, on the file systems that there are."""
+_ESCAPED: Final = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
+"""What Spark writes as %XX in the name of a directory."""
+
+
+def check_names(job: Job, columns: list[str]) -> None:
+    """KafkaError unless the table can be partitioned by these columns of the job, date and hour among them."""
+    spelled = {name.lower(): name for name in columns}
+    for name in job.partition_by:
+        there = spelled.get(name.lower(), name if name in TIME_COLUMNS else None)
+        if there is None:
+            raise _refused(f"{name}: there is no such column")
+        if there != name:
+            raise _refused(f"{name}, which is written {there} in the schema")
+        if name.startswith("."):
+            raise _refused(f"{name}: readers pass by directories that begin with a point")
+    if len(set(job.partition_by)) < len(job.partition_by):
+        raise _refused(f"{', '.join(job.partition_by)}: one of them is there twice")
+
+
+def placed(job: Job, rows: "DataFrame") -> "DataFrame":
+    """The rows with the date and the hour of the record where the table is partitioned by them, and with an error for
+    those that have no place in it."""
+    from pyspark.sql import functions as F
+
+    made = {"date": F.to_date("kafka_timestamp"), "hour": F.hour("kafka_timestamp")}
+    for name in job.partition_by:
+        if name not in rows.columns:
+            rows = rows.withColumn(name, made[name])
+    why = F.col(ERROR)
+    for name in job.partition_by:
+        if (misplaced := _misplaced(job, rows, name)) is not None:
+            why = F.coalesce(why, F.when(misplaced, F.lit(f"no table can be partitioned by its value of {name}")))
+    return rows.withColumn(ERROR, why)
+
+
+def _misplaced(job: Job, rows: "DataFrame", name: str) -> "Column | None":
+    """Whether the value is one that no directory, or no date of the table's library, can have. None if any goes."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, StringType
+
+    kind: Any = rows.schema[name].dataType
+    value = F.col(f"`{name}`")
+    if isinstance(kind, DateType):
+        return ~F.year(value).between(1, YEAR_MAX)
+    if isinstance(kind, StringType) and job.table_format == "parquet":
+        directory = F.concat(F.lit(f"{name}="), F.regexp_replace(value, _ESCAPED, "%00"))
+        return value.contains("\0") | (F.octet_length(directory) > NAME_BYTES_MAX)
+    return None
+
+
+def _refused(why: str) -> KafkaError:
+    return KafkaError(INVALID_CONFIG, f"the table cannot be partitioned by {why}")
