@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,18 @@ import fastavro
 import pytest
 
 from pybroker.errors import KafkaError
-from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline import Job, runner
 from pybroker.spark.pipeline.formats import table_schema
 from pybroker.spark.pipeline.parquet import DONE_KEPT, ParquetTable
 from pybroker.spark.pipeline.progress import Progress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.pipeline.waiting import Watch
 from pybroker.testing import Record
+from tests.harness import until
 from tests.spark.tables import (
     DAY_MS,
+    PATIENCE_S,
     SCHEMA,
     START_MS,
     ParquetIngest,
@@ -31,6 +36,7 @@ from tests.spark.tables import (
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+
 
 @pytest.fixture
 def ingest(topics: Topics, topic: str, tmp_path: Path) -> ParquetIngest:
@@ -252,6 +258,27 @@ def test_the_columns_of_a_table() -> None:
         "struct<id:bigint,hour:string,kafka_topic:string,kafka_partition:int,kafka_offset:bigint,"
         "kafka_timestamp:timestamp,date:date>"
     )
+
+
+def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
+    """Those that the batch has not begun yet are given up like one that runs; the next run does the batch."""
+    ingest.topics.produce(ingest.topic, [event(0)])
+    spark, asked = ingest.topics.spark, threading.Event()
+    pipeline = Pipeline(spark, ingest.job(), ingest.progress)
+    add = pipeline.table.add
+
+    def late(*given: Any) -> None:
+        (query,) = spark.streams.active
+        asked.set()
+        until("the query is told to stop", lambda: not query.isActive, PATIENCE_S)
+        time.sleep(1)  # a job that began before Spark looks for it would be found
+        add(*given)
+
+    pipeline.table.add = late  # type: ignore[method-assign]
+    runner._work(pipeline, asked, Watch(spark))
+    assert ingest.ids() == []
+    ingest.run()
+    assert ingest.ids() == [0]
 
 
 @pytest.mark.parametrize(

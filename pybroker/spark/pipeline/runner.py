@@ -247,6 +247,9 @@ def _work(pipeline: "Pipeline", asked: threading.Event, watch: Watch) -> None:
         if not asked.is_set():
             query.awaitTermination()
     finally:
+        if asked.is_set():  # Spark's own stop gives up the job that runs, and waits for those that follow it
+            jobs: Any = pipeline.spark.sparkContext._jsc.sc()
+            jobs.cancelJobGroupAndFutureJobs(str(query.runId))
         query.stop()
     pipeline.progress.see(query.lastProgress)
     _commit_end(pipeline.job, pipeline.progress, query.lastProgress)
