@@ -48,7 +48,7 @@ from pybroker.spark.session import session
 
 master, settings, bootstrap, topic, rows, rounds = sys.argv[1:]
 rows = int(rows)
-spark = session("read", master, json.loads(settings), silent=True)
+spark = session("read", master, json.loads(settings))
 spark.dataSource.register(MemorySource)
 where = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
 frames = {
@@ -73,8 +73,9 @@ from pyspark.sql import SparkSession, functions as F
 master, settings, files, home, schema = sys.argv[1:]
 settings = json.loads(settings)
 os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
-builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-for name, value in settings.items():
+quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+builder = SparkSession.builder.master(master)
+for name, value in {**quiet, **settings}.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
@@ -98,7 +99,7 @@ from pybroker.spark.session import session
 
 settings, bootstrap, topic, table, schema, batches, early, rows = sys.argv[1:]
 batches, early = int(batches), int(early)
-spark = session("many", "local[2]", json.loads(settings), silent=True)
+spark = session("many", "local[2]", json.loads(settings))
 spark.sparkContext.setLogLevel("OFF")
 job = Job(bootstrap, table, topic, schema=schema, trigger_s=None, max_offsets=int(rows))
 
