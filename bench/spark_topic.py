@@ -16,7 +16,7 @@ def fill(broker: BrokerProcess, topic: str, partitions: int, rows: int, key: byt
     """Make the topic, and write so many records to it, whole batches to each partition."""
     batch = core.build_batch([(TIMESTAMP_MS, key, value, ())] * RECORDS_A_BATCH)
     with Connection(HOST, broker.port) as connection:
-        records.create_topic(connection, topic, partitions, {"segment.bytes": str(64 << 20)})
+        records.create_topic(connection, topic, partitions, {"segment.bytes": str(64 << 20), "retention.ms": "-1"})
         for partition in range(partitions):
             for _ in range(rows // partitions // RECORDS_A_BATCH):
                 append(connection, topic, partition, batch)
