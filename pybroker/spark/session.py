@@ -69,8 +69,8 @@ def session(app: str, master: str | None = None, settings: Mapping[str, str] | N
 def begin(
     app: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, silent: bool = False
 ) -> "SparkSession":
-    """What `session` returns, before it knows the source. `silent`: Spark logs nothing, not even as it begins, unless
-    the user says spark.log.level."""
+    """What `session` returns, before it knows the source. `silent`: Spark logs nothing, not even as it begins (under
+    spark-submit it does), unless the user says spark.log.level."""
     find_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -79,7 +79,8 @@ def begin(
     builder = SparkSession.builder
     if context is None or context._jsc is None:
         conf = _configuration(app, master, settings or {})
-        if silent and not conf.contains(LOG_LEVEL):
+        # Under spark-submit a level that is set before the context makes every later one ineffective.
+        if silent and not under_spark_submit() and not conf.contains(LOG_LEVEL):
             silence()
         builder = builder.config(conf=conf)
     else:

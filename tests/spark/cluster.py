@@ -17,11 +17,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 from tests.harness import HOST, ROOT, Process, free_port, until
 from tests.spark.environments import WorkerPython, pack_wheel
 
 READY_S_MAX: Final = 90.0
 SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+# No other Spark beside one of these: it gives a Python worker ten seconds to come.
+MARKS: Final = [
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.spark_cluster,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(500),
+]
 EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
+from pybroker.client.admin import Admin
+from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.runner import Pipeline
@@ -60,6 +63,14 @@ class Ingest:
 
     def ids(self, **filters: Any) -> list[int]:
         return [row["id"] for row in self.rows(**filters)]
+
+
+def committed(topics: Topics, topic: str) -> dict[int, int]:
+    """The offsets of the group of a pipeline that has its topic's name."""
+    group = parse_source(Job("h:1", "/t", topic, format="raw", name=topic).source_options(), streaming=True).group
+    assert group is not None
+    with closing(Admin(topics.broker.bootstrap)) as admin:
+        return {tp.partition: held.offset for tp, held in admin.group_offsets([group])[group].items()}
 
 
 def dying(moment: str) -> Callable[[Pipeline], None]:

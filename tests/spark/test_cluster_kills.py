@@ -13,18 +13,12 @@ from pybroker.testing import Record
 from tests.harness import BrokerProcess, Process, until
 from tests.spark import ledger
 from tests.spark.chaos import Chaos
-from tests.spark.cluster import SparkCluster, below
+from tests.spark.cluster import MARKS, SparkCluster, below
 from tests.spark.driver import name_of
 from tests.spark.test_pipeline_command import SLOW_S, SMALL
 from tests.spark.topics import Topics
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(500),
-]
+pytestmark = MARKS
 
 SEED = 1
 

@@ -16,16 +16,10 @@ import pytest
 
 from pybroker.testing import Record
 from tests.harness import ROOT, BrokerProcess, Process, free_port
-from tests.spark.cluster import SparkCluster
+from tests.spark.cluster import MARKS, SparkCluster
 from tests.spark.topics import Topics
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(500),
-]
+pytestmark = MARKS
 
 SLOW_S = 200.0
 HOST = r"127\.0\.0\.[12]"

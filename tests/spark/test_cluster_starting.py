@@ -8,28 +8,19 @@ import signal
 import sys
 import tarfile
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from pybroker.client.admin import Admin
-from pybroker.spark.options import parse_source
-from pybroker.spark.pipeline import Job
 from pybroker.testing import Record
 from tests.harness import HOST, ROOT, BrokerProcess, Process, until
-from tests.spark.cluster import SMALL_JVM, SparkCluster
+from tests.spark.cluster import MARKS, SMALL_JVM, SparkCluster
+from tests.spark.tables import committed
 from tests.spark.topics import Topics
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(500),
-]
+pytestmark = MARKS
 
 SLOW_S = 150.0
 SMALL = ("--conf", "spark.driver.memory=512m", "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}")
@@ -143,14 +134,6 @@ def arguments(topics: Topics, topic: str, table: Path, *more: object) -> list[ob
     return ["pipeline", *where, "--schema", "id bigint", "--json", *named, *more]
 
 
-def committed(topics: Topics, topic: str) -> dict[int, int]:
-    """The offsets of a pipeline's group."""
-    group = parse_source(Job("h:1", "/t", topic, format="raw", name=topic).source_options(), streaming=True).group
-    assert group is not None
-    with closing(Admin(topics.broker.bootstrap)) as admin:
-        return {tp.partition: held.offset for tp, held in admin.group_offsets([group])[group].items()}
-
-
 def all_is_told(started: Started, records: int) -> None:
     """It ended well: standard output is the result and nothing else, the last line has no lag that is gone."""
     assert json.loads(started.end())["records"] == records
@@ -161,7 +144,9 @@ def all_is_told(started: Started, records: int) -> None:
 
 
 def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """In client mode. Progress is on standard error, and SIGTERM, which only the JVM gets, ends it as it should."""
+    """In client mode. Progress is on standard error, and SIGTERM, which only the JVM gets, ends it as it should.
+
+    Spark's own log is off by the time that the query begins."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     table = tmp_path / "table"
@@ -173,6 +158,7 @@ def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, t
     job.process.signal(signal.SIGTERM)
     all_is_told(job, 100)
     assert committed(topics, topic) == {0: 50, 1: 50}
+    assert not [line for line in job.process.lines if " MicroBatchExecution: " in line], "Spark's log is on"
 
 
 @pytest.mark.long

@@ -15,16 +15,9 @@ import pytest
 
 from tests.harness import ROOT, until
 from tests.spark import ledger
-from tests.spark.cluster import SparkCluster
+from tests.spark.cluster import MARKS, SparkCluster
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.long,
-    pytest.mark.spark_cluster,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(500),
-]
+pytestmark = [*MARKS, pytest.mark.long]
 
 SLOW_S = 150.0
 PROBE_S_MAX = 2.0

@@ -9,10 +9,10 @@ import pytest
 from pybroker.client.admin import Admin
 from pybroker.model import TopicPartition
 from pybroker.spark.pipeline import Job, runner
-from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.session import LOCAL_CHECKPOINTS
 
 ((MANAGER, QUICK),) = LOCAL_CHECKPOINTS.items()
+END = '{"t":{"0":5}}'
 
 
 class Spark:
@@ -57,18 +57,21 @@ def test_what_the_user_settled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "number", "end", "committed"),
+    ("told", "end"),
     [
-        (1, 0, '{"t":{"0":5}}', {TopicPartition("t", 0): 5}),
-        (0, 3, '{"t":{"0":5}}', {TopicPartition("t", 0): 5}),  # nothing new since another run
-        (0, 0, '{"t":{"0":5}}', None),  # no batch yet: where the stream begins is still marked as its start
-        (1, 0, None, None),
+        ({"batchId": 3, "sources": [{"endOffset": END}]}, END),  # nothing new since another run
+        ({"batchId": 0, "sources": [{"endOffset": END}]}, None),  # no batch yet
+        ({"batchId": 3, "sources": [{"endOffset": None}]}, None),
+        (None, None),
     ],
 )
-def test_the_group_is_where_the_batches_are(
-    monkeypatch: pytest.MonkeyPatch, batches: int, number: int, end: str | None, committed: object
-) -> None:
-    """Committed at the end of the last batch that is done, and not before there is one."""
+def test_the_end_of_a_run_without_a_batch(told: dict[str, Any] | None, end: str | None) -> None:
+    """Where Spark found the stream. Before the first batch its start is committed, and marked as such: it stays."""
+    assert runner._reported_end(told) == end
+
+
+def test_the_group_is_where_the_batches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed once there is an end."""
     said: list[dict[TopicPartition, int]] = []
 
     def alter(_: Admin, group: str, offsets: dict[TopicPartition, Any]) -> None:
@@ -76,8 +79,7 @@ def test_the_group_is_where_the_batches_are(
         said.append({tp: held.offset for tp, held in offsets.items()})
 
     monkeypatch.setattr(Admin, "alter_group_offsets", alter)
-    progress = Progress()
-    progress.batches = batches
-    runner._commit_end(job(name="named"), progress, {"batchId": number, "sources": [{"endOffset": end}]})
-    assert said == ([committed] if committed else [])
-    runner._commit_end(job(), progress, None)
+    runner._commit_end(job(name="named"), None)
+    assert said == []
+    runner._commit_end(job(name="named"), END)
+    assert said == [{TopicPartition("t", 0): 5}]

@@ -12,6 +12,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job, runner
@@ -30,6 +31,7 @@ from tests.spark.tables import (
     START_MS,
     ParquetIngest,
     a_hole_is_told,
+    committed,
     event,
     times_that_no_calendar_has,
 )
@@ -331,12 +333,41 @@ def test_lag_is_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert lag_of({"endOffset": None, "latestOffset": source["latestOffset"]}) is None
     progress = Progress()
     progress.see(None)
-    progress.see({"sources": [{"endOffset": None}]})
+    progress.see({"batchId": 0, "sources": [{"endOffset": None}]})
     progress.say()
-    progress.see({"sources": [source]})
+    progress.see({"batchId": 0, "sources": [source]})
     progress.say()
     before, after = capsys.readouterr().err.splitlines()
     assert before.endswith(" records/s") and after.endswith(" records/s, 7 behind")
+
+
+def test_the_group_is_at_the_end(ingest: ParquetIngest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether Spark has reported the last batch by then or not; also when there was nothing new."""
+    ingest.topics.produce(ingest.topic, [event(0), event(1)])
+    monkeypatch.setattr(StreamingQuery, "lastProgress", None)
+    job = ingest.job(name=ingest.topic)
+    runner.run(job, spark=ingest.topics.spark)
+    assert committed(ingest.topics, ingest.topic) == {0: 2}
+    monkeypatch.undo()
+    runner.run(job, spark=ingest.topics.spark)
+    assert ingest.ids() == [0, 1] and committed(ingest.topics, ingest.topic) == {0: 2}
+
+
+def test_no_lag_that_is_gone() -> None:
+    """Spark says what waits behind a batch some time after it is done: what later batches have read waits no more."""
+    progress = Progress()
+    report = {"batchId": 4, "sources": [{"endOffset": '{"t":{"0":0}}', "latestOffset": '{"t":{"0":100}}'}]}
+    seen = []
+    progress.batch(4, 10, 0, 1.0)
+    for number, rows in ((5, 30), (6, 50), (7, 40)):
+        progress.see(report)
+        seen.append(progress.lag)
+        progress.batch(number, rows - 1, 1, 1.0)
+    progress.see(report)
+    seen.append(progress.lag)
+    progress.see(report | {"batchId": 6})
+    seen.append(progress.lag)
+    assert seen == [100, 70, 20, 0, 60]
 
 
 def test_partition_values_that_no_directory_can_have(ingest: ParquetIngest) -> None:

@@ -23,6 +23,8 @@ class Progress:
         self.dead_letters = 0
         self.batches = 0
         self.lag: int | None = None
+        self._waited = -1, 0  # the last batch of which Spark has said what waited behind it, and how many records
+        self._read: dict[int, int] = {}  # records of the batches behind that one, which do not wait any more
         self._every_s = every_s
         self._started = self._said = time.monotonic()
         self._rows_said = 0
@@ -39,8 +41,9 @@ class Progress:
                 why = system_words(error)
                 raise KafkaError(INVALID_CONFIG, f"metrics cannot be shown at port {metrics_port}: {why}") from error
 
-    def batch(self, rows: int, dead_letters: int, seconds: float) -> None:
-        """A batch is in the table."""
+    def batch(self, number: int, rows: int, dead_letters: int, seconds: float) -> None:
+        """Batch `number` of the query is in the table."""
+        self._read = {n: read for n, read in self._read.items() if n > self._waited[0]} | {number: rows + dead_letters}
         self.batches += 1
         self.rows += rows
         self.dead_letters += dead_letters
@@ -53,8 +56,11 @@ class Progress:
         if spark_progress is not None:
             told = [lag for source in spark_progress["sources"] if (lag := lag_of(source)) is not None]
             if told:
-                self.lag = sum(told)
-                self._lag.set(self.lag)
+                self._waited = spark_progress["batchId"], sum(told)
+        if self._waited[0] >= 0:  # Spark reports a batch some time after it is done, and a stop may come before
+            after, waited = self._waited
+            self.lag = max(0, waited - sum(read for number, read in self._read.items() if number > after))
+            self._lag.set(self.lag)
         if time.monotonic() - self._said >= self._every_s:
             self.say()
 

@@ -62,6 +62,7 @@ class Pipeline:
         self.table = open_table(spark, job)
         self._columns = formats.columns(job)
         self._run = ""
+        self._done: int | None = None
         check_names(job, self._columns)
         self._make_checkpoint()
 
@@ -100,6 +101,7 @@ class Pipeline:
 
         batch = Batch(self._query_id(), number)
         if self.table.is_done(batch):
+            self._done = number
             return
         self._check_before(batch)
         started = time.monotonic()
@@ -117,10 +119,20 @@ class Pipeline:
                 self._write_dead_letters(rows.where(error.isNotNull()))
 
         self.table.add(batch, good, check)
-        self.progress.batch(seen.get["all"] - seen.get["bad"], seen.get["bad"], time.monotonic() - started)
+        self._done = number
+        self.progress.batch(number, seen.get["all"] - seen.get["bad"], seen.get["bad"], time.monotonic() - started)
         every = self.job.compact_files
         if every and number % every == every - 1:
             self.table.compact(batch)
+
+    def end(self) -> str | None:
+        """Where the last batch of this run ends, as Spark's checkpoint has it; None without a batch. Spark's report of
+        a batch is later than the batch, and a stop may come between."""
+        if self._done is None:
+            return None
+        name = f"{self.job.checkpoint_dir}/offsets/{self._done}"
+        _version, _settings, end = Files(self.spark, self.job.checkpoint_dir).read(name).splitlines()
+        return end
 
     def _check_before(self, batch: Batch) -> None:
         """KafkaError where the batch before is not in the table: the checkpoint would go on, and leave a hole."""
@@ -252,26 +264,30 @@ def _work(pipeline: "Pipeline", asked: threading.Event, watch: Watch) -> None:
             jobs.cancelJobGroupAndFutureJobs(str(query.runId))
         query.stop()
     pipeline.progress.see(query.lastProgress)
-    _commit_end(pipeline.job, pipeline.progress, query.lastProgress)
+    _commit_end(pipeline.job, pipeline.end() or _reported_end(query.lastProgress))
 
 
-def _commit_end(job: Job, progress: Progress, told: "Mapping[str, Any] | None") -> None:
-    """Commit the group's offsets at the end of the last batch: Spark has the source do it when it plans a next one.
+def _reported_end(told: "Mapping[str, Any] | None") -> str | None:
+    """Where a run without a batch has found the stream. None before batch 0: the group keeps where the stream begins,
+    which is committed already."""
+    if told is None or not told["batchId"]:
+        return None
+    [source] = told["sources"]
+    return source.get("endOffset")  # type: ignore[no-any-return]
 
-    Before the first batch the group keeps where the stream begins, which is committed already."""
-    if told is None or not (progress.batches or told["batchId"] > 0):
-        return
+
+def _commit_end(job: Job, end: str | None) -> None:
+    """Commit the group's offsets at the end of the last batch: Spark has the source do it when it plans a next one."""
     options = parse_source(job.source_options(), streaming=True)
-    for source in told["sources"]:
-        if options.group is None or source.get("endOffset") is None:
-            continue
-        group = ProgressGroup(options.bootstrap, options.group)
-        try:
-            group.progress(from_json(json.loads(source["endOffset"])))
-        except KafkaError as error:  # the offsets that count are in the checkpoint
-            logger.warning("the progress of the stream was not committed: %s", error.message)
-        finally:
-            group.close()
+    if options.group is None or end is None:
+        return
+    group = ProgressGroup(options.bootstrap, options.group)
+    try:
+        group.progress(from_json(json.loads(end)))
+    except KafkaError as error:  # the offsets that count are in the checkpoint
+        logger.warning("the progress of the stream was not committed: %s", error.message)
+    finally:
+        group.close()
 
 
 def _look(job: Job) -> list[tuple[str, int]]:
