@@ -2,7 +2,9 @@
 
 In an option's JSON -2 is the earliest offset of a partition and -1 its latest; in a checkpoint there are only offsets,
 each the next one to be read. A checkpoint also says which topics they are of, as no topic is called:
-`"@topicIds":{"topic":"AAAAAAAAQACAAAAAAAAAAQ"}`. A topic that is deleted and created anew has another id.
+`"@topicIds":{"topic":"AAAAAAAAQACAAAAAAAAAAQ"}`. A topic that is deleted and created anew has another id. The end of
+the first batch also says where it begins, `"@begins":{"topic":{"0":0}}`: Spark keeps only where batches end, and asks
+for the first offset again when it runs that batch again.
 """
 
 import json
@@ -19,6 +21,7 @@ TopicIds = dict[str, str]
 """Ids by topic, as text; only of topics whose id the cluster told."""
 
 TOPIC_IDS: Final = "@topicIds"
+BEGINS: Final = "@begins"
 
 OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -64,6 +67,11 @@ def from_json(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
 def ids_from_json(document: Mapping[str, Mapping[str, Any]]) -> TopicIds:
     """The ids that `to_json` was given; none in the checkpoint of Spark's own connector."""
     return {topic: str(told) for topic, told in document.get(TOPIC_IDS, {}).items()}
+
+
+def begins_from_json(document: Mapping[str, Mapping[str, Any]]) -> Offsets | None:
+    """Where the batch begins that ends there; None where the end of the batch before says it."""
+    return from_json(document[BEGINS]) if BEGINS in document else None
 
 
 def id_text(topic_id: bytes) -> str | None:
@@ -131,7 +139,7 @@ def _document(text: str, option: str) -> dict[str, Any]:
 def _offsets(document: Mapping[str, Any], option: str, lowest: int) -> Offsets:
     found: Offsets = {}
     for topic, partitions in document.items():
-        if topic == TOPIC_IDS:
+        if topic in (TOPIC_IDS, BEGINS):
             continue
         if not isinstance(partitions, Mapping):
             raise _wrong(option, json.dumps(document), '{"topic":{"0":123}}')

@@ -8,7 +8,7 @@ is committed here first, marked as such; a start that is found is where the stre
 is gone, and what is committed is only for those who watch lag: Spark's checkpoint has the offsets that count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from pybroker.client.admin import Admin, Committed
@@ -28,9 +28,11 @@ class ProgressGroup:
     def close(self) -> None:
         self.admin.close()
 
-    def anchored(self) -> Offsets | None:
-        """The start that was committed; None where there is none, or where the stream has gone on from it."""
-        held = self.admin.group_offsets([self.group])[self.group]
+    def anchored(self, topics: Container[str]) -> Offsets | None:
+        """The start that was committed; None where there is none, or where the stream has gone on from it. Of these
+        topics: streams of others may have the same group, as pipelines have that nobody has given a name."""
+        every = self.admin.group_offsets([self.group])[self.group]
+        held = {tp: committed for tp, committed in every.items() if tp.topic in topics}
         if not held or any(committed.metadata != START_MARK for committed in held.values()):
             return None
         return {tp: committed.offset for tp, committed in held.items()}

@@ -104,7 +104,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 now = planning.limit(begin, now, self.options.max_offsets)
         if now != read or gone:
             self._last_trigger_s = time.monotonic()
-        return offsets.to_json(now, ids)
+        told = offsets.to_json(now, ids)
+        if told == {key: value for key, value in start.items() if key != offsets.BEGINS}:
+            return start  # with all that is in it: Spark runs no batch for the same text
+        return {**told, offsets.BEGINS: offsets.to_json(read)} if start == self._begins else told
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         return offsets.to_json(self._known) if self._known else None
@@ -114,7 +117,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until, gone = self._without_other_topics(end, self._cluster().topic_ids())
         lost = [Lost(tp, f"was to be read up to offset {at}, and {planning.ANEW}") for tp, at in sorted(gone.items())]
         judge(self.options, lost + planning.vanished(until, dict.fromkeys(there, offsets.OFFSET_MAX)))
-        was, _ = self._without_other_topics(start, offsets.ids_from_json(end))
+        was = offsets.begins_from_json(end)  # not where a first batch would begin now: retention may have moved that
+        if was is None:
+            was, _ = self._without_other_topics(start, offsets.ids_from_json(end))
         begin = planning.with_new_partitions(was, until)
         return input_partitions(self.options, self._cluster(), begin, {tp: until[tp] for tp in until if tp in there})
 
@@ -144,7 +149,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group holds of a topic goes with the topic: it is never of another one."""
         there = self._topics()
         movable = moves(self.options)
-        if movable and (anchored := self._progress().anchored()) is not None:
+        if movable and (anchored := self._progress().anchored({tp.topic for tp in there})) is not None:
             return anchored
         begins = self._cluster().at(self.options.start, there, "startingOffsets", is_end=False)
         if movable:

@@ -194,6 +194,28 @@ def test_a_restart_in_the_first_batch_does_not_move_the_start(topics: Topics, to
         assert third.initialOffset()[topic] == {"0": 3}
 
 
+def test_the_group_of_two_streams(topics: Topics, topic: str, admin: Admin) -> None:
+    """As of two pipelines without a name: what the one has done moves no start of the other, nor does its start."""
+    from pybroker.spark import options, schema
+    from pybroker.spark.stream import KafkaStreamReader
+
+    group = f"{topic}-group"
+
+    def begin(name: str, done: int | None = None) -> Any:
+        given = topics.options(name, startingOffsets="latest", **{"kafka.group.id": group})
+        reader = KafkaStreamReader(options.parse_source(given, streaming=True), schema.full(include_headers=False))
+        started = reader.initialOffset()[name]
+        if done is not None:
+            reader.commit({name: {"0": done}})
+        reader.stop()
+        return started
+
+    one, other = (topics.create(f"{topic}-{each}") for each in ("one", "other"))
+    assert begin(one) == begin(other) == {"0": 0}
+    topics.produce(other, ["while it was down"])
+    assert begin(one, done=0) == begin(other) == {"0": 0}
+
+
 def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, checkpoint: str) -> None:
     """A query from "latest" whose first batch fails reads, when it is started again, all that came since it began."""
     topics.create(topic)
@@ -222,6 +244,28 @@ def test_retention_overtakes_a_stopped_job(
     delete_records(admin, topic, 7)
     assert f"{topic}-0 was to be read from offset 4 to 10, and begins at 7 now" in available().failure()
     assert available(failOnDataLoss=False).finish() == [texts(7, 8, 9)]
+
+
+def test_retention_overtakes_a_first_batch_that_failed(
+    topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run], admin: Admin
+) -> None:
+    """It was to begin at what was the earliest offset then: its restart does not skip in silence what is gone."""
+    topics.create(topic)
+    topics.produce(topic, range(6))
+
+    def refuse(_: Any, number: int) -> None:
+        raise RuntimeError(f"batch {number} fails")
+
+    failing = topics.stream(topic).writeStream.foreachBatch(refuse).option("checkpointLocation", checkpoint).start()
+    with pytest.raises(Exception, match="batch 0 fails"):
+        failing.awaitTermination(PATIENCE_S)
+    delete_records(admin, topic, 4)
+    for _ in range(2):
+        assert f"{topic}-0 was to be read from offset 0 to 6, and begins at 4 now" in available().failure()
+    assert available(failOnDataLoss=False).finish() == [texts(4, 5)]
+    assert available().finish() == []
+    topics.produce(topic, [6])
+    assert available().finish() == [["6"]]
 
 
 def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpoint: str, admin: Admin) -> None:
