@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -180,6 +181,24 @@ def a_hole_is_told(ingest: Ingest, checkpoint: Path, another: str) -> None:
         ingest.run(table=another, **given)
     ingest.run(**given)
     assert ingest.ids() == [0, 2]
+
+
+def a_restored_checkpoint_is_told(ingest: Ingest, checkpoint: Path) -> None:
+    """It is older than the table: a batch of a number that is done, and of other records, is not taken for done, nor at
+    the next start."""
+    given = {"checkpoint": str(checkpoint)}
+    saved = checkpoint.with_name("saved")
+    for number in range(3):
+        ingest.topics.produce(ingest.topic, [event(number)])
+        ingest.run(**given)
+        if number == 0:
+            shutil.copytree(checkpoint, saved)
+    shutil.rmtree(checkpoint)
+    saved.rename(checkpoint)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"has batch \d already.* was restored to an older state"):
+            ingest.run(**given)
+    assert ingest.ids() == [0, 1, 2]
 
 
 def changed_by_another(ingest: Ingest, change: Callable[[], object]) -> None:

@@ -24,6 +24,7 @@ from tests.spark.tables import (
     START_MS,
     DeltaIngest,
     a_hole_is_told,
+    a_restored_checkpoint_is_told,
     changed_by_another,
     dying,
     event,
@@ -75,6 +76,10 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest
     assert ingest.ids() == [0, 1, 2, 3]
     orphans = DeltaTable(ingest.table).vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
     assert len(orphans) == (3 if moment == "before the commit" else 0), "and the checkpoint is not among them"
+
+
+def test_a_checkpoint_that_was_restored(ingest: DeltaIngest, tmp_path: Path) -> None:
+    a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
 def test_a_checkpoint_with_another_table(ingest: DeltaIngest, tmp_path: Path) -> None:

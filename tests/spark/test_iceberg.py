@@ -24,6 +24,7 @@ from tests.spark.tables import (
     START_MS,
     IcebergIngest,
     a_hole_is_told,
+    a_restored_checkpoint_is_told,
     changed_by_another,
     dying,
     event,
@@ -74,6 +75,10 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: IcebergInge
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run()
     assert ingest.ids() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_was_restored(ingest: IcebergIngest, tmp_path: Path) -> None:
+    a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
 def test_a_checkpoint_with_another_table(ingest: IcebergIngest, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -31,6 +32,7 @@ from tests.spark.tables import (
     START_MS,
     ParquetIngest,
     a_hole_is_told,
+    a_restored_checkpoint_is_told,
     committed,
     event,
     times_that_no_calendar_has,
@@ -104,6 +106,25 @@ def test_avro_is_read_with_fastavro(ingest: ParquetIngest) -> None:
     assert rows[0]["at"].timestamp() == START_MS / 1000 and ingest.progress.dead_letters == 2
 
 
+def test_avro_values_that_no_column_has(ingest: ParquetIngest) -> None:
+    """Avro writes each whole number in up to 64 bits: one that is no int is a dead letter, and no end of the pipeline.
+    A uuid is its text."""
+    uuid = {"type": "string", "logicalType": "uuid"}
+    values = []
+    for number in (7, 5_000_000_000):
+        value = io.BytesIO()
+        fields = [{"name": "id", "type": "long"}, {"name": "u", "type": uuid}, {"name": "n", "type": "long"}]
+        written = {"type": "record", "name": "event", "fields": fields}
+        row = {"id": number, "u": UUID(int=number), "n": number}
+        fastavro.schemaless_writer(value, written, row)
+        values.append(value.getvalue())
+    read = {**written, "fields": [*fields[:2], {"name": "n", "type": "int"}]}
+    ingest.topics.produce(ingest.topic, [Record(value, timestamp_ms=START_MS) for value in values])
+    ingest.run(format="avro", schema=json.dumps(read))
+    assert [(r["id"], r["u"], r["n"]) for r in ingest.rows()] == [(7, str(UUID(int=7)), 7)]
+    assert ingest.progress.dead_letters == 1
+
+
 @pytest.mark.parametrize(
     "moment", ["before it is written down", "before the files move", "between two files", "before it is done"]
 )
@@ -141,6 +162,10 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, 
     assert not list((ingest.table / "_pybroker").glob("staging/*")) + list(
         (ingest.table / "_pybroker/changes").glob("*")
     )
+
+
+def test_a_checkpoint_that_was_restored(ingest: ParquetIngest, tmp_path: Path) -> None:
+    a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
 def test_a_checkpoint_with_another_table(ingest: ParquetIngest, tmp_path: Path) -> None:

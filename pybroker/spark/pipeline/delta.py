@@ -18,6 +18,7 @@ from pybroker.spark.pipeline.columns import arrow_schema, change, check_still, f
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.rewriting import Small, chosen, rewrite
 from pybroker.spark.pipeline.stores import Store
+from pybroker.spark.pipeline.table import check_same
 from pybroker.spark.pipeline.written import Plan, Written, write
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class DeltaLake:
     def is_done(self, batch: "Batch") -> bool:
         table = self._fresh()
         last = table.transaction_version(_application(batch))
-        return last is not None and last >= batch.number
+        if last is None or last < batch.number:
+            return False
+        check_same(self._job, batch, last, table.transaction_version(_application_of_ends(batch)))
+        return True
 
     def add(self, batch: "Batch", rows: "DataFrame", check: Callable[[int], None]) -> None:
         """KafkaError where the driver does not see what the workers wrote, and where other writers are always first."""
@@ -87,9 +91,12 @@ class DeltaLake:
 
         added = [self._added(each, data_change=True) for each in written]
         now = _now_ms()
+        told = [Transaction(_application(batch), batch.number, now)]
+        if batch.end is not None:
+            told.append(Transaction(_application_of_ends(batch), batch.end, now))
         for attempt in range(COMMITS_MAX):
             try:
-                self._commit(added, _properties([Transaction(_application(batch), batch.number, now)]))
+                self._commit(added, _properties(told))
                 return
             except _conflict() as error:
                 if self.is_done(batch):  # by another driver of the same query, or by us, with the answer lost
@@ -278,6 +285,11 @@ def _actions(table: "DeltaTable") -> list[dict[str, Any]]:
 
 def _application(batch: "Batch") -> str:
     return f"pybroker-{batch.query}"
+
+
+def _application_of_ends(batch: "Batch") -> str:
+    """Its version is no number of a batch, but where the last one ends: transactions stay when the log is cut."""
+    return f"{_application(batch)}-end"
 
 
 def _properties(transactions: list[Any] | None = None, retries: int = COMMITS_MAX) -> "CommitProperties":

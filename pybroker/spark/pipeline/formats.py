@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.pipeline.job import Job
@@ -26,6 +27,9 @@ TIME_COLUMNS: Final = ("date", "hour")
 ERROR: Final = "pybroker_error"
 _CORRUPT: Final = "pybroker_corrupt"
 _ROW: Final = "pybroker_row"
+NO_AVRO: Final = "the value is no Avro record of the schema"
+_UNFIT: Final = (ValueError, TypeError, OverflowError)
+"""What pyarrow raises for a value that a type does not have: ArrowInvalid, ArrowTypeError."""
 _CONFLUENT_MAGIC: Final = 0
 _CONFLUENT_BYTES: Final = 5  # the magic byte and a schema's id, before the record itself
 
@@ -174,17 +178,28 @@ def _avro_reader(
         from pyspark.sql.pandas.types import to_arrow_schema
 
         known = fastavro.parse_schema(record)
+        fastavro.read.LOGICAL_READERS["string-uuid"] = lambda text, *_: str(UUID(text))  # which no column takes
         target = to_arrow_schema(schema, timezone="UTC")
+
+        def arrays(rows: "list[dict[str, Any] | None]") -> "list[pyarrow.Array]":
+            columns = ([row.get(name) if row else None for row in rows] for name in fields)
+            return [pyarrow.array(each, target.field(name).type) for name, each in zip(fields, columns, strict=True)]
+
         for batch in batches:
             rows, errors = [], []
             for value in batch.column("kafka_value"):
                 row, error = decode_avro(known, value.as_py())
                 rows.append(row)
                 errors.append(error)
-            made = [
-                pyarrow.array([row.get(name) if row else None for row in rows], target.field(name).type)
-                for name in fields
-            ]
+            try:
+                made = arrays(rows)
+            except _UNFIT:
+                for at, row in enumerate(rows):
+                    try:
+                        arrays([row])
+                    except _UNFIT:  # Avro's numbers are all of 64 bits, whatever their type
+                        rows[at], errors[at] = None, NO_AVRO
+                made = arrays(rows)
             given = [batch.column(name).cast(target.field(name).type) for name in batch.schema.names]
             yield pyarrow.RecordBatch.from_arrays([*made, *given, pyarrow.array(errors, "string")], schema=target)
 
@@ -206,4 +221,4 @@ def decode_avro(schema: Any, value: bytes | None) -> tuple[dict[str, Any] | None
             continue
         if isinstance(row, dict) and source.tell() == len(value) - start:
             return row, None
-    return None, "the value is no Avro record of the schema"
+    return None, NO_AVRO

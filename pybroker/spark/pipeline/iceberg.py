@@ -15,6 +15,7 @@ from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline.columns import arrow_schema, change, check_still, first_line
 from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.stores import Store
+from pybroker.spark.pipeline.table import check_same
 from pybroker.spark.pipeline.written import Plan, Written, write
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Iceberg:
                 update.union_by_name(pa.schema([*needs.added, *needs.widened]))
 
     def is_done(self, batch: "Batch") -> bool:
-        return _is_done(self._fresh(), batch)
+        return self._is_done(self._fresh(), batch)
 
     def add(self, batch: "Batch", rows: "DataFrame", check: Callable[[int], None]) -> None:
         """KafkaError where the driver does not see what the workers wrote, and where other writers are always first."""
@@ -102,7 +103,7 @@ class Iceberg:
                 why = error
             time.sleep(random.uniform(0, WAIT_S * 2 ** min(attempt, 5)))
             table = self._fresh()
-            if _is_done(table, batch):  # by another driver of the same query, or by us, with the answer lost
+            if self._is_done(table, batch):  # by another driver of the same query, or by us, with the answer lost
                 return
             self._still_fits(table)
         raise KafkaError(
@@ -112,6 +113,14 @@ class Iceberg:
     def compact(self, batch: "Batch") -> int:
         """None: pyiceberg merges manifests, and no data files. The engines that know the catalog do."""
         return 0
+
+    def _is_done(self, table: "Table", batch: "Batch") -> bool:
+        last = int(table.properties.get(_property(batch), -1))
+        if last < batch.number:
+            return False
+        end = table.properties.get(_property_of_end(batch), "None")
+        check_same(self._job, batch, last, None if end == "None" else int(end))
+        return True
 
     # -- the table ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +215,7 @@ class Iceberg:
         table.metadata = table.metadata.model_copy(update={"properties": {**table.properties, **_NO_RETRIES}})
         told = {"pybroker.query": batch.query, "pybroker.batch": str(batch.number)}
         with table.transaction() as transaction:
-            transaction.set_properties({_property(batch): str(batch.number)})
+            transaction.set_properties({_property(batch): str(batch.number), _property_of_end(batch): str(batch.end)})
             if not files:  # no snapshot for a batch without rows; that it is done is known all the same
                 return
             snapshot = transaction.update_snapshot(snapshot_properties=told)
@@ -219,5 +228,5 @@ def _property(batch: "Batch") -> str:
     return f"pybroker.{batch.query}.batch"
 
 
-def _is_done(table: "Table", batch: "Batch") -> bool:
-    return int(table.properties.get(_property(batch), -1)) >= batch.number
+def _property_of_end(batch: "Batch") -> str:
+    return f"pybroker.{batch.query}.end"

@@ -31,7 +31,7 @@ from pybroker.spark.pipeline.footers import Footers
 from pybroker.spark.pipeline.formats import table_schema
 from pybroker.spark.pipeline.job import STATE, Job
 from pybroker.spark.pipeline.recorded import Columns, RecordedColumns, derived
-from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.pipeline.table import Batch, check_same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +51,8 @@ class Change(NamedTuple):
 
     moves: tuple[tuple[str, str], ...]
     deletes: tuple[str, ...] = ()
+    end: int | None = None
+    """Of the batch."""
 
 
 class ParquetTable:
@@ -100,14 +102,19 @@ class ParquetTable:
         return found.with_types_of(table_schema(self.job))
 
     def is_done(self, batch: Batch) -> bool:
-        return self.files.exists(f"{self._state}/done/{batch.name}.json")
+        done = f"{self._state}/done/{batch.name}.json"
+        if not self.files.exists(done):
+            return False
+        if batch.end is not None:
+            check_same(self.job, batch, batch.number, self.files.document(done).get("end"))
+        return True
 
     def add(self, batch: Batch, rows: "DataFrame", check: Callable[[int], None]) -> None:
         staged = self._staging(batch.name)
         rows.write.options(**COMMITTER).partitionBy(*self.job.partition_by).parquet(staged)
         moves = self._moves(staged, batch.name)
         check(self.footers.rows(source for source, _ in moves))
-        self._commit(batch.name, Change(moves))
+        self._commit(batch.name, Change(moves, end=batch.end))
 
     def compact(self, batch: Batch) -> int:
         """Merge the small files of a directory where there are `compact_files` of a level; how many files went."""
@@ -175,7 +182,8 @@ class ParquetTable:
         if self.files.exists(f"{self._state}/done/{name}.json"):
             raise KafkaError(UNKNOWN_SERVER_ERROR, f"another pipeline writes to {self.root}: it was first with {name}")
         moves = [[source.removeprefix(f"{self.root}/") for source in each] for each in change.moves]
-        told = {"moves": moves, "deletes": [path.removeprefix(f"{self.root}/") for path in change.deletes]}
+        deletes = [path.removeprefix(f"{self.root}/") for path in change.deletes]
+        told = {"moves": moves, "deletes": deletes, "end": change.end}
         self.files.write(f"{self._state}/changes/{name}.json", json.dumps(told))
         self._carry_out(name)
 

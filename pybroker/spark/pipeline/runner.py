@@ -27,7 +27,7 @@ from pybroker.spark.pipeline.placing import check_names, placed
 from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_dead_letters, check_master
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping
-from pybroker.spark.pipeline.table import Batch, open_table, shared_directory
+from pybroker.spark.pipeline.table import Batch, end_number, open_table, shared_directory
 from pybroker.spark.pipeline.waiting import Watch, watched
 from pybroker.spark.progress_group import ProgressGroup
 from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, alive, begin, find_spark, with_source
@@ -99,7 +99,7 @@ class Pipeline:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        batch = Batch(self._query_id(), number)
+        batch = Batch(self._query_id(), number, end_number(self._end_of(number)))
         if self.table.is_done(batch):
             self._done = number
             return
@@ -128,15 +128,16 @@ class Pipeline:
     def end(self) -> str | None:
         """Where the last batch of this run ends, as Spark's checkpoint has it; None without a batch. Spark's report of
         a batch is later than the batch, and a stop may come between."""
-        if self._done is None:
-            return None
-        name = f"{self.job.checkpoint_dir}/offsets/{self._done}"
+        return None if self._done is None else self._end_of(self._done)
+
+    def _end_of(self, number: int) -> str:
+        name = f"{self.job.checkpoint_dir}/offsets/{number}"
         _version, _settings, end = Files(self.spark, self.job.checkpoint_dir).read(name).splitlines()
         return end
 
     def _check_before(self, batch: Batch) -> None:
         """KafkaError where the batch before is not in the table: the checkpoint would go on, and leave a hole."""
-        if batch.number and not self.table.is_done(batch._replace(number=batch.number - 1)):
+        if batch.number and not self.table.is_done(Batch(batch.query, batch.number - 1)):
             raise KafkaError(
                 UNKNOWN_SERVER_ERROR,
                 f"the table {self.job.table} does not have batch {batch.number - 1}, which the checkpoint "

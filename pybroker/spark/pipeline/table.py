@@ -1,10 +1,11 @@
 """What a pipeline asks of a table, whatever its format is."""
 
+import hashlib
 import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline.files import Files
 
 if TYPE_CHECKING:
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """One batch of one query. `query` is the beginning of the query's id, which a new checkpoint makes anew."""
+    """One batch of one query. `query` is the beginning of the query's id, which a new checkpoint makes anew.
+
+    end: a number for where the batch ends, below 2**63, the same when it is run again; None: whichever has `number`."""
 
     query: str
     number: int
+    end: int | None = None
 
     @property
     def name(self) -> str:
@@ -33,7 +37,7 @@ class Table(Protocol):
         columns of the job, OSError where no table can be."""
 
     def is_done(self, batch: Batch) -> bool:
-        """Whether this batch is in the table."""
+        """Whether this batch is in the table. KafkaError where it is not, and one of its number or a later one is."""
 
     def add(self, batch: Batch, rows: "DataFrame", check: Callable[[int], None]) -> None:
         """Stage the rows, call `check` with how many of them the driver finds staged, and commit them. Nothing is
@@ -41,6 +45,25 @@ class Table(Protocol):
 
     def compact(self, batch: Batch) -> int:
         """Merge small files after this batch; how many files went."""
+
+
+def end_number(text: str) -> int:
+    """For the offsets that a batch ends at, as Spark's checkpoint has them: Batch.end."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def check_same(job: "Job", batch: Batch, last: int, end: int | None) -> None:
+    """KafkaError unless the last batch in the table is this one. Its records would be missing, were it taken for that.
+
+    end: of the last batch; None where an earlier version has added it."""
+    if batch.end is None or (last == batch.number and end in (None, batch.end)):
+        return
+    raise KafkaError(
+        UNKNOWN_SERVER_ERROR,
+        f"the table {job.table} has batch {last} already, and the checkpoint {job.checkpoint_dir} is about to add "
+        f"{'another one' if last == batch.number else f'batch {batch.number}'}: the checkpoint was restored to an "
+        "older state, or is used twice; with a new checkpoint, and another table, everything is read again",
+    )
 
 
 def open_table(spark: "SparkSession", job: "Job") -> Table:
