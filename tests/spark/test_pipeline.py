@@ -78,6 +78,14 @@ def test_what_does_not_parse_goes_to_the_dead_letters(ingest: ParquetIngest) -> 
     assert ingest.progress.dead_letters == 5
 
 
+def test_a_dead_letter_is_larger_than_its_record(ingest: ParquetIngest) -> None:
+    """By its headers: how large it may be is for its topic to say, and for nobody else."""
+    dead = ingest.topics.create(f"{ingest.topic}-dead", max_message_bytes=2 << 20)
+    ingest.topics.produce(ingest.topic, [Record("x" * 1_048_450)])
+    ingest.run(dead_letters=dead)
+    assert [len(letter.value or b"") for letter in ingest.topics.held(dead)] == [1_048_450]
+
+
 def test_raw_keeps_keys_and_values(ingest: ParquetIngest) -> None:
     """Bytes as they are, without a schema, in one directory."""
     ingest.topics.produce(ingest.topic, [Record(b"\xff", b"k"), Record(None)])

@@ -41,6 +41,8 @@ logger: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 ID_SHOWN: Final = 8
+LETTER_BYTES_MAX: Final = 32 << 20
+"""Of a dead letter, the memory of a producer: what its topic takes is less, by max.message.bytes."""
 
 
 class GivenUp(Exception):
@@ -175,6 +177,7 @@ class Pipeline:
             "kafka.bootstrap.servers": self.job.bootstrap,
             "topic": self.job.dead_letters,
             "includeHeaders": "true",
+            "kafka.max.request.size": str(LETTER_BYTES_MAX),
         }
         letters.write.format("pybroker").options(**options).mode("append").save()
 
