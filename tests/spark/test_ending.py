@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import signal
 from typing import Any
 
 import pytest
+from pyspark.core import context
 
 from pybroker.client.admin import Admin
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark.pipeline import Job, runner
+from pybroker.spark.pipeline.stopping import Stopping
 from pybroker.spark.session import LOCAL_CHECKPOINTS
 
 ((MANAGER, QUICK),) = LOCAL_CHECKPOINTS.items()
@@ -83,3 +88,43 @@ def test_the_group_is_where_the_batches_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert said == []
     runner._commit_end(job(name="named"), END)
     assert said == [{TopicPartition("t", 0): 5}]
+
+
+def test_ctrl_c_while_a_session_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """PySpark takes it for itself in the middle of that, and would raise KeyboardInterrupt. The pipeline ends with a
+    last line, and asks nobody any more."""
+
+    def begin(*_: Any, **__: Any) -> Spark:
+        pyspark: Any = context
+        pyspark.signal.signal(signal.SIGINT, signal.default_int_handler)  # as SparkContext does
+        signal.raise_signal(signal.SIGINT)
+        return Spark()
+
+    for name in ("find_spark", "check_master", "check_brokers"):
+        monkeypatch.setattr(runner, name, lambda *_: None)
+    monkeypatch.setattr(runner, "_look", lambda _: [])
+    monkeypatch.setattr(runner, "begin", begin)
+    monkeypatch.setattr(runner.gateway, "stop", lambda _: None)
+    monkeypatch.setattr(Stopping, "_listen_in_jvm", lambda _: None)
+    before = signal.getsignal(signal.SIGINT)
+    assert runner.run(job())["records"] == 0
+    assert capsys.readouterr().err == "0 records in 0 batches; 0 records/s\n"
+    assert signal.getsignal(signal.SIGINT) is before and vars(context)["signal"] is signal
+
+
+@pytest.mark.parametrize(
+    ("how", "package"),
+    [
+        ({"table_format": "delta"}, "deltalake"),
+        ({"table_format": "iceberg", "checkpoint": "/c"}, "pyiceberg"),
+        ({"format": "avro", "schema": "{}"}, "fastavro"),
+    ],
+)
+def test_a_missing_package_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], package: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else find(name))
+    monkeypatch.setattr(runner, "find_spark", lambda: pytest.fail("Spark is looked for"))
+    with pytest.raises(KafkaError, match=f"needs the package {package}: pip install"):
+        runner.run(Job(**{"bootstrap": "h:1", "table": "/t", "topics": "t", "format": "raw", **how}))

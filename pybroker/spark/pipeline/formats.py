@@ -157,11 +157,16 @@ def _ddl(kind: Any) -> str:
     raise KafkaError(INVALID_CONFIG, f"the Avro type {json.dumps(kind)} has no column of Spark")
 
 
+def check_package(job: Job) -> None:
+    """KafkaError where the package of the records' format is not installed."""
+    if job.format == "avro" and importlib.util.find_spec("fastavro") is None:
+        raise KafkaError(INVALID_CONFIG, "format avro needs the package fastavro: pip install 'pybroker[avro]'")
+
+
 def _avro(job: Job, renamed: "DataFrame") -> "DataFrame":
     from pyspark.sql.types import StringType, StructType
 
-    if importlib.util.find_spec("fastavro") is None:
-        raise KafkaError(INVALID_CONFIG, "format avro needs the package fastavro: pip install 'pybroker[avro]'")
+    check_package(job)
     schema = StructType([*schema_of(job).fields, *renamed.schema.fields]).add(ERROR, StringType())
     return renamed.mapInArrow(_avro_reader(_avro_record(job), schema), schema)
 

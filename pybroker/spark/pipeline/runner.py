@@ -26,8 +26,8 @@ from pybroker.spark.pipeline.job import Job
 from pybroker.spark.pipeline.placing import check_names, placed
 from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_dead_letters, check_master
 from pybroker.spark.pipeline.progress import Progress
-from pybroker.spark.pipeline.stopping import Stopping
-from pybroker.spark.pipeline.table import Batch, end_number, open_table, shared_directory
+from pybroker.spark.pipeline.stopping import Stopping, ctrl_c_stays
+from pybroker.spark.pipeline.table import Batch, check_package, end_number, open_table, shared_directory
 from pybroker.spark.pipeline.waiting import Watch, watched
 from pybroker.spark.progress_group import ProgressGroup
 from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, alive, begin, find_spark, with_source
@@ -188,6 +188,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     Raises KafkaError with one sentence, for a job that does not fit and for a query that fails."""
     progress = progress or Progress()
     own = spark is None
+    check_package(job)
+    formats.check_package(job)
     if own:
         find_spark()
         check_master(job.master)
@@ -202,8 +204,12 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         stopping.listen()
         held, begun = spark, False
         try:
-            held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
-            stopping.listen()  # Spark takes Ctrl-C for itself when a session begins
+            with ctrl_c_stays():
+                held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
+            stopping.listen()  # in the JVM too, if that has begun only now
+            if stopping.asked.is_set():
+                progress.say()
+                return progress.summary()
             # They start, and answer, while the driver looks at its own part.
             workers = Workers(held, brokers, shared_directory(held, job))
             with_source(held)

@@ -7,12 +7,29 @@
 
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pybroker.spark.jvm import under_spark_submit
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def ctrl_c_stays() -> Iterator[None]:
+    """Without PySpark taking Ctrl-C for itself, as it does when a session begins: it would raise KeyboardInterrupt in
+    the middle of that."""
+    from pyspark.core import context
+
+    module: Any = context
+    taken = module.signal
+    module.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        module.signal = taken
 
 
 class Stopping:

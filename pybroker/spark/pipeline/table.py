@@ -66,8 +66,8 @@ def check_same(job: "Job", batch: Batch, last: int, end: int | None) -> None:
     )
 
 
-def open_table(spark: "SparkSession", job: "Job") -> Table:
-    """The table of a job, by its format. KafkaError where the format's package is not installed."""
+def check_package(job: "Job") -> None:
+    """KafkaError where the package of the table's format is not installed."""
     if job.table_format != "parquet":
         package, extra = ("deltalake", "delta") if job.table_format == "delta" else ("pyiceberg", "iceberg")
         if importlib.util.find_spec(package) is None:
@@ -75,6 +75,11 @@ def open_table(spark: "SparkSession", job: "Job") -> Table:
                 INVALID_CONFIG,
                 f"table format {job.table_format} needs the package {package}: pip install 'pybroker[{extra}]'",
             )
+
+
+def open_table(spark: "SparkSession", job: "Job") -> Table:
+    """The table of a job, by its format. KafkaError where the format's package is not installed."""
+    check_package(job)
     if job.table_format == "delta":
         from pybroker.spark.pipeline.delta import DeltaLake
 
