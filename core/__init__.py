@@ -8,10 +8,10 @@ if __name__ != "pybroker.core":
 
 from pybroker.core.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
 from pybroker.core.broker import Broker
-from pybroker.core.cleaner import Cleaned, clean
+from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.counters import BOUNDS_US
 from pybroker.core.crc32c import checksum as crc32c
-from pybroker.core.damage import SegmentScan, bad_spots, mark_damaged
+from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
 from pybroker.core.handles import Appended, Partition, Read
 from pybroker.core.index import read_index, read_timeindex
 from pybroker.core.load import Load

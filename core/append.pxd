@@ -2,7 +2,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch cimport HEADER_BYTES, batch_t
-from pybroker.core.log cimport log_t
 from pybroker.core.partition cimport partition_t
 
 cdef enum:
@@ -31,4 +30,3 @@ cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms)
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil
-cdef void log_publish_end(log_t* l, int64_t end, bint transactions) noexcept nogil

@@ -19,18 +19,17 @@ from pybroker.core.kafka cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, RECORD_LIST_TOO_LARGE,
     UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.log cimport (
-    log_active, log_must_roll, log_offline, log_publish, log_roll, log_t, log_write, placed_t, view_t,
-)
+from pybroker.core.log cimport log_active, log_must_roll, log_offline, log_roll, log_t, log_write, placed_t
 from pybroker.core.partition cimport partition_t, partition_tell
 from pybroker.core.producers cimport producers_see
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.sequence cimport (
-    DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_first_open, sequence_put_back,
+    DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_put_back,
 )
 from pybroker.core.slow cimport slow_note
 from pybroker.core.validate cimport batch_validate
 from pybroker.core.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+from pybroker.core.watermark cimport log_publish_end
 
 cdef enum:
     GATHER_MAX = 64          # batches in one call; more go out in several
@@ -81,20 +80,6 @@ cdef int account(log_t* l, const batch_t* b) noexcept nogil:
     if b.producer_id >= 0:
         status = producers_see(&l.producers, b)
     return status if status != 0 else epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
-
-
-cdef void log_publish_end(log_t* l, int64_t end, bint transactions) noexcept nogil:
-    """Show readers what is written. With one replica the high watermark is the log's end."""
-    cdef view_t v = l.view
-    cdef int64_t open_ = -1
-    v.log_end = end
-    v.active_base = log_active(l).base_offset
-    v.active_size = log_active(l).size
-    v.high_watermark = end
-    if transactions or l.view.last_stable < l.view.high_watermark:
-        open_ = sequence_first_open(&l.producers)
-    v.last_stable = end if open_ < 0 else open_
-    log_publish(l, &v)
 
 
 cdef struct gather_t:        # stamped batches that go out in one call

@@ -4,9 +4,9 @@ from libc.stdint cimport int64_t
 from pybroker.core.context cimport context_t
 from pybroker.core.handles cimport Partition
 from pybroker.core.log cimport log_t
+from pybroker.core.log_dir cimport log_dir_t
 from pybroker.core.partition cimport partition_t
 from pybroker.core.recovery cimport recovery_t
-from pybroker.core.syncer cimport syncer_t
 
 
 cdef class Broker:
@@ -16,7 +16,7 @@ cdef class Broker:
     cdef bint closed
     cdef int pid                 # of the process that made it
     cdef object lock
-    cdef syncer_t* log_dir(self, str path) except NULL
+    cdef log_dir_t* log_dir(self, str path) except NULL
     cdef partition_t* _new_state(self, str topic, int partition, bytes topic_id, log_t* log) except NULL
     cdef _claim(self, str directory, bytes topic_id)
     cdef _finish_swap(self, Partition p, int64_t base, list bases)

@@ -13,15 +13,16 @@ from libc.string cimport memcpy, strcpy
 from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.backlog cimport backlog_discard
 from pybroker.core.budget cimport budget_is_scarce
-from pybroker.core.context cimport context_free, context_new, context_stop, context_syncer, context_t
+from pybroker.core.context cimport context_free, context_new, context_stop, context_log_dir, context_t
 from pybroker.core.counters cimport histogram_dict
 from pybroker.core.epochs cimport epochs_init, epochs_load
-from pybroker.core.failure cimport log_dir_trust, log_trust, logs_lost
 from pybroker.core.flusher cimport flusher_run, log_close
 from pybroker.core.handles cimport Partition
-from pybroker.core.idle cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle
+from pybroker.core.idle cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle, log_dir_close_idle
 from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_wake_flusher
+from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_trust, log_wake_flusher
+from pybroker.core.log_dir cimport log_dir_t, log_dir_trust
+from pybroker.core.lost_files cimport logs_lost
 from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.recovery cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, log_recover, recovery_t
@@ -29,7 +30,6 @@ from pybroker.core.sequence cimport sequence_init
 from pybroker.core.settings cimport read_settings
 from pybroker.core.status cimport raise_status
 from pybroker.core.swap cimport swap_finish
-from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
     P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
@@ -56,7 +56,7 @@ LEFTOVERS = (".deleted", ".cleaned", ".tmp")
 SWAP = ".swap"
 
 
-cdef log_t* new_log(context_t* context, syncer_t* log_dir, bytes directory) except NULL:
+cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) except NULL:
     """An empty log; its only reference is the caller's."""
     cdef log_t* l
     if len(directory) > DIRECTORY_BYTES_MAX:
@@ -67,7 +67,7 @@ cdef log_t* new_log(context_t* context, syncer_t* log_dir, bytes directory) exce
     l.context = context
     l.work.owner = l
     l.refs = 1
-    l.syncer = log_dir
+    l.log_dir = log_dir
     strcpy(l.directory, directory)
     pthread_mutex_init(&l.append_mutex, NULL)
     pthread_mutex_init(&l.flush_mutex, NULL)
@@ -151,7 +151,7 @@ cdef class Broker:
     """One broker's context: its partitions, and the background flusher of each log dir."""
 
     def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200, int32_t open_files_max=0):
-        self.context = context_new(write_behind_bytes, flush_idle_ms)
+        self.context = context_new(write_behind_bytes, flush_idle_ms, log_dir_close_idle)
         if self.context == NULL:
             raise MemoryError()
         self.context.fs.budget.most = open_files_max
@@ -161,9 +161,9 @@ cdef class Broker:
         self.pid = os.getpid()
 
     def _run_flusher(self, bytes log_dir) -> None:
-        cdef syncer_t* syncer = context_syncer(self.context, log_dir)
+        cdef log_dir_t* found = context_log_dir(self.context, log_dir)
         with nogil:
-            flusher_run(self.context, syncer)
+            flusher_run(self.context, found)
 
     def _close_log(self, Partition p) -> tuple:
         cdef int status
@@ -225,10 +225,10 @@ cdef class Broker:
         """The handle of a partition, or None."""
         return self.table.get((topic, partition))
 
-    cdef syncer_t* log_dir(self, str path) except NULL:
+    cdef log_dir_t* log_dir(self, str path) except NULL:
         """What belongs to a log dir. Its flusher begins with the first asking."""
         cdef bytes name = os.fsencode(path)
-        cdef syncer_t* found = context_syncer(self.context, name)
+        cdef log_dir_t* found = context_log_dir(self.context, name)
         if found == NULL:
             raise MemoryError()
         if name not in self.flushers:
@@ -255,10 +255,10 @@ cdef class Broker:
     def unread(self, str log_dir) -> list:
         """(partition, errno) of each whose reads began to fail since the last call."""
         cdef Partition p
-        cdef syncer_t* syncer = self.log_dir(log_dir)
+        cdef log_dir_t* where = self.log_dir(log_dir)
         cdef list found = []
         for p in self.partitions():
-            if p.state.log.syncer == syncer and load_i32(&p.state.log.unread) and not p.state.log.unread_told:
+            if p.state.log.log_dir == where and load_i32(&p.state.log.unread) and not p.state.log.unread_told:
                 p.state.log.unread_told = 1
                 found.append((p, load_i32(&p.state.log.unread)))
         return found
@@ -266,14 +266,14 @@ cdef class Broker:
     def lost_file(self, str log_dir):
         """A partition of a log dir whose active file was removed beneath it, which takes the log dir offline; or None."""
         cdef Partition p
-        cdef syncer_t* syncer = self.log_dir(log_dir)
+        cdef log_dir_t* where = self.log_dir(log_dir)
         cdef list held = self.partitions()
         cdef log_t** logs = <log_t**>malloc(sizeof(log_t*) * (len(held) + 1))
         cdef int64_t n = 0, found
         if logs == NULL:
             raise MemoryError()
         for p in held:
-            if p.state.log.syncer == syncer:
+            if p.state.log.log_dir == where:
                 held[n] = p
                 logs[n] = p.state.log
                 n += 1
@@ -298,7 +298,7 @@ cdef class Broker:
 
     def write_atomic(self, str path, bytes data) -> None:
         """Replace a checkpoint file of a log dir; passes the failpoints checkpoint.write, .sync and .rename."""
-        cdef syncer_t* log_dir = self.log_dir(os.path.dirname(path))
+        cdef log_dir_t* log_dir = self.log_dir(os.path.dirname(path))
         cdef bytes name = os.fsencode(path)
         cdef const char* c_path = name
         cdef const char* c_data = data
@@ -486,6 +486,6 @@ cdef class Broker:
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell(p.state)
             if status == 0:
-                backlog_discard(&l.syncer.backlog, c_to, True, delay)
+                backlog_discard(&l.log_dir.backlog, c_to, True, delay)
         del self.table[key]
         raise_status(status, p.directory)

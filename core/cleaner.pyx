@@ -16,64 +16,32 @@ again for records of compressed batches. It reads all it works on twice at most,
 from libc.errno cimport EAGAIN, ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from posix.unistd cimport usleep
 
 from pybroker.core.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.clock cimport monotonic_ms
-from pybroker.core.failure cimport log_trust
-from pybroker.core.handles cimport Partition
 from pybroker.core.index cimport TIME_ENTRY
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
 from pybroker.core.keymap cimport MAP_FULL, keymap_init
-from pybroker.core.log cimport log_offline, log_t, segments_floor, segments_t
+from pybroker.core.log cimport log_offline, log_t, log_trust, segments_floor, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
 from pybroker.core.segment cimport (
-    files_drop, files_t, indexes_drop, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
+    files_drop, indexes_drop, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
     segment_unlink, segment_visit, segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_copy
-from pybroker.core.sieve cimport (
-    FAILED_IN_PYTHON, Codec, buffer_reserve, buffer_t, sieve_free, sieve_learn, sieve_sift, sieve_t, sifted_t,
-)
+from pybroker.core.sieve cimport buffer_reserve, sieve_free, sieve_learn, sieve_sift, sifted_t
 from pybroker.core.swap cimport CHANGED, swap_in
 from pybroker.core.vfs cimport (
     P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync, vfs_write_behind,
 )
 from pybroker.core.walk cimport BODY_ELSEWHERE, NOT_FOUND
 
-from pybroker.core.status import LogError
-
 cdef enum:
     BUFFER_BYTES = 1 << 20
     GROUP_MAX = 128              # segments in a group: all of them are open while it is put in place
-    STOPPED = -100007            # a status: the broker is about to end
-
-cdef struct source_t:            # the segment that is read
-    files_t* files               # held
-    int64_t base_offset
-    int64_t next_base
-    int64_t size
-    int64_t modified_ms
-    int64_t expected             # the least offset that may come next
-
-cdef struct round_t:
-    log_t* log
-    sieve_t sieve
-    source_t source
-    buffer_t read
-    int64_t read_from            # position of the buffer in the source
-    segment_t* fresh             # the segment that is written
-    buffer_t written             # its end, not in the file yet
-    bint differs                 # from what it was made of
-    int64_t edition
-    int64_t bytes_per_s          # 0: no limit
-    int64_t started_ms
-    int64_t moved_bytes          # read and written
-    int64_t before_bytes         # of the segments that were replaced
-    int64_t after_bytes
-
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -389,39 +357,3 @@ cdef int log_clean(round_t* c, int64_t bound, int64_t map_bytes) noexcept nogil:
     free(c.written.at)
     store_i32(&c.log.cleaning, 0)
     return status
-
-
-class Cleaned:
-    """What a round of compaction did."""
-
-    __slots__ = ("bytes_after", "bytes_before", "bytes_moved", "first_dirty", "records_dropped")
-
-
-def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_ms, int64_t delete_retention_ms,
-          int64_t map_bytes, decompress, compress, int64_t bytes_per_s=0) -> Cleaned | None:
-    """One round of compaction; see the wall."""
-    cdef round_t c
-    cdef Codec codec = Codec(decompress, compress)
-    cdef int status
-    memset(&c, 0, sizeof(c))
-    c.log = partition.state.log
-    c.bytes_per_s = bytes_per_s
-    c.sieve.keys_from = first_dirty
-    c.sieve.now_ms = now_ms
-    c.sieve.delete_retention_ms = delete_retention_ms
-    c.sieve.codec = <void*>codec
-    with nogil:
-        status = log_clean(&c, end, map_bytes)
-    if status == CHANGED or status == STOPPED:
-        return None
-    if status == FAILED_IN_PYTHON:
-        raise LogError(CORRUPT_MESSAGE, f"clean {partition.name()}: {codec.failure}") from codec.failure
-    if status == CORRUPT_MESSAGE:
-        raise LogError(status, f"clean {partition.name()}: the segment that begins at offset {c.source.base_offset} holds "
-                       "a batch whose CRC or records are not sound")
-    partition.check(status, "clean")
-    out = Cleaned()
-    out.first_dirty = c.sieve.keys_end
-    out.bytes_before, out.bytes_after, out.bytes_moved = c.before_bytes, c.after_bytes, c.moved_bytes
-    out.records_dropped = c.sieve.records_dropped
-    return out

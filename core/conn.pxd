@@ -1,10 +1,12 @@
 # One client's connection: what came in, what goes out, and whether it waits.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.chain cimport link_t
+from pybroker.core.chain cimport chain_t, link_t
+from pybroker.core.group_commit cimport sync_t
 from pybroker.core.log cimport found_t, log_t
 from pybroker.core.partition cimport partition_t, watch_t
 from pybroker.core.pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
+from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.reader cimport warm_t
 from pybroker.core.session cimport session_t
 
@@ -39,8 +41,8 @@ cdef struct conn_t:
     link_t ready
     link_t waiting
     link_t woken
-    conn_t* next_warmed          # in the reactor's inbox, read for
-    void* reactor
+    conn_t* next_warmed          # in the inbox, read for
+    inbox_t* inbox               # of its reactor
     int64_t id                   # that Python knows it by; never used again
     int64_t active_ms
     int64_t deadline_ms          # PARKED: answer with what there is from then on
@@ -78,6 +80,25 @@ cdef struct conn_t:
     int32_t warmed               # the fetch that waits was read for: it looks no more whether it is cold
     warm_t warm
     session_t* session           # PARKED in an incremental fetch: its session, held
+
+cdef struct note_t:              # what another thread leaves for a reactor: a new connection, or an answer
+    note_t* next
+    conn_t* conn
+    chunk_t* first               # an answer's output; NULL with `close` unset: there is none to send
+    chunk_t* last
+    int64_t bytes
+    int32_t is_new
+    int32_t close                # close the connection once what is before it was sent
+
+cdef struct inbox_t:             # of a reactor: what other threads leave there
+    int32_t bell                 # an eventfd that ends the reactor's wait
+    pthread_mutex_t lock         # guards all below
+    note_t* notes
+    note_t* notes_last
+    sync_t* synced               # acknowledgements that need wait for the disk no longer
+    conn_t* warmed               # connections that a reader read for
+    chain_t woken                # parked connections that were told of an append
+    int32_t rung                 # the bell was rung for what is in it
 
 cdef chunk_t* chunk_new(int64_t room) noexcept nogil
 cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil

@@ -14,8 +14,7 @@ from posix.types cimport off_t
 
 from pybroker.core.atomic cimport add_i64
 from pybroker.core.clock cimport monotonic_ms
-from pybroker.core.failure cimport log_note_unread
-from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_t, log_take_back
+from pybroker.core.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.partition cimport partition_drop, partition_unwatch
 from pybroker.core.pool cimport pool_leave
 from pybroker.core.segment cimport files_drop

@@ -1,9 +1,7 @@
 # What is known of damage in a log: its bad spots.
 from libc.stdint cimport int64_t
 
-from pybroker.core.handles cimport Partition
 from pybroker.core.log cimport log_t
-from pybroker.core.scan cimport scan_t
 from pybroker.core.segment cimport segment_t
 from pybroker.core.spots cimport spot_t
 
@@ -12,13 +10,3 @@ cdef int damage_mark(log_t* l, segment_t* s, const spot_t* spot) noexcept nogil
 cdef void damage_cut(log_t* l, segment_t* s, int64_t position) noexcept nogil
 cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict) noexcept nogil
 cdef int damage_keep_aside(segment_t* s, int64_t position) noexcept nogil
-
-cdef class SegmentScan:
-    cdef scan_t c
-    cdef Partition partition         # that the segment is of; None: a file alone
-    cdef readonly str path
-    cdef readonly int64_t base_offset
-    cdef readonly int64_t position   # all before it is checked
-    cdef int64_t next_base
-    cdef int find(self, int64_t until, spot_t* spot) noexcept nogil
-    cdef bint admit(self, const spot_t* spot) except -1

@@ -6,41 +6,25 @@ after a crash, by what meets a batch that is none, and by scrubbing; Python writ
 scan that found them is not made again.
 """
 
-from libc.errno cimport EIO, ENOMEM, ESTALE
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.errno cimport EIO, ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_TRUNC, O_WRONLY
 
-from pybroker.core.atomic cimport load_i64, load_ptr, store_i32, store_ptr
+from pybroker.core.atomic cimport load_ptr, store_i32, store_ptr
 from pybroker.core.batch cimport batch_t
-from pybroker.core.handles cimport Partition
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
-from pybroker.core.log cimport log_lock_files, log_t, segments_floor, segments_t
-from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.log cimport log_t
+from pybroker.core.quiesce cimport retire
 from pybroker.core.scan cimport SCAN_BYTES, scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t
 from pybroker.core.segment cimport PATH_BYTES, segment_path, segment_t
 from pybroker.core.spots cimport spot_t, spots_t
-from pybroker.core.status cimport raise_status
 from pybroker.core.vfs cimport (
-    P_CHECKPOINT_WRITE, P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_pread, vfs_pwrite, vfs_size, vfs_sync,
-    vfs_unlink,
+    P_CHECKPOINT_WRITE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_sync, vfs_unlink,
 )
 from pybroker.core.walk cimport NOT_FOUND
 
-import os
-
-
-cdef extern from *:
-    """
-    #include <sys/stat.h>
-    // Do a path and a descriptor name the same file?
-    static int same_file(const char* path, int fd) {
-      struct stat a, b;
-      return stat(path, &a) == 0 && fstat(fd, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
-    }
-    """
-    int same_file(const char* path, int fd) nogil
 
 cdef enum:
     NEXT_UNKNOWN = -1            # no segment follows: a spot at the end of the file has no known end
@@ -124,68 +108,6 @@ cdef void damage_cut(log_t* l, segment_t* s, int64_t position) noexcept nogil:
     publish(l, s, list)
 
 
-def bad_spots(Partition partition not None) -> list:
-    """(segment's base offset, position, end, first offset, next offset) of each bad spot that is known, ascending."""
-    cdef log_t* l = partition.state.log
-    cdef segments_t* list_
-    cdef const spots_t* spots
-    cdef int64_t i
-    cdef int32_t k
-    cdef int slot
-    out = []
-    with nogil:
-        slot = pin(&l.context.quiesce)
-    list_ = <segments_t*>load_ptr(<void**>&l.segments)
-    for i in range(load_i64(&list_.count)):
-        spots = <const spots_t*>load_ptr(<void**>&list_.items[i].segment.spots)
-        for k in range(spots.count if spots != NULL else 0):
-            spot = spots.items[k]
-            out.append((list_.items[i].base_offset, spot.position, spot.end, spot.first, spot.next))
-    unpin(&l.context.quiesce, slot)
-    return out
-
-
-cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcept nogil:
-    """Mark a spot in the segment with this base, if it still is the file that `fd` names (-1: whichever it is)."""
-    cdef char path[PATH_BYTES]
-    cdef segment_t* s = NULL
-    cdef segments_t* list
-    cdef int64_t i
-    cdef int slot, status = -ESTALE
-    log_lock_files(l)            # no segment is swapped, removed or cut meanwhile
-    slot = pin(&l.context.quiesce)
-    list = <segments_t*>load_ptr(<void**>&l.segments)
-    i = segments_floor(list, base)
-    if i >= 0 and list.items[i].base_offset == base:
-        s = list.items[i].segment
-        segment_path(s, ".log", path)
-    if s != NULL and spot.end <= load_i64(&s.size) and (fd < 0 or same_file(path, fd)):
-        pthread_mutex_lock(&l.append_mutex)
-        status = damage_mark(l, s, spot)
-        pthread_mutex_unlock(&l.append_mutex)
-        store_i32(&s.index_bad, 1)
-        store_i32(&l.repair, 1)
-    unpin(&l.context.quiesce, slot)
-    pthread_mutex_unlock(&l.flush_mutex)
-    return status
-
-
-def mark_damaged(
-    Partition partition not None, int64_t base_offset, int64_t position, int64_t end, int64_t first, int64_t next
-) -> bool:
-    """Let readers of a partition pass a bad spot by, as an earlier life of the broker found it; False if the segment is
-    gone. Raises OSError."""
-    cdef spot_t spot
-    cdef int status
-    spot.position, spot.end, spot.first, spot.next = position, end, first, next
-    with nogil:
-        status = mark_listed(partition.state.log, base_offset, &spot, -1)
-    if status == -ESTALE:
-        return False
-    raise_status(status, partition.directory)
-    return True
-
-
 # -- the search at start -----------------------------------------------------------------------------------------------
 
 cdef int search_open(log_t* l, segment_t* s, scan_t* c, int64_t next_base) noexcept nogil:
@@ -261,116 +183,3 @@ cdef int damage_keep_aside(segment_t* s, int64_t position) noexcept nogil:
     if status < 0:
         vfs_unlink(s.fs, P_CHECKPOINT_WRITE, path)
     return status
-
-
-# -- the scan that scrubbing makes -------------------------------------------------------------------------------------
-
-cdef int64_t listed_size(log_t* l, int64_t base) noexcept nogil:
-    """How many bytes readers see of the segment with this base: what is appended just now is not among them, and what
-    was cut off its file is. -1 if there is no such segment."""
-    cdef int64_t size = -1
-    cdef int slot = pin(&l.context.quiesce)
-    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
-    cdef int64_t i = segments_floor(list, base)
-    if i >= 0 and list.items[i].base_offset == base:
-        size = load_i64(&list.items[i].segment.size)
-    unpin(&l.context.quiesce, slot)
-    return size
-
-
-cdef class SegmentScan:
-    """A check of a segment's file, step by step: every batch's header, CRC and offset. See the wall."""
-
-    def __init__(self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1) -> None:
-        cdef bytes name = os.fsencode(path)
-        cdef const char* c_name = name
-        cdef int64_t size = -1
-        cdef int fd, status
-        stem = os.path.basename(path).partition(".")[0]
-        if not stem.isdigit():
-            raise ValueError(f"{path}: the name of a segment's file begins with its base offset")
-        self.path, self.base_offset, self.next_base = path, int(stem), next_base
-        self.partition = partition
-        raise_status(scan_init(&self.c, partition.state.log.context.fs if partition is not None else NULL), path)
-        with nogil:
-            fd = vfs_open(self.c.fs, P_SEGMENT_READ, c_name, O_RDONLY)
-            status = min(fd, 0)
-            if status == 0 and self.partition is not None:
-                size = listed_size(self.partition.state.log, self.base_offset)
-            if status == 0 and size < 0:
-                size = vfs_size(fd)
-            if status == 0:
-                vfs_no_readahead(fd)
-        raise_status(status, path)
-        scan_file(&self.c, fd, size, self.base_offset)
-        self.c.expected = self.base_offset
-        self.c.strict = strict
-        self.c.gentle = True
-
-    def __cinit__(self):
-        self.c.fd = -1
-
-    def __dealloc__(self):
-        scan_free(&self.c)
-        vfs_close(self.c.fd)
-
-    @property
-    def size(self) -> int:
-        return self.c.size
-
-    @property
-    def end_offset(self) -> int:
-        return self.c.expected
-
-    @property
-    def done(self) -> bool:
-        return self.position >= self.c.size
-
-    cdef int find(self, int64_t until, spot_t* spot) noexcept nogil:
-        """Go on to position `until`, or to the first bad spot: CORRUPT_MESSAGE then, and the spot."""
-        cdef batch_t b
-        cdef int status
-        while self.position < min(until, self.c.size):
-            status = scan_batch(&self.c, self.position, &b)
-            if status == 0:
-                scan_accept(&self.c, &b)
-                self.position += b.size
-                continue
-            if status == CORRUPT_MESSAGE:
-                status = scan_behind(&self.c, self.position, spot)
-            if status == NOT_FOUND:
-                spot.position, spot.end = self.position, self.c.size
-                spot.first = self.c.expected
-                spot.next = max(self.c.expected, self.next_base)
-                status = 0
-            if status < 0:
-                return status
-            self.position = spot.end
-            self.c.expected = spot.next
-            return CORRUPT_MESSAGE
-        return 0
-
-    def step(self, int64_t most=INT64_MAX) -> list:
-        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them. The partition,
-        where there is one, passes them by from now on; a segment that was replaced meanwhile has none. Raises OSError."""
-        cdef int64_t until = self.position + min(most, self.c.size - self.position)
-        cdef spot_t spot
-        cdef int status = CORRUPT_MESSAGE
-        out = []
-        while status == CORRUPT_MESSAGE:
-            with nogil:
-                status = self.find(until, &spot)
-            if status == CORRUPT_MESSAGE and self.admit(&spot):
-                out.append((spot.position, spot.end, spot.first, spot.next))
-        raise_status(status, self.path)
-        return out
-
-    cdef bint admit(self, const spot_t* spot) except -1:
-        cdef int status = 0
-        if self.partition is not None:
-            with nogil:
-                status = mark_listed(self.partition.state.log, self.base_offset, spot, self.c.fd)
-        if status == -ESTALE:
-            return False
-        raise_status(status, self.path)
-        return True

@@ -55,9 +55,9 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     hang_up(r, c)
     heap_remove(r.heap, &r.heap_count, c)
     conn_unwatch(c)              # from here on nobody wakes it
-    pthread_mutex_lock(&r.lock)
+    pthread_mutex_lock(&r.inbox.lock)
     chain_remove(&c.woken)
-    pthread_mutex_unlock(&r.lock)
+    pthread_mutex_unlock(&r.inbox.lock)
     chain_remove(&c.listed)
     chain_remove(&c.ready)
     chain_remove(&c.waiting)

@@ -19,12 +19,13 @@ from pybroker.core.backlog cimport backlog_empty_trash, backlog_next, work_t
 from pybroker.core.clock cimport monotonic_ms
 from pybroker.core.context cimport context_t
 from pybroker.core.epochs cimport epochs_retry, epochs_take
-from pybroker.core.failure cimport log_lost_file, log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport (
-    log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_view, pending_t, segments_floor, segments_t,
-    view_t,
+    log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_trust, log_view, pending_t, segments_floor,
+    segments_t, view_t,
 )
+from pybroker.core.log_dir cimport log_dir_t
+from pybroker.core.lost_files cimport log_lost_file
 from pybroker.core.producers cimport producers_keep, producers_prune, producers_write
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_lock, pthread_mutex_unlock, quiesce_t, retire, unpin,
@@ -35,7 +36,6 @@ from pybroker.core.segment cimport (
     segment_write_indexes,
 )
 from pybroker.core.sequence cimport sequence_save
-from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport (
     P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_write_behind,
 )
@@ -374,7 +374,7 @@ cdef int log_close(log_t* l) noexcept nogil:
     return status
 
 
-cdef void flusher_run(context_t* c, syncer_t* log_dir) noexcept nogil:
+cdef void flusher_run(context_t* c, log_dir_t* log_dir) noexcept nogil:
     """The thread of a log dir's flusher: work until the context stops and nothing is left."""
     cdef work_t* w
     cdef later_t later

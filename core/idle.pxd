@@ -1,6 +1,5 @@
 # Closing the files of segments that nobody uses.
 from pybroker.core.log cimport log_t
-from pybroker.core.syncer cimport syncer_t
 from pybroker.core.worker cimport task_t
 
 cdef enum idle_t:

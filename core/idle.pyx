@@ -16,13 +16,12 @@ from posix.unistd cimport usleep
 from pybroker.core.atomic cimport cas_i32, load_i32, load_i64, load_ptr, store_i32, store_ptr, swap_ptr
 from pybroker.core.budget cimport budget_excess
 from pybroker.core.chain cimport chain_append, chain_remove
-from pybroker.core.failure cimport log_trust
-from pybroker.core.log cimport log_drop, log_offline, log_t, segments_t
+from pybroker.core.log cimport log_drop, log_offline, log_t, log_trust, segments_t
+from pybroker.core.log_dir cimport closing_t
 from pybroker.core.quiesce cimport (
     collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, quiesce_t, retire, unpin,
 )
 from pybroker.core.segment cimport files_drop, files_hold, files_t, segment_t
-from pybroker.core.syncer cimport closing_t
 from pybroker.core.vfs cimport P_SEGMENT_SYNC, vfs_write_out
 
 cdef enum:
@@ -96,9 +95,9 @@ cdef int log_close_idle(log_t* l, idle_t which) noexcept nogil:
 
 cdef void idle_add(log_t* l) noexcept nogil:
     """Have a log, that is open by now, looked at where descriptors are scarce."""
-    pthread_mutex_lock(&l.syncer.closing.lock)
-    chain_append(&l.syncer.closing.logs, &l.listed, l)
-    pthread_mutex_unlock(&l.syncer.closing.lock)
+    pthread_mutex_lock(&l.log_dir.closing.lock)
+    chain_append(&l.log_dir.closing.logs, &l.listed, l)
+    pthread_mutex_unlock(&l.log_dir.closing.lock)
 
 
 cdef bint hold_if_alive(log_t* l) noexcept nogil:

@@ -8,73 +8,73 @@ from libc.string cimport memset
 
 from pybroker.core.atomic cimport store_i32
 from pybroker.core.chain cimport chain_append, chain_take
-from pybroker.core.conn cimport CLOSING, OPEN, PARKED, conn_adopt_chunks, conn_free_own, conn_hold, conn_t
+from pybroker.core.conn cimport CLOSING, OPEN, PARKED, conn_adopt_chunks, conn_free_own, conn_hold, conn_t, inbox_t, note_t
 from pybroker.core.ending cimport close_conn
 from pybroker.core.epoll cimport EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_ctl, epoll_event
+from pybroker.core.group_commit cimport sync_free, sync_t
 from pybroker.core.mailbox cimport ring
 from pybroker.core.partition cimport watch_t
 from pybroker.core.produce cimport produce_refuse
 from pybroker.core.quiesce cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.reactor cimport make_ready, note_t, reactor_t
-from pybroker.core.syncer cimport sync_free, sync_t
+from pybroker.core.reactor cimport make_ready, reactor_t
 
 
-cdef void wake(reactor_t* r) noexcept nogil:
+cdef void wake(inbox_t* box) noexcept nogil:
     """End the reactor's wait. Under the inbox's lock."""
-    if not r.rung:
-        r.rung = 1
-        ring(r.bell)
+    if not box.rung:
+        box.rung = 1
+        ring(box.bell)
 
 
-cdef void reactor_leave(reactor_t* r, note_t* n) noexcept nogil:
-    """Leave a note for a reactor; from any thread."""
+cdef void inbox_leave(inbox_t* box, note_t* n) noexcept nogil:
+    """Leave a note; from any thread."""
     n.next = NULL
-    pthread_mutex_lock(&r.lock)
-    if r.notes_last != NULL:
-        r.notes_last.next = n
+    pthread_mutex_lock(&box.lock)
+    if box.notes_last != NULL:
+        box.notes_last.next = n
     else:
-        r.notes = n
-    r.notes_last = n
-    wake(r)
-    pthread_mutex_unlock(&r.lock)
+        box.notes = n
+    box.notes_last = n
+    wake(box)
+    pthread_mutex_unlock(&box.lock)
 
 
-cdef void reactor_wake(reactor_t* r) noexcept nogil:
+cdef void inbox_ring(inbox_t* box) noexcept nogil:
     """End the reactor's wait, so that it looks at what the plane says; from any thread."""
-    pthread_mutex_lock(&r.lock)
-    wake(r)
-    pthread_mutex_unlock(&r.lock)
+    pthread_mutex_lock(&box.lock)
+    wake(box)
+    pthread_mutex_unlock(&box.lock)
 
 
 cdef void synced(sync_t* s) noexcept nogil:
     """An answer need wait for the disk no longer, or in vain. From the syncer's thread."""
-    cdef reactor_t* r = <reactor_t*>(<conn_t*>s.owner).reactor
-    pthread_mutex_lock(&r.lock)
-    s.next = r.synced
-    r.synced = s
-    wake(r)
-    pthread_mutex_unlock(&r.lock)
+    cdef inbox_t* box = (<conn_t*>s.owner).inbox
+    pthread_mutex_lock(&box.lock)
+    s.next = box.synced
+    box.synced = s
+    wake(box)
+    pthread_mutex_unlock(&box.lock)
 
 
 cdef void warmed(void* owner) noexcept nogil:
     """What a parked fetch asked for is in the page cache. From a reader's thread."""
     cdef conn_t* c = <conn_t*>owner
-    cdef reactor_t* r = <reactor_t*>c.reactor
-    pthread_mutex_lock(&r.lock)
-    c.next_warmed = r.warmed
-    r.warmed = c
-    wake(r)
-    pthread_mutex_unlock(&r.lock)
+    cdef inbox_t* box = c.inbox
+    pthread_mutex_lock(&box.lock)
+    c.next_warmed = box.warmed
+    box.warmed = c
+    wake(box)
+    pthread_mutex_unlock(&box.lock)
 
 
 cdef void told(watch_t* w) noexcept nogil:
     """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
     cdef conn_t* c = <conn_t*>w.owner
-    cdef reactor_t* r = <reactor_t*>c.reactor
-    pthread_mutex_lock(&r.lock)
-    if chain_append(&r.woken, &c.woken, c):
-        wake(r)
-    pthread_mutex_unlock(&r.lock)
+    cdef inbox_t* box = c.inbox
+    pthread_mutex_lock(&box.lock)
+    if chain_append(&box.woken, &c.woken, c):
+        wake(box)
+    pthread_mutex_unlock(&box.lock)
 
 
 cdef void take_inbox(reactor_t* r) noexcept nogil:
@@ -84,19 +84,19 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     cdef sync_t* s
     cdef sync_t* next_synced
     cdef conn_t* w
-    pthread_mutex_lock(&r.lock)
-    n = r.notes
-    r.notes = r.notes_last = NULL
-    s = r.synced
-    r.synced = NULL
-    w = r.warmed
-    r.warmed = NULL
-    r.rung = 0
-    while r.woken.first != NULL:
-        c = <conn_t*>chain_take(&r.woken)
+    pthread_mutex_lock(&r.inbox.lock)
+    n = r.inbox.notes
+    r.inbox.notes = r.inbox.notes_last = NULL
+    s = r.inbox.synced
+    r.inbox.synced = NULL
+    w = r.inbox.warmed
+    r.inbox.warmed = NULL
+    r.inbox.rung = 0
+    while r.inbox.woken.first != NULL:
+        c = <conn_t*>chain_take(&r.inbox.woken)
         if c.state == PARKED:
             make_ready(r, c)
-    pthread_mutex_unlock(&r.lock)
+    pthread_mutex_unlock(&r.inbox.lock)
     while w != NULL:
         w.reading -= 1
         w.warmed = w.state == PARKED

@@ -7,11 +7,11 @@ from pybroker.core.chain cimport link_t
 from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport traffic_t
 from pybroker.core.epochs cimport epochs_t
+from pybroker.core.log_dir cimport log_dir_t
 from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.segment cimport files_t, segment_t
 from pybroker.core.sequence cimport sequence_t
 from pybroker.core.slow cimport slow_t
-from pybroker.core.syncer cimport syncer_t
 from pybroker.core.vfs cimport iovec
 
 # Topic configs, under Kafka's names with dots as underscores; times in ms, sizes in bytes, -1 no limit.
@@ -71,7 +71,7 @@ cdef struct log_t:
     context_t* context
     work_t work              # in the backlog of its log dir
     int32_t refs
-    syncer_t* syncer         # of its log dir
+    log_dir_t* log_dir
     link_t listed            # there, for those who close what is idle
     int32_t offline          # a write could not be undone: no more appends
     int32_t deleted          # unpublished: nothing may be opened by name any more
@@ -117,7 +117,7 @@ cdef struct found_t:         # what a read found: a held range of a file
 
 cdef inline bint log_offline(const log_t* l) noexcept nogil:
     """A write or a sync failed, of the log or in its log dir: nothing is appended or flushed any more."""
-    return load_i32(&l.offline) != 0 or load_i32(&l.syncer.failed) != 0
+    return load_i32(&l.offline) != 0 or load_i32(&l.log_dir.failed) != 0
 
 
 cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
@@ -146,4 +146,6 @@ cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t ma
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
 cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil
+cdef int log_trust(log_t* l, int status) noexcept nogil
+cdef int log_note_unread(log_t* l, int status) noexcept nogil
 cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil

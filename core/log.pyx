@@ -5,7 +5,7 @@ Readers take no lock: they are pinned, load the list of segments and the waterma
 found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
 """
 
-from libc.errno cimport EEXIST, ENOMEM
+from libc.errno cimport EEXIST, ENOENT, ENOMEM, ENOTDIR
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, rand
 
@@ -17,9 +17,9 @@ from pybroker.core.backlog cimport backlog_put
 from pybroker.core.batch cimport batch_t
 from pybroker.core.chain cimport chain_remove
 from pybroker.core.epochs cimport epochs_free
-from pybroker.core.failure cimport log_trust
 from pybroker.core.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
+from pybroker.core.log_dir cimport log_dir_note_unread, log_dir_trust
 from pybroker.core.quiesce cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
 from pybroker.core.segment cimport (
     files_hold, files_t, segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note,
@@ -74,9 +74,9 @@ cdef void log_drop(log_t* l) noexcept nogil:
     cdef pending_t* p
     if add_i32(&l.refs, -1) > 0:
         return
-    pthread_mutex_lock(&l.syncer.closing.lock)
+    pthread_mutex_lock(&l.log_dir.closing.lock)
     chain_remove(&l.listed)
-    pthread_mutex_unlock(&l.syncer.closing.lock)
+    pthread_mutex_unlock(&l.log_dir.closing.lock)
     if l.segments != NULL:
         for i in range(l.segments.count):
             segment_free(l.segments.items[i].segment)
@@ -95,8 +95,23 @@ cdef void log_drop(log_t* l) noexcept nogil:
 
 cdef void log_wake_flusher(log_t* l) noexcept nogil:
     log_hold(l)
-    if not backlog_put(&l.syncer.backlog, &l.work):
+    if not backlog_put(&l.log_dir.backlog, &l.work):
         log_drop(l)
+
+
+cdef int log_trust(log_t* l, int status) noexcept nogil:
+    """Pass on what became of a call that changes files of a log. Those of a deleted one have other names: its directory's
+    is no failure to whoever was at work in it."""
+    if (status == -ENOENT or status == -ENOTDIR) and load_i32(&l.deleted):
+        return status
+    return log_dir_trust(l.log_dir, status)
+
+
+cdef int log_note_unread(log_t* l, int status) noexcept nogil:
+    """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches to
+    Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut off in
+    the middle of an answer."""
+    return log_dir_note_unread(l.log_dir, &l.unread, status)
 
 
 cdef void log_lock_files(log_t* l) noexcept nogil:

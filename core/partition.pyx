@@ -3,19 +3,18 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.append cimport log_publish_end
 from pybroker.core.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i32, store_ptr
 from pybroker.core.batch cimport batch_t
 from pybroker.core.chain cimport chain_append, chain_remove
 from pybroker.core.epochs cimport epochs_assign
-from pybroker.core.failure cimport log_note_unread
 from pybroker.core.kafka cimport FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.log cimport log_drop, log_read, log_t, log_view, segments_t
+from pybroker.core.log cimport log_drop, log_note_unread, log_read, log_t, log_view, segments_t
 from pybroker.core.quiesce cimport (
     pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
 from pybroker.core.segment cimport files_drop
 from pybroker.core.times cimport log_find_largest, log_find_time
+from pybroker.core.watermark cimport log_publish_end
 
 cdef enum:
     AGAIN = -100002          # a status: look once more

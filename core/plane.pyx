@@ -14,22 +14,21 @@ from posix.unistd cimport close as close_fd
 
 from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.broker cimport Broker
-from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t
+from pybroker.core.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t, note_t
 from pybroker.core.counters cimport api_dict, histogram_dict
 from pybroker.core.cursor cimport store_be32
 from pybroker.core.handles cimport Partition
-from pybroker.core.inbox cimport reactor_leave, reactor_wake
+from pybroker.core.inbox cimport inbox_leave, inbox_ring
 from pybroker.core.log cimport log_hold
 from pybroker.core.mailbox cimport (
     CLOSED, GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
+from pybroker.core.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
 from pybroker.core.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )
 from pybroker.core.pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave
-from pybroker.core.reactor cimport (
-    note_t, plane_t, reactor_free, reactor_new, reactor_run, reactor_step, reactor_t,
-)
+from pybroker.core.reactor cimport plane_t, reactor_t
 from pybroker.core.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.segment cimport files_hold
 from pybroker.core.session cimport sessions_destroy, sessions_init, sessions_leave
@@ -182,7 +181,7 @@ cdef class Plane:
                     os.close(fd)
         for i in range(self.count):
             close_fd(self.reactors[i].poll)
-            close_fd(self.reactors[i].bell)
+            close_fd(self.reactors[i].inbox.bell)
         close_fd(self.state.mailbox.fd)
 
     cdef int _check(self) except -1:
@@ -239,7 +238,7 @@ cdef class Plane:
         if self.inherited:
             return
         for i in range(self.count):
-            reactor_wake(self.reactors[i])
+            inbox_ring(&self.reactors[i].inbox)
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -318,13 +317,13 @@ cdef class Plane:
         c.id = id
         c.fd = fd
         c.state = OPEN
-        c.reactor = r
+        c.inbox = &r.inbox
         c.heap_index = -1
         c.pool = &self.state.pool
         c.address = address
         n.conn = c
         n.is_new = 1
-        reactor_leave(r, n)      # from here on it is the reactor's, which may have freed it already
+        inbox_leave(c.inbox, n)    # from here on it is the reactor's, which may have freed it already
         return id
 
     def fileno(self) -> int:
@@ -388,7 +387,7 @@ cdef class Plane:
                 n.last = NULL
                 n.bytes = 0
                 n.close = 1      # an answer that cannot be sent whole is not sent at all
-        reactor_leave(<reactor_t*>c.reactor, n)
+        inbox_leave(c.inbox, n)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 

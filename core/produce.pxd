@@ -4,9 +4,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from pybroker.core.append cimport ready_t
 from pybroker.core.conn cimport conn_t
 from pybroker.core.cursor cimport cursor_t
+from pybroker.core.group_commit cimport sync_t, synced_fn
 from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_t
-from pybroker.core.syncer cimport sync_t, synced_fn
 
 cdef enum:
     ORDERS_MAX = 1024            # batches that one turn may hold back; a request with more goes to Python

@@ -16,13 +16,13 @@ from pybroker.core.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64, write_i8,
     write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
 )
+from pybroker.core.group_commit cimport sync_new, sync_put, sync_t
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
 from pybroker.core.log cimport log_is_open, log_sync_due
 from pybroker.core.partition cimport partition_t
 from pybroker.core.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.sequence cimport DUPLICATE
 from pybroker.core.slow cimport slow_is
-from pybroker.core.syncer cimport sync_new, sync_put, sync_t
 from pybroker.core.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.wire cimport (
     read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,

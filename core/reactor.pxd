@@ -1,33 +1,22 @@
-# One network thread: its sockets, its turn, what others left for it to do.
+# What one network thread knows: its sockets, its turn, what others left for it to do.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.chain cimport chain_append, chain_t
-from pybroker.core.conn cimport chunk_t, conn_t
+from pybroker.core.conn cimport conn_t, inbox_t
 from pybroker.core.context cimport context_t
 from pybroker.core.counters cimport api_t, histogram_t
 from pybroker.core.fetch cimport fetcher_t
 from pybroker.core.mailbox cimport mailbox_t
 from pybroker.core.pool cimport pool_t
 from pybroker.core.produce cimport turn_t
-from pybroker.core.quiesce cimport pthread_mutex_t
 from pybroker.core.registry cimport registry_t
 from pybroker.core.session cimport sessions_t
-from pybroker.core.syncer cimport sync_t
 
 cdef enum:
     EVENTS_MAX = 256
     ARENA_BYTES = 1 << 20        # read into in one turn; the caches hold it
     READ_BYTES = 256 << 10       # of one connection at a time
     FRAME_BYTES_MIN = 8          # api key, version, correlation id: less is no request
-
-cdef struct note_t:              # what another thread leaves for a reactor: a new connection, or an answer
-    note_t* next
-    conn_t* conn
-    chunk_t* first               # an answer's output; NULL with `close` unset: there is none to send
-    chunk_t* last
-    int64_t bytes
-    int32_t is_new
-    int32_t close                # close the connection once what is before it was sent
 
 cdef struct plane_t:             # what all reactors of a broker share
     context_t* context
@@ -48,14 +37,7 @@ cdef struct plane_t:             # what all reactors of a broker share
 cdef struct reactor_t:
     plane_t* plane
     int32_t poll
-    int32_t bell                 # an eventfd that ends the wait
-    pthread_mutex_t lock         # guards the inbox: notes and woken
-    note_t* notes
-    note_t* notes_last
-    sync_t* synced               # acknowledgements that need wait for the disk no longer
-    conn_t* warmed               # connections that a reader read for
-    chain_t woken                # parked connections that were told of an append
-    int32_t rung                 # the bell was rung for what is in the inbox
+    inbox_t inbox
     chain_t listed               # all connections, the one that was silent for longest first
     chain_t ready                # those that have something to do, in this turn or the next
     chain_t waiting              # the line: for memory, or for a place in the mailbox
@@ -84,11 +66,6 @@ cdef struct reactor_t:
     turn_t turn
     fetcher_t fetch
     uint8_t arena[<int>ARENA_BYTES]
-
-cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil
-cdef void reactor_free(reactor_t* r) noexcept nogil
-cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil
-cdef void reactor_run(reactor_t* r) noexcept nogil
 
 
 cdef inline void make_ready(reactor_t* r, conn_t* c) noexcept nogil:

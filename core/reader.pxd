@@ -25,7 +25,6 @@ cdef struct warm_t:              # what a reader was seen to have in the cache: 
     const void* files            # compared only
     int64_t end
 
-cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil
 cdef bint reader_is_open(log_t* l, int64_t offset) noexcept nogil
 cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) noexcept nogil
 cdef cold_t* cold_new(warmed_fn done, void* owner) noexcept nogil

@@ -1,7 +1,7 @@
 """Cold reads: a page that is not in the cache is read by a thread of its log dir, never by a reactor.
 
 Before a fetch looks into a log, it asks the kernel whether the pages from the index entry on, as many as it may answer,
-are in the cache (cachestat of Linux 6.5; before it, one byte of every 32 KiB is read with RWF_NOWAIT). If not, it waits
+are in the cache (page_cache.pyx). If not, it waits
 as a fetch that is parked does, and the thread reads them; once told, the fetch is executed again, and finds them. The
 thread then reads as much again, for a reader that goes on. The tail of the active segment was written a moment ago and
 is not asked about; what was seen in the cache is remembered for the connection as far as it was looked at.
@@ -9,50 +9,22 @@ is not asked about; what was seen in the cache is remembered for the connection 
 
 from libc.errno cimport ENODATA
 from libc.errno cimport EMFILE
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pybroker.core.atomic cimport load_ptr
-from pybroker.core.failure cimport log_note_unread
 from pybroker.core.budget cimport budget_wait
 from pybroker.core.index cimport entry_t, index_floor
-from pybroker.core.log cimport log_drop, log_hold, log_t, log_view, segment_limit, segments_floor, segments_t, view_t
+from pybroker.core.log cimport (
+    log_drop, log_hold, log_note_unread, log_t, log_view, segment_limit, segments_floor, segments_t, view_t,
+)
+from pybroker.core.page_cache cimport is_cached
 from pybroker.core.quiesce cimport pin, unpin
 from pybroker.core.segment cimport files_drop, files_hold, files_t, segment_files, segment_t
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_pread
 from pybroker.core.worker cimport task_t, worker_put
 
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <stdint.h>
-    #include <sys/syscall.h>
-    #include <sys/uio.h>
-    #include <unistd.h>
-    #ifndef __NR_cachestat
-    #define __NR_cachestat 451  // the same on every architecture
-    #endif
-    struct pyb_cachestat { uint64_t cached, dirty, writeback, evicted, recently_evicted; };
-    // How many pages of a range are in the cache; -errno.
-    static int64_t pyb_cached(int fd, uint64_t position, uint64_t n) {
-      uint64_t range[2] = {position, n};
-      struct pyb_cachestat found = {0, 0, 0, 0, 0};
-      return syscall(__NR_cachestat, fd, range, &found, 0) ? -errno : (int64_t)found.cached;
-    }
-    // 1: the byte can be had without waiting, 0: it cannot, -1: the file system does not say.
-    static int pyb_at_hand(int fd, int64_t position) {
-      char byte;
-      struct iovec v = {&byte, 1};
-      if (preadv2(fd, &v, 1, position, RWF_NOWAIT) >= 0) return 1;
-      return errno == EAGAIN ? 0 : -1;
-    }
-    """
-    int64_t pyb_cached(int fd, uint64_t position, uint64_t n) nogil
-    int pyb_at_hand(int fd, int64_t position) nogil
-
 cdef enum:
-    PAGE = 4096
-    SAMPLE = 32 << 10            # where the kernel has no cachestat
     TAIL_BYTES = 16 << 20        # of the active segment, that was written a moment ago
     SLACK_BYTES = 64 << 10       # from an index entry to the batch that it is for
     SEEN_BYTES = 1 << 20         # that are looked at in one go
@@ -62,21 +34,6 @@ cdef struct place_t:             # of an offset: where in which file reading beg
     files_t* files
     int64_t position
     int64_t limit                # of the file's bytes that count
-
-
-cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
-    """Is all of a range in the cache, or can that not be known?"""
-    cdef int64_t first = position // PAGE, end = (position + n + PAGE - 1) // PAGE, cached
-    if pyb_at_hand(fd, position + n - 1) == 0 or pyb_at_hand(fd, position) == 0:
-        return False
-    cached = pyb_cached(fd, first * PAGE, (end - first) * PAGE)
-    if cached >= 0:
-        return cached >= end - first
-    while position < end * PAGE - SAMPLE:
-        position += SAMPLE
-        if pyb_at_hand(fd, position) == 0:
-            return False
-    return True
 
 
 cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t* limit) noexcept nogil:
@@ -223,7 +180,7 @@ cdef void cold_wish(cold_t* c, log_t* l, int64_t offset, int64_t most) noexcept 
 cdef bint cold_put(cold_t* c) noexcept nogil:
     """Have it read by the thread of the first wish's log dir; False, and it is gone, if there is none."""
     cdef int i
-    if worker_put(&c.wishes[0].log.syncer.reader, &c.task):
+    if worker_put(&c.wishes[0].log.log_dir.reader, &c.task):
         return True
     for i in range(c.count):
         log_drop(c.wishes[i].log)

@@ -15,13 +15,13 @@ from pybroker.core.batch cimport batch_t
 from pybroker.core.backlog cimport backlog_discard
 from pybroker.core.damage cimport damage_cut
 from pybroker.core.epochs cimport epochs_cut_head, epochs_cut_tail
-from pybroker.core.failure cimport log_trust
 from pybroker.core.flusher cimport log_write_epochs, sync_names
 from pybroker.core.index cimport index_cut
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.log cimport (
     CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_roll_if_still,
-    log_t, log_view, log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t, view_t,
+    log_t, log_trust, log_view, log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t,
+    view_t,
 )
 from pybroker.core.producers cimport producers_prune, producers_restore, producers_write
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
@@ -51,11 +51,11 @@ cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil:
     if delay_ms <= 0 or segment_rename(s, "", ".deleted") < 0:
         return segment_unlink(s, "")
     segment_path(s, ".timeindex.deleted", path)
-    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
+    backlog_discard(&l.log_dir.backlog, path, False, delay_ms)
     segment_path(s, ".index.deleted", path)
-    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
+    backlog_discard(&l.log_dir.backlog, path, False, delay_ms)
     segment_path(s, ".log.deleted", path)
-    backlog_discard(&l.syncer.backlog, path, False, delay_ms)
+    backlog_discard(&l.log_dir.backlog, path, False, delay_ms)
     return 0
 
 

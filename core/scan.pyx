@@ -20,7 +20,7 @@ from libc.stdlib cimport free, malloc
 from pybroker.core.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
 from pybroker.core.crc32c cimport crc32c
 from pybroker.core.kafka cimport CORRUPT_MESSAGE
-from pybroker.core.reader cimport is_cached
+from pybroker.core.page_cache cimport is_cached
 from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_forget, vfs_pread
 from pybroker.core.walk cimport BODY_ELSEWHERE, NOT_FOUND
 

@@ -16,9 +16,8 @@ from libc.stdint cimport int64_t
 
 from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, store_i32
 from pybroker.core.batch cimport batch_last_offset, batch_t
-from pybroker.core.failure cimport log_trust
 from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_lock_files, log_offline, log_t, segments_free, segments_t
+from pybroker.core.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t
 from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
 from pybroker.core.retention cimport log_discard_files, log_replace
 from pybroker.core.segment cimport (

@@ -10,7 +10,7 @@ is pinned for the length of its turn, and never while it waits.
 """
 
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from posix.unistd cimport close, usleep
@@ -18,7 +18,7 @@ from posix.unistd cimport close, usleep
 from pybroker.core.atomic cimport load_i32, load_i64, poke_i64
 from pybroker.core.chain cimport chain_append, chain_remove, chain_take, link_t
 from pybroker.core.clock cimport monotonic_ms, monotonic_ns
-from pybroker.core.conn cimport AWAY, CLOSING, OPEN, PARKED, conn_account, conn_flush, conn_free_own, conn_t
+from pybroker.core.conn cimport AWAY, CLOSING, OPEN, PARKED, conn_account, conn_flush, conn_free_own, conn_t, note_t
 from pybroker.core.counters cimport histogram_add, tally
 from pybroker.core.ending cimport close_conn, end, forget, stop_waiting
 from pybroker.core.epoll cimport (
@@ -31,6 +31,7 @@ from pybroker.core.intake cimport drain, has_work, serve
 from pybroker.core.mailbox cimport unring
 from pybroker.core.pool cimport pool_full
 from pybroker.core.quiesce cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
+from pybroker.core.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.shortage cimport LOOK_MS, move_line, relieve
 
 cdef extern from "<sys/eventfd.h>" nogil:
@@ -61,12 +62,12 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.notify = told
     r.fetch.warmed = warmed
     r.turn.synced = synced
-    pthread_mutex_init(&r.lock, NULL)
+    pthread_mutex_init(&r.inbox.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
-    r.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    r.inbox.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     memset(&e, 0, sizeof(e))
     e.events = EPOLLIN
-    if r.poll < 0 or r.bell < 0 or epoll_ctl(r.poll, EPOLL_CTL_ADD, r.bell, &e) < 0:
+    if r.poll < 0 or r.inbox.bell < 0 or epoll_ctl(r.poll, EPOLL_CTL_ADD, r.inbox.bell, &e) < 0:
         status = -errno
         reactor_free(r)
         return status
@@ -86,13 +87,13 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
             usleep(SYNC_LOOK_US)
             take_inbox(r)
         forget(r, c)
-    while r.notes != NULL:
-        n = r.notes
-        r.notes = n.next
+    while r.inbox.notes != NULL:
+        n = r.inbox.notes
+        r.inbox.notes = n.next
         free(n)
     close(r.poll)
-    close(r.bell)
-    pthread_mutex_destroy(&r.lock)
+    close(r.inbox.bell)
+    pthread_mutex_destroy(&r.inbox.lock)
     fetcher_free(&r.fetch)
     free(r.heap)
     free(r)
@@ -106,7 +107,7 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
     for i in range(n):
         c = <conn_t*>events[i].data.ptr
         if c == NULL:
-            unring(r.bell)
+            unring(r.inbox.bell)
             continue
         if events[i].events & (EPOLLHUP | EPOLLERR):
             close_conn(r, c, "")

@@ -1,0 +1,48 @@
+"""The log cleaner as Python sees it."""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from pybroker.core.cleaner cimport STOPPED, log_clean, round_t
+from pybroker.core.handles cimport Partition
+from pybroker.core.kafka cimport CORRUPT_MESSAGE
+from pybroker.core.sieve cimport FAILED_IN_PYTHON, Codec
+from pybroker.core.swap cimport CHANGED
+
+from pybroker.core.status import LogError
+
+
+class Cleaned:
+    """What a round of compaction did."""
+
+    __slots__ = ("bytes_after", "bytes_before", "bytes_moved", "first_dirty", "records_dropped")
+
+
+def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_ms, int64_t delete_retention_ms,
+          int64_t map_bytes, decompress, compress, int64_t bytes_per_s=0) -> Cleaned | None:
+    """One round of compaction; see the wall."""
+    cdef round_t c
+    cdef Codec codec = Codec(decompress, compress)
+    cdef int status
+    memset(&c, 0, sizeof(c))
+    c.log = partition.state.log
+    c.bytes_per_s = bytes_per_s
+    c.sieve.keys_from = first_dirty
+    c.sieve.now_ms = now_ms
+    c.sieve.delete_retention_ms = delete_retention_ms
+    c.sieve.codec = <void*>codec
+    with nogil:
+        status = log_clean(&c, end, map_bytes)
+    if status == CHANGED or status == STOPPED:
+        return None
+    if status == FAILED_IN_PYTHON:
+        raise LogError(CORRUPT_MESSAGE, f"clean {partition.name()}: {codec.failure}") from codec.failure
+    if status == CORRUPT_MESSAGE:
+        raise LogError(status, f"clean {partition.name()}: the segment that begins at offset {c.source.base_offset} holds "
+                       "a batch whose CRC or records are not sound")
+    partition.check(status, "clean")
+    out = Cleaned()
+    out.first_dirty = c.sieve.keys_end
+    out.bytes_before, out.bytes_after, out.bytes_moved = c.before_bytes, c.after_bytes, c.moved_bytes
+    out.records_dropped = c.sieve.records_dropped
+    return out
