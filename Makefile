@@ -25,8 +25,8 @@ DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 BENCH := $(VENV)/.bench
 BUILT := $(VENV)/.built
-GENERATED := core/kafka.pxd
-SOURCES := $(filter-out $(GENERATED),$(wildcard core/*.pyx core/*.pxd core/*.h)) setup.py pybroker/errors.py
+GENERATED := core/base/error_codes.pxd
+SOURCES := $(filter-out $(GENERATED),$(foreach kind,pyx pxd h,$(wildcard core/*.$(kind) core/*/*.$(kind)))) setup.py pybroker/errors.py
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$p" && break; done)
@@ -56,7 +56,7 @@ test: ## build, lint, types and every test but for the long ones of Spark
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy pybroker pyspark_pybroker examples tools tests/client/typed_use.py
-	@$(VENV)/bin/cython-lint --no-pycodestyle core/*.pyx $(filter-out $(GENERATED),$(wildcard core/*.pxd))
+	@$(VENV)/bin/cython-lint --no-pycodestyle $(filter-out $(GENERATED),$(filter %.pyx %.pxd,$(SOURCES)))
 
 .PHONY: docs
 docs: $(BUILT) $(DEV) ## what code knows, written down: the APIs and the picture in README.md, docs/config.md
@@ -106,7 +106,7 @@ spark-chaos: $(BUILT) $(DEV) ## a pipeline on a cluster that is killed at random
 
 .PHONY: clean
 clean: ## what a build made; .venv stays (rm -rf .venv takes it too)
-	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so core/*/*.c core/*/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pybroker core tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- the steps behind them -------------------------------------------------------------------------------------------

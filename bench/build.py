@@ -17,7 +17,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 source, name, target = sys.argv[1:]
 modules = cythonize(
-    [Extension(name, [source], extra_compile_args=["-O3", "-std=gnu11"])],
+    [Extension(name, [source], include_dirs=["core"], extra_compile_args=["-O3", "-std=gnu11"])],
     include_path=["."],
     build_dir=target,
     quiet=True,
@@ -38,7 +38,7 @@ def compiled(name: str) -> ModuleType:
     source = Path(__file__).with_name(f"{name}.pyx")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     facts = [suffix.encode(), BUILD.encode(), source.read_bytes()]
-    facts += [path.read_bytes() for path in sorted(ROOT.glob("core/*.pxd"))]
+    facts += [path.read_bytes() for path in sorted(ROOT.glob("core/**/*.pxd"))]
     target = ROOT / "build/bench" / hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
     library = target / f"{name}{suffix}"
     if not library.exists():

@@ -12,13 +12,13 @@ from libc.string cimport memcpy, memmove
 from posix.types cimport off_t
 from posix.unistd cimport close
 
-from pybroker.core.batch cimport (
-    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_CRC, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, HEADER_BYTES,
-)
-from pybroker.core.crc32c cimport crc32c
-from pybroker.core.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
-from pybroker.core.epoll cimport (
+from pybroker.core.base.crc32c cimport crc32c
+from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
+from pybroker.core.base.epoll cimport (
     EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+)
+from pybroker.core.batch.batch cimport (
+    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_CRC, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, HEADER_BYTES,
 )
 
 import os

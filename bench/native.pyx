@@ -9,11 +9,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from posix.types cimport off_t
 
-from pybroker.core.append cimport FROM_CLIENT, appended_t, partition_append
-from pybroker.core.crc32c cimport crc32c
+from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.handles cimport Partition
-from pybroker.core.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
-from pybroker.core.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN, files_drop
+from pybroker.core.partition.append cimport FROM_CLIENT, appended_t, partition_append
+from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
+from pybroker.core.storage.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN, files_drop
 
 import os
 

@@ -7,30 +7,30 @@ milliseconds since the epoch unless the name says otherwise. Codes in `LogError.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypedDict
 
-from pybroker.core.appender import NO_CHOICE as NO_CHOICE
-from pybroker.core.appender import NO_MEMORY as NO_MEMORY
-from pybroker.core.appender import NO_TOPIC as NO_TOPIC
-from pybroker.core.appender import Appender as Appender
-from pybroker.core.appender import OpenQueue as OpenQueue
-from pybroker.core.block import Block as Block
-from pybroker.core.builder import BatchBuilder as BatchBuilder
-from pybroker.core.builder import SealedBatch as SealedBatch
-from pybroker.core.builder import build_batch as build_batch
-from pybroker.core.columns import COLUMNS as COLUMNS
-from pybroker.core.columns import Binary as Binary
-from pybroker.core.columns import ColumnBatch as ColumnBatch
-from pybroker.core.columns import Columns as Columns
-from pybroker.core.columns import Headers as Headers
-from pybroker.core.encode import Encoder as Encoder
-from pybroker.core.encode import partitions_of as partitions_of
-from pybroker.core.feed import Feed as Feed
-from pybroker.core.objects import Record as Record
-from pybroker.core.objects import read_records as read_records
-from pybroker.core.pending import Delivery as Delivery
-from pybroker.core.pending import PendingBatch as PendingBatch
-from pybroker.core.pending import RecordMetadata as RecordMetadata
-from pybroker.core.source import ByteColumn as ByteColumn
-from pybroker.core.source import HeaderColumn as HeaderColumn
+from pybroker.core.batch.block import Block as Block
+from pybroker.core.batch.builder import BatchBuilder as BatchBuilder
+from pybroker.core.batch.builder import SealedBatch as SealedBatch
+from pybroker.core.batch.builder import build_batch as build_batch
+from pybroker.core.client.appender import NO_CHOICE as NO_CHOICE
+from pybroker.core.client.appender import NO_MEMORY as NO_MEMORY
+from pybroker.core.client.appender import NO_TOPIC as NO_TOPIC
+from pybroker.core.client.appender import Appender as Appender
+from pybroker.core.client.appender import OpenQueue as OpenQueue
+from pybroker.core.client.producer_batch import Delivery as Delivery
+from pybroker.core.client.producer_batch import PendingBatch as PendingBatch
+from pybroker.core.client.producer_batch import RecordMetadata as RecordMetadata
+from pybroker.core.columns.columns import COLUMNS as COLUMNS
+from pybroker.core.columns.columns import Binary as Binary
+from pybroker.core.columns.columns import ColumnBatch as ColumnBatch
+from pybroker.core.columns.columns import Columns as Columns
+from pybroker.core.columns.columns import Headers as Headers
+from pybroker.core.columns.encode import Encoder as Encoder
+from pybroker.core.columns.encode import partitions_of as partitions_of
+from pybroker.core.columns.objects import Record as Record
+from pybroker.core.columns.objects import read_records as read_records
+from pybroker.core.columns.partition_records import Feed as Feed
+from pybroker.core.columns.source import ByteColumn as ByteColumn
+from pybroker.core.columns.source import HeaderColumn as HeaderColumn
 
 Bytes = bytes | bytearray | memoryview
 

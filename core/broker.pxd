@@ -1,12 +1,12 @@
 # The broker's context as Python holds it.
 from libc.stdint cimport int64_t
 
-from pybroker.core.context cimport context_t
 from pybroker.core.handles cimport Partition
-from pybroker.core.log cimport log_t
-from pybroker.core.log_dir cimport log_dir_t
-from pybroker.core.partition cimport partition_t
-from pybroker.core.recovery cimport recovery_t
+from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.storage.context cimport context_t
+from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.log_dir cimport log_dir_t
+from pybroker.core.storage.recovery cimport recovery_t
 
 
 cdef class Broker:

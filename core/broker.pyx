@@ -10,30 +10,30 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcpy
 
-from pybroker.core.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
-from pybroker.core.backlog cimport backlog_discard
-from pybroker.core.budget cimport budget_is_scarce
-from pybroker.core.context cimport context_free, context_new, context_stop, context_log_dir, context_t
-from pybroker.core.counters cimport histogram_dict
-from pybroker.core.epochs cimport epochs_init, epochs_load
-from pybroker.core.flusher cimport flusher_run, log_close
-from pybroker.core.handles cimport Partition
-from pybroker.core.idle cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle, log_dir_close_idle
-from pybroker.core.kafka cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_trust, log_wake_flusher
-from pybroker.core.log_dir cimport log_dir_t, log_dir_trust
-from pybroker.core.lost_files cimport logs_lost
-from pybroker.core.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
-from pybroker.core.quiesce cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.recovery cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, log_recover, recovery_t
-from pybroker.core.sequence cimport sequence_init
-from pybroker.core.settings cimport read_settings
-from pybroker.core.status cimport raise_status
-from pybroker.core.swap cimport swap_finish
-from pybroker.core.vfs cimport (
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
+from pybroker.core.base.budget cimport budget_is_scarce
+from pybroker.core.base.counters cimport histogram_dict
+from pybroker.core.base.error_codes cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
+from pybroker.core.base.reclamation cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.base.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
     P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
 )
+from pybroker.core.compact.replace_segments cimport swap_finish
+from pybroker.core.handles cimport Partition
+from pybroker.core.partition.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
+from pybroker.core.settings cimport read_settings
+from pybroker.core.storage.backlog cimport backlog_discard
+from pybroker.core.storage.context cimport context_free, context_new, context_stop, context_log_dir, context_t
+from pybroker.core.storage.flusher cimport flusher_run, log_close
+from pybroker.core.storage.idle_files cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle, log_dir_close_idle
+from pybroker.core.storage.leader_epochs cimport epochs_init, epochs_load
+from pybroker.core.storage.log cimport CLEANUP_COMPACT, log_drop, log_lock_files, log_t, log_trust, log_wake_flusher
+from pybroker.core.storage.log_dir cimport log_dir_t, log_dir_trust
+from pybroker.core.storage.lost_files cimport logs_lost
+from pybroker.core.storage.producer_state cimport sequence_init
+from pybroker.core.storage.recovery cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, log_recover, recovery_t
 
 import array
 import base64
@@ -43,8 +43,8 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from pybroker.core.status import LogError, MissingFiles
-from pybroker.core.vfs import FAILPOINTS
+from pybroker.core.base.status import LogError, MissingFiles
+from pybroker.core.base.vfs import FAILPOINTS
 
 cdef enum:
     DIRECTORY_BYTES_MAX = 2000   # what log_t.directory holds, with room for the names of files

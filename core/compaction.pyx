@@ -3,13 +3,13 @@
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from pybroker.core.cleaner cimport STOPPED, log_clean, round_t
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.compact.cleaner cimport STOPPED, log_clean, round_t
+from pybroker.core.compact.record_filter cimport FAILED_IN_PYTHON, Codec
+from pybroker.core.compact.replace_segments cimport CHANGED
 from pybroker.core.handles cimport Partition
-from pybroker.core.kafka cimport CORRUPT_MESSAGE
-from pybroker.core.sieve cimport FAILED_IN_PYTHON, Codec
-from pybroker.core.swap cimport CHANGED
 
-from pybroker.core.status import LogError
+from pybroker.core.base.status import LogError
 
 
 class Cleaned:

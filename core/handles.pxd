@@ -1,8 +1,8 @@
 # Python's handles to partitions.
 from libc.stdint cimport int32_t, uint8_t
 
-from pybroker.core.log cimport view_t
-from pybroker.core.partition cimport partition_t
+from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.storage.log cimport view_t
 
 
 cdef class Partition:

@@ -6,39 +6,44 @@ from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
-from pybroker.core.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica
-from pybroker.core.atomic cimport load_i32, load_i64, load_ptr, peek_i64
-from pybroker.core.batch cimport batch_check, batch_fault, batch_t
-from pybroker.core.budget cimport budget_wait
-from pybroker.core.counters cimport traffic_dict
-from pybroker.core.epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
-from pybroker.core.flusher cimport log_flush, log_write_epochs
-from pybroker.core.kafka cimport (
+from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, peek_i64
+from pybroker.core.base.budget cimport budget_wait
+from pybroker.core.base.counters cimport traffic_dict
+from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
     OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.log cimport (
-    log_active, log_durable, log_hold, log_lock_files, log_offline, log_roll, log_t, log_view, segments_t, view_t,
+from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
+from pybroker.core.batch.validate cimport batch_validate
+from pybroker.core.partition.append cimport (
+    FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
 )
-from pybroker.core.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_lead, partition_read, read_t,
+from pybroker.core.partition.partition cimport (
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_lead, partition_read,
+    read_t,
 )
-from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
-from pybroker.core.retention cimport log_retain, log_set_start, log_truncate
-from pybroker.core.segment cimport segment_t
-from pybroker.core.sequence cimport DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t
 from pybroker.core.settings cimport read_settings
 from pybroker.core.slices cimport Slice
-from pybroker.core.slow cimport slow_is
-from pybroker.core.status cimport raise_status
-from pybroker.core.times cimport segment_learn
-from pybroker.core.validate cimport batch_validate
-from pybroker.core.walk cimport NOT_FOUND
+from pybroker.core.storage.flusher cimport log_flush, log_write_epochs
+from pybroker.core.storage.leader_epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
+from pybroker.core.storage.log cimport (
+    log_active, log_durable, log_hold, log_lock_files, log_offline, log_roll, log_t, log_view, segments_t, view_t,
+)
+from pybroker.core.storage.offsets_for_times cimport segment_learn
+from pybroker.core.storage.producer_state cimport (
+    DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t,
+)
+from pybroker.core.storage.retention cimport log_retain, log_set_start, log_truncate
+from pybroker.core.storage.segment cimport segment_t
+from pybroker.core.storage.segment_search cimport NOT_FOUND
+from pybroker.core.storage.slow_disk cimport slow_is
 
 import os
 
-from pybroker.core.status import LogError
+from pybroker.core.base.status import LogError
 
 
 class Read:

@@ -7,19 +7,21 @@ from libc.errno cimport ESTALE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from posix.fcntl cimport O_RDONLY
 
-from pybroker.core.atomic cimport load_i64, load_ptr, store_i32
-from pybroker.core.batch cimport batch_t
-from pybroker.core.damage cimport damage_mark
+from pybroker.core.base.atomic cimport load_i64, load_ptr, store_i32
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_size
+from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.handles cimport Partition
-from pybroker.core.kafka cimport CORRUPT_MESSAGE
-from pybroker.core.log cimport log_lock_files, log_t, segments_floor, segments_t
-from pybroker.core.quiesce cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
-from pybroker.core.scan cimport scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t
-from pybroker.core.segment cimport PATH_BYTES, segment_path, segment_t
-from pybroker.core.spots cimport spot_t, spots_t
-from pybroker.core.status cimport raise_status
-from pybroker.core.vfs cimport P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_size
-from pybroker.core.walk cimport NOT_FOUND
+from pybroker.core.storage.damage cimport damage_mark
+from pybroker.core.storage.log cimport log_lock_files, log_t, segments_floor, segments_t
+from pybroker.core.storage.segment cimport PATH_BYTES, segment_path, segment_t
+from pybroker.core.storage.segment_scan cimport (
+    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t,
+)
+from pybroker.core.storage.segment_search cimport NOT_FOUND
+from pybroker.core.storage.spots cimport spot_t, spots_t
 
 import os
 

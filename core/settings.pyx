@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from pybroker.core.atomic cimport poke_i64
-from pybroker.core.log cimport log_t
+from pybroker.core.base.atomic cimport poke_i64
+from pybroker.core.storage.log cimport log_t
 
 DEFAULTS = {
     "segment.bytes": 1 << 30, "segment.ms": 604800000, "segment.jitter.ms": 0, "segment.index.bytes": 10 << 20,

@@ -1,7 +1,7 @@
 # A range of a log file in Python's hands.
 from libc.stdint cimport int64_t
 
-from pybroker.core.log cimport found_t, log_t
+from pybroker.core.storage.log cimport found_t, log_t
 
 
 cdef class Slice:

@@ -6,14 +6,14 @@ from libc.errno cimport EAGAIN, EINTR, ENODATA
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.atomic cimport add_i64, load_i64
-from pybroker.core.kafka cimport KAFKA_STORAGE_ERROR
-from pybroker.core.log cimport log_drop, log_lend, log_note_unread, log_take_back
-from pybroker.core.segment cimport files_drop
-from pybroker.core.status cimport raise_status
-from pybroker.core.vfs cimport P_SEGMENT_READ, P_SEGMENT_SEND, vfs_pread, vfs_sendfile
+from pybroker.core.base.atomic cimport add_i64, load_i64
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, P_SEGMENT_SEND, vfs_pread, vfs_sendfile
+from pybroker.core.storage.log cimport log_drop, log_lend, log_note_unread, log_take_back
+from pybroker.core.storage.segment cimport files_drop
 
-from pybroker.core.status import LogError
+from pybroker.core.base.status import LogError
 
 cdef enum:
     WARM_BYTES = 256 << 10

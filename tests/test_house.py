@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ OPTIONAL = {  # what a room needs that not all install
     "pybroker.cli": {"matplotlib"},
     "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},
 }
+# The same inside core; what stands beside these rooms is the wall, which alone may import any of them.
+CORE_FLOORS = {
+    4: ["pybroker.core.plane"],
+    3: ["pybroker.core.compact", "pybroker.core.partition"],
+    2: ["pybroker.core.storage", "pybroker.core.columns", "pybroker.core.client"],
+    1: ["pybroker.core.batch"],
+    0: ["pybroker.core.base"],
+}
+CORE_FLOOR_OF = {room: floor for floor, rooms in CORE_FLOORS.items() for room in rooms}
+WALL_FLOOR = 5
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
 CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}
 
@@ -145,6 +156,45 @@ def test_core_knows_nothing_of_pybroker() -> None:
             if name.startswith("pybroker.") and room(name) != "pybroker.core":
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def core_floor(module: str) -> int:
+    """The floor of a module of core: that of its room, or the wall's."""
+    return CORE_FLOOR_OF.get(module.rpartition(".")[0], WALL_FLOOR)
+
+
+def core_imports() -> Iterator[tuple[Path, int, str, str]]:
+    """(file, line, importer, imported) of each import of one module of core by another."""
+    for path in files(".pyx", ".pxd", under="core"):
+        importer = module_name(path)
+        for line, name in cython_imports(path):
+            if name.startswith("pybroker.core.") and name != importer:
+                yield path, line, importer, name
+
+
+def test_an_import_inside_core_only_goes_down() -> None:
+    """The floors of core's rooms; and every module but those at the wall lies in one of them."""
+    assert {m.rpartition(".")[0] for p in files(".pyx", ".pxd", under="core") if (m := module_name(p))} == {
+        "pybroker.core",
+        *CORE_FLOOR_OF,
+    }
+    wrong = []
+    for path, line, importer, imported in core_imports():
+        here, there = importer.rpartition(".")[0], imported.rpartition(".")[0]
+        if here != there and core_floor(imported) >= core_floor(importer):
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_of_core_imports_one_that_imports_it() -> None:
+    """Neither directly nor by way of others: each can be read, and tested, with what is below it."""
+    below: dict[str, set[str]] = {}
+    for _, _, importer, imported in core_imports():
+        below.setdefault(importer, set()).add(imported)
+    try:
+        tuple(TopologicalSorter(below).static_order())
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +313,7 @@ def test_settings_of_a_log_are_peeked_at() -> None:
     atomic = re.compile(r"(?:peek|poke)_i64\(&[\w.]+\.settings\.\w+")
     found = [
         f"{path.name}:{number}: {line.strip()}"
-        for path in sorted((ROOT / "core").glob("*.pyx"))
+        for path in sorted((ROOT / "core").rglob("*.pyx"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"\.settings\.\w+", atomic.sub("", line))
     ]

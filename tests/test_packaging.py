@@ -72,7 +72,8 @@ def names() -> list[str]:
 def tree(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of this checkout, with what was built in place here."""
     tree = tmp_path_factory.mktemp("tree")
-    made = [path.relative_to(ROOT) for kind in ("*.c", "*.so", "kafka.pxd") for path in ROOT.glob(f"core/{kind}")]
+    built = [path for kind in ("*.c", "*.so", "error_codes.pxd") for path in (ROOT / "core").rglob(kind)]
+    made = [path.relative_to(ROOT) for path in built]
     for name in [*names, "pybroker/core", *made]:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
@@ -109,14 +110,14 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def packaged(names: list[str]) -> set[str]:
     """What an installed pybroker consists of, by the tree: every module, what types need, an extension a .pyx."""
-    found = {"pybroker/core/kafka.pxd"}
+    found = {"pybroker/core/base/error_codes.pxd"}
     for path in map(Path, names):
         if path.parts[0] in ("pybroker", "pyspark_pybroker") and (path.suffix == ".py" or path.name == "py.typed"):
             found.add(str(path))
         elif path.parts[0] == "core" and path.suffix in (".py", ".pyi", ".pxd", ".h"):
             found.add(f"pybroker/{path}")
         elif path.parts[0] == "core" and path.suffix == ".pyx":
-            found.add(f"pybroker/core/{path.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
+            found.add(f"pybroker/{path.parent}/{path.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
     return found
 
 

@@ -32,7 +32,7 @@ STORMS = [
 ]
 """What a fault that is put into core has to be seen in: the second is a storm of adoptions on one processor."""
 STORM_SECONDS = "20"
-PLANTED = ("plane", "        return id\n", "        return c.id  # planted: its reactor may have freed it\n")
+PLANTED = ("data_plane", "        return id\n", "        return c.id  # planted: its reactor may have freed it\n")
 """A module of core, a line of it, and what makes that a use of what another thread may have freed."""
 CANARIES = {"address": "step_too_far", "thread": "race"}
 # Exit codes say nothing here: a leak of somebody else's would change them, and so the reports are what counts.
@@ -52,8 +52,8 @@ def copy(tree: Path) -> None:
     """Bring the tree up to date; what was built there stays, unless its source is gone."""
     shutil.rmtree(tree / "tests", ignore_errors=True)
     shutil.rmtree(tree / "pybroker", ignore_errors=True)
-    for path in (tree / "core").glob("*"):
-        source = ROOT / "core" / path.name
+    for path in list((tree / "core").rglob("*")):
+        source = ROOT / path.relative_to(tree)
         gone = not (source.with_name(path.name.split(".")[0] + ".pyx") if path.suffix in BUILT else source).exists()
         if gone and path.is_file():
             path.unlink()
@@ -76,7 +76,7 @@ def build(tree: Path, kind: str) -> None:
 
 def runtime(tree: Path, kind: str) -> str:
     """The sanitizer's library, as the modules that were built with it find it; it must be the first one loaded."""
-    module = next((tree / "core").glob("status*.so"))
+    module = next((tree / "core/base").glob("status*.so"))
     listed = subprocess.run(["ldd", str(module)], capture_output=True, text=True).stdout
     found = re.search(rf"{RUNTIMES[kind]}\S* => (/\S+)", listed)
     if found is None:
@@ -113,10 +113,10 @@ def findings(reports: Path) -> list[str]:
         if re.search(r"ERROR: AddressSanitizer|runtime error:|FATAL:", text):
             found.append(text)
         elif "WARNING: ThreadSanitizer" in text:
-            found += [piece for piece in text.split("=" * 18) if re.search(r"\bcore/\w+\.[ch]", piece)]
+            found += [piece for piece in text.split("=" * 18) if re.search(r"\bcore/[\w/]+\.[ch]", piece)]
         elif "was not suspended. False leaks are possible" not in text:
             leaks = [piece for piece in text.split("\n\n") if "Direct leak of" in piece]
-            found += [leak for leak in leaks if re.search(r"[#]1 .* \S*core/\w+\.[ch]", leak)]
+            found += [leak for leak in leaks if re.search(r"[#]1 .* \S*core/[\w/]+\.[ch]", leak)]
     return found
 
 

@@ -7,13 +7,13 @@ from posix.unistd cimport usleep
 
 import threading
 
-from pybroker.core.atomic cimport peek_i64, poke_i64
-from pybroker.core cimport append as a
-from pybroker.core cimport batch as b
-from pybroker.core cimport cursor as c
-from pybroker.core cimport validate as v
-from pybroker.core cimport quiesce as q
+from pybroker.core.base cimport cursor as c
+from pybroker.core.base cimport reclamation as q
+from pybroker.core.base.atomic cimport peek_i64, poke_i64
+from pybroker.core.batch cimport batch as b
+from pybroker.core.batch cimport validate as v
 from pybroker.core.handles cimport Partition
+from pybroker.core.partition cimport append as a
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 

@@ -19,8 +19,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 source, target, sanitize = sys.argv[1:]
 flags = ["-O1", "-g", f"-fsanitize={sanitize}"] if sanitize else ["-O1"]
+told = {"include_dirs": ["core"], "extra_compile_args": [*flags, "-Wall", "-Wextra"], "extra_link_args": flags}
 modules = cythonize(
-    [Extension("probe", [source], extra_compile_args=[*flags, "-Wall", "-Wextra"], extra_link_args=flags)],
+    [Extension("probe", [source], **told)],
     include_path=["."],
     build_dir=target,
     compiler_directives={"language_level": 3, "boundscheck": False, "cdivision": True},
@@ -34,7 +35,7 @@ def load() -> ModuleType:
     sanitize = os.environ.get("PYBROKER_SANITIZE", "")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     facts = [sanitize.encode(), suffix.encode(), BUILD.encode(), SOURCE.read_bytes()]
-    facts += [path.read_bytes() for path in sorted([*ROOT.glob("core/*.pxd"), *ROOT.glob("core/*.h")])]
+    facts += [path.read_bytes() for path in sorted([*ROOT.glob("core/**/*.pxd"), *ROOT.glob("core/**/*.h")])]
     target = ROOT / "build/probe" / hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
     target.mkdir(parents=True, exist_ok=True)
     library = target / f"probe{suffix}"

@@ -15,7 +15,7 @@ SLOW_MS = 600
 """Long enough to be slow; QUICK_MS is not."""
 QUICK_MS = 100
 STANDS_MS = 20
-"""From then on others do not wait behind an append (core/slow.pxd)."""
+"""From then on others do not wait behind an append (core/storage/slow_disk.pxd)."""
 
 
 def served_here(stage: Stage, client: Client, api: int, partition: int = 0) -> bool:

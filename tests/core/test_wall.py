@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 CORE = Path(__file__).resolve().parents[2] / "core"
-STUBS = sorted(CORE.glob("*.pyi"))
+STUBS = sorted(CORE.rglob("*.pyi"))
 NUMBERS = {"INT32_MAX": 2**31 - 1, "INT64_MAX": 2**63 - 1, "True": True, "False": False, "None": None}
 REQUIRED = "no default"
 TYPES_ONLY = {"TypedDict", "Protocol"}
@@ -33,7 +33,8 @@ class Parameter(NamedTuple):
 
 
 def module_of(stub: Path) -> ModuleType:
-    return importlib.import_module("pybroker.core" if stub.stem == "__init__" else f"pybroker.core.{stub.stem}")
+    inside = stub.relative_to(CORE).with_suffix("").parts
+    return importlib.import_module(".".join(["pybroker.core", *(part for part in inside if part != "__init__")]))
 
 
 def value(text: str, module: str) -> Any:
@@ -100,7 +101,7 @@ def within_brackets(text: str, at: int) -> str:
 
 def constructor(made: type) -> str | None:
     """The parameters of a class's constructor, as its source has them; None if it has none of its own."""
-    source = (CORE / f"{made.__module__.rpartition('.')[2]}.pyx").read_text()
+    source = CORE.joinpath(*made.__module__.split(".")[2:]).with_suffix(".pyx").read_text()
     body = re.search(rf"^(?:cdef )?class {made.__name__}\b.*?(?=^\S|\Z)", source, re.M | re.S)
     assert body, f"{made} is not in its module's source"
     head = re.search(r"^    def __(?:cinit|init)__(?=\()", body[0], re.M)

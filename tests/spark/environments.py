@@ -34,9 +34,9 @@ def pack_wheel(directory: Path) -> Path:
             for path in sorted((ROOT / package).rglob("*.py")):  # core/ is a link, which rglob does not follow
                 if "core" not in path.relative_to(ROOT).parts:
                     archive.write(path, path.relative_to(ROOT))
-        for path in sorted((ROOT / "core").iterdir()):
+        for path in sorted((ROOT / "core").rglob("*")):
             if path.suffix == ".py" or path.name.endswith(ENDING):
-                archive.write(path, Path("pybroker/core") / path.name)
+                archive.write(path, "pybroker" / path.relative_to(ROOT))
         told = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: {tag}-{tag}-linux_x86_64\n"
         archive.writestr(f"{info}/WHEEL", told)
         for name in ("METADATA", "entry_points.txt", "top_level.txt"):

@@ -1,0 +1,148 @@
+"""Publish, pin, quiesce, free.
+
+A reader takes a pin, follows published pointers and lets go; it never waits for a writer. A writer first unpublishes an
+object and then retires it; `collect` frees what was retired before every reader that is still inside came in. (Epoch based
+reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" is Kafka's word for something else, so it is a turn here.)
+
+A pin never waits for another one: a thread that holds one takes more, and as many reactors as there are slots, each of which
+waited for its second, would wait for ever. Where all slots are taken, one more block of them is added.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from pybroker.core.base.atomic cimport (
+    add_i32, add_i64, cas_i32, cas_i64, cas_ptr, load_i32, load_i64, load_ptr, store_i64,
+)
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef uintptr_t pthread_t
+    pthread_t pthread_self()
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+
+cdef void quiesce_init(quiesce_t* q) noexcept nogil:
+    memset(q, 0, sizeof(quiesce_t))
+    q.turn = 1
+    q.blocks[0] = &q.first
+    q.count = 1
+    pthread_mutex_init(&q.lock, NULL)
+
+
+cdef void quiesce_destroy(quiesce_t* q) noexcept nogil:
+    """Free everything that waits. The caller knows that no reader is left."""
+    cdef retired_t* r = q.retired
+    cdef retired_t* after
+    cdef int i
+    while r != NULL:
+        after = r.next
+        r.free(r.object)
+        free(r)
+        r = after
+    q.retired = NULL
+    for i in range(1, q.count):
+        free(q.blocks[i])
+    pthread_mutex_destroy(&q.lock)
+
+
+cdef inline int64_t* turn_at(quiesce_t* q, int slot) noexcept nogil:
+    return &(<pins_t*>load_ptr(<void**>&q.blocks[slot // PINS])).pins[slot % PINS].turn
+
+
+cdef bint grow(quiesce_t* q, int32_t count) noexcept nogil:
+    """See that there are more than so many blocks; False if that cannot be."""
+    cdef pins_t* block
+    if count == PIN_BLOCKS:
+        return False
+    if load_ptr(<void**>&q.blocks[count]) == NULL:
+        block = <pins_t*>calloc(1, sizeof(pins_t))
+        if block == NULL:
+            return False
+        if not cas_ptr(<void**>&q.blocks[count], NULL, block):
+            free(block)          # another thread was faster
+    # The exchange puts whoever counted fewer before in front of us, with all that it had retired (see pin).
+    cas_i32(&q.count, count, count + 1)
+    return True
+
+
+cdef int pin(quiesce_t* q) noexcept nogil:
+    """Enter; the slot to leave by. What is loaded between the two stays allocated."""
+    cdef int32_t count = load_i32(&q.count)
+    cdef int slots = count * PINS, i = <int>((pthread_self() >> 12) % slots), looked = 0
+    cdef int64_t* turn
+    while True:
+        # A stale turn is harmless: it only makes the collector wait. The exchange is a full barrier, so that whoever
+        # looked at this slot before it had retired, and therefore unpublished, what we are about to load.
+        turn = turn_at(q, i)
+        if load_i64(turn) == 0 and cas_i64(turn, 0, load_i64(&q.turn)):
+            return i
+        i = (i + 1) % slots
+        looked += 1
+        if looked == slots:
+            looked = 0
+            i = slots
+            if load_i32(&q.count) == count and not grow(q, count):
+                sched_yield()
+            count = load_i32(&q.count)
+            slots = count * PINS
+            i %= slots           # the first of the new slots
+
+
+cdef void unpin(quiesce_t* q, int slot) noexcept nogil:
+    store_i64(turn_at(q, slot), 0)
+
+
+cdef void retire(quiesce_t* q, void* object, free_fn free_object) noexcept nogil:
+    """Free `object`, already unpublished, once every reader of now has left."""
+    cdef retired_t* r
+    if object == NULL:
+        return
+    r = <retired_t*>malloc(sizeof(retired_t))
+    if r == NULL:
+        return  # a leak is the only safe answer
+    r.object = object
+    r.free = free_object
+    pthread_mutex_lock(&q.lock)
+    r.turn = add_i64(&q.turn, 1) - 1
+    r.next = q.retired
+    q.retired = r
+    pthread_mutex_unlock(&q.lock)
+
+
+cdef int collect(quiesce_t* q) noexcept nogil:
+    """Free what no reader can hold any more; how many objects still wait."""
+    cdef int64_t oldest, turn
+    cdef int i, slots, waiting = 0
+    cdef retired_t* r
+    cdef retired_t* after
+    cdef retired_t* kept = NULL
+    cdef retired_t* ready = NULL
+    pthread_mutex_lock(&q.lock)
+    oldest = load_i64(&q.turn)
+    slots = add_i32(&q.count, 0) * PINS
+    for i in range(slots):
+        turn = add_i64(turn_at(q, i), 0)
+        if turn != 0 and turn < oldest:
+            oldest = turn
+    r = q.retired
+    while r != NULL:
+        after = r.next
+        if r.turn < oldest:
+            r.next = ready
+            ready = r
+        else:
+            r.next = kept
+            kept = r
+            waiting += 1
+        r = after
+    q.retired = kept
+    pthread_mutex_unlock(&q.lock)
+    while ready != NULL:
+        after = ready.next
+        ready.free(ready.object)
+        free(ready)
+        ready = after
+    return waiting

@@ -1,0 +1,470 @@
+"""Every file call of core, with named failpoints, so that a test can make any of them fail.
+
+A call answers 0 (or what it counts) and a negative errno; EINTR and short writes are finished here. A failpoint is armed
+with an action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep. What is
+not armed costs one load.
+"""
+
+from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdio cimport rename, snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport strrchr, strstr
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, open
+from posix.types cimport mode_t, off_t
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, readlink, unlink, usleep
+
+from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.counters cimport histogram_share
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.base.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
+
+cdef extern from "<sys/uio.h>" nogil:
+    ssize_t pwritev(int fd, iovec* v, int n, off_t position)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void* into, size_t n, off_t position)
+    int SEEK_END
+
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, off_t position, off_t n)
+    int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
+    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
+    int posix_fadvise(int fd, off_t position, off_t n, int advice)
+    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int to, int file, off_t* position, size_t n)
+
+cdef extern from "<signal.h>" nogil:
+    int kill(int pid, int signal)
+    int SIGKILL
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <sys/stat.h>
+    #include <sys/vfs.h>
+    #include <unistd.h>
+    // overlayfs has no pages of its own, and sync_file_range asks no other file system than the first
+    static int write_out(int fd) {
+      struct statfs s;
+      int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+      int overlaid = fstatfs(fd, &s) != 0 || s.f_type == 0x794c7630;
+      if (!overlaid && sync_file_range(fd, 0, 0, all) == 0) return 0;
+      if (!overlaid && errno != EINVAL && errno != ESPIPE && errno != ENOSYS) return -errno;
+      return fdatasync(fd) == 0 ? 0 : -errno;
+    }
+    static int look(const char* path, int64_t* size, int64_t* modified_ms) {
+      struct stat s;
+      if (stat(path, &s) != 0) return -errno;
+      *size = s.st_size;
+      *modified_ms = (int64_t)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
+      return 0;
+    }
+    static int set_modified(int fd, int64_t ms) {
+      struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
+      return futimens(fd, t);
+    }
+    // The bytes that go with the last descriptor of a file: none while it has a name.
+    static int64_t freed_by_close(int fd) {
+      struct stat s;
+      return fstat(fd, &s) == 0 && s.st_nlink == 0 ? (int64_t)s.st_size : 0;
+    }
+    """
+    int mkdir(const char* path, mode_t mode) nogil
+    int64_t freed_by_close(int fd) nogil
+    int set_modified(int fd, int64_t ms) nogil
+    int write_out(int fd) nogil
+    int look(const char* path, int64_t* size, int64_t* modified_ms) nogil
+
+cdef enum:
+    WRITE_VECTORS_MAX = 64
+    # Records may be secrets: what is made here is its owner's alone, whatever the umask lets through.
+    FILE_MODE = 0o600
+    DIRECTORY_MODE = 0o700
+    CLOSE_BYTES = 1 << 20        # of a file without a name that no reactor closes
+
+FAILPOINTS = (
+    "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
+    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "segment.close", "clean.write",
+    "clean.sync", "roll.before", "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write",
+    "snapshot.sync", "snapshot.rename",
+    "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
+    "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
+    "directory.sync",
+)  # fmt: skip
+assert len(FAILPOINTS) == POINTS
+
+
+cdef vfs_t* vfs_new() noexcept nogil:
+    cdef vfs_t* fs = <vfs_t*>calloc(1, sizeof(vfs_t))
+    if fs != NULL:
+        worker_init(&fs.closer)
+    return fs
+
+
+cdef void vfs_stop(vfs_t* fs) noexcept nogil:
+    """Wait for the files that are being let go of; who lets go of others later does it himself."""
+    worker_stop(&fs.closer)
+
+
+cdef void vfs_free(vfs_t* fs) noexcept nogil:
+    worker_stop(&fs.closer)
+    worker_destroy(&fs.closer)
+    free(fs)
+
+
+cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
+    cdef failpoint_t* f = &fs.points[point]
+    snprintf(f.under, UNDER_BYTES, "%s", under)
+    store_i64(&f.value, value)
+    store_i64(&f.after, after)
+    store_i32(&f.times, times)
+    store_i32(&f.action, action)
+    add_i32(&fs.armed, 1)
+
+
+cdef void vfs_disarm(vfs_t* fs) noexcept nogil:
+    cdef int i
+    store_i32(&fs.armed, 0)
+    for i in range(<int>POINTS):
+        store_i32(&fs.points[i].action, ACT_NONE)
+        store_i64(&fs.points[i].value, 0)
+
+
+cdef bint is_under(const failpoint_t* f, const char* path, int fd) noexcept nogil:
+    """Is the failpoint meant for this path or, where there is none, for what is open here?"""
+    cdef char name[64]
+    cdef char target[4096]
+    cdef ssize_t n
+    if f.under[0] == 0:
+        return True
+    if path == NULL:
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", fd)
+        n = readlink(name, target, sizeof(target) - 1)
+        target[max(n, <ssize_t>0)] = 0
+        path = target
+    return strstr(path, f.under) != NULL
+
+
+cdef failpoint_t* fire(vfs_t* fs, int point, const char* path, int fd) noexcept nogil:
+    """The failpoint, if this pass is one that it catches."""
+    cdef failpoint_t* f
+    if fs == NULL or load_i32(&fs.armed) == 0:
+        return NULL
+    f = &fs.points[point]
+    if load_i32(&f.action) == ACT_NONE or not is_under(f, path, fd):
+        return NULL
+    # Several threads may pass at once: whoever takes the last of what is counted down is the one that is caught.
+    if load_i64(&f.after) > 0 and add_i64(&f.after, -1) >= 0:
+        return NULL
+    if add_i32(&f.times, -1) < 0:
+        store_i32(&f.action, ACT_NONE)
+        return NULL
+    return f
+
+
+cdef void doze(vfs_t* fs, failpoint_t* f) noexcept nogil:
+    """Sleep for as long as it says, or until it is disarmed: a test then says when the disk is done."""
+    cdef int64_t until_ns = monotonic_ns() + load_i64(&f.value) * 1000000
+    add_i32(&fs.dozing, 1)
+    while load_i64(&f.value) > 0 and monotonic_ns() < until_ns:
+        usleep(1000)
+    add_i32(&fs.dozing, -1)
+
+
+cdef int act(vfs_t* fs, failpoint_t* f) noexcept nogil:
+    """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
+    cdef int32_t action
+    if f == NULL:
+        return 0
+    action = load_i32(&f.action)
+    if action == ACT_KILL:
+        kill(getpid(), SIGKILL)
+    if action == ACT_SLEEP:
+        doze(fs, f)
+        return 0
+    return -EIO if action == ACT_SHORT else -<int>load_i64(&f.value)
+
+
+cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil:
+    """A call on an open file comes by."""
+    return act(fs, fire(fs, point, NULL, fd))
+
+
+cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil:
+    """A call on a path, or what happens in it, comes by."""
+    return act(fs, fire(fs, point, path, -1))
+
+
+cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil:
+    cdef int fd, status = vfs_pass(fs, point, path)
+    if status < 0:
+        return status
+    while True:
+        fd = open(path, flags | O_CLOEXEC, <mode_t>FILE_MODE)
+        if fd >= 0:
+            return fd
+        if errno != EINTR:
+            return -errno
+
+
+cdef void vfs_close(int fd) noexcept nogil:
+    if fd >= 0:
+        close(fd)
+
+
+cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil:
+    """Have a thread do `t`, which closes a file, where that takes a disk its time: a large one that has no name any more
+    gives back all its blocks with its last hold. False: the caller does it, at once."""
+    return freed_by_close(fd) >= CLOSE_BYTES and worker_put(&fs.closer, t)
+
+
+cdef int write_all(int fd, iovec* v, int n, int64_t position) noexcept nogil:
+    """Write every vector; a short write goes on where it stopped. The vectors are used up."""
+    cdef ssize_t k
+    cdef int chunk
+    while n > 0:
+        chunk = n if n < WRITE_VECTORS_MAX else WRITE_VECTORS_MAX
+        k = pwritev(fd, v, chunk, position)
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -errno
+        if k == 0 and v.iov_len > 0:
+            return -EIO
+        position += k
+        while n > 0 and <size_t>k >= v.iov_len:
+            k -= v.iov_len
+            v += 1
+            n -= 1
+        if n > 0 and k > 0:
+            v.iov_base = <uint8_t*>v.iov_base + k
+            v.iov_len -= k
+    return 0
+
+
+cdef int write_part(int fd, iovec* v, int n, int64_t position, int64_t most) noexcept nogil:
+    """Write only the first `most` bytes: what a crash or a failing disk leaves behind."""
+    cdef int i
+    cdef int status
+    cdef iovec part
+    for i in range(n):
+        if most <= 0:
+            return 0
+        part.iov_base = v[i].iov_base
+        part.iov_len = v[i].iov_len if <int64_t>v[i].iov_len < most else <size_t>most
+        most -= part.iov_len
+        status = write_all(fd, &part, 1, position)
+        if status < 0:
+            return status
+        position += v[i].iov_len
+    return 0
+
+
+cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil:
+    cdef failpoint_t* f = fire(fs, point, NULL, fd)
+    cdef int status
+    if f != NULL:
+        if load_i32(&f.action) == ACT_KILL or load_i32(&f.action) == ACT_SHORT:
+            write_part(fd, v, n, position, load_i64(&f.value))
+        status = act(fs, f)
+        if status < 0:
+            return status
+    return write_all(fd, v, n, position)
+
+
+cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil:
+    cdef iovec v
+    v.iov_base = <void*>data
+    v.iov_len = n
+    return vfs_pwritev(fs, point, fd, &v, 1, position)
+
+
+cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil:
+    """Read up to n bytes; `got` is less only at the end of the file."""
+    cdef ssize_t k
+    cdef int status = vfs_pass_file(fs, point, fd)
+    got[0] = 0
+    if status < 0:
+        return status
+    while got[0] < n:
+        k = pread(fd, <uint8_t*>into + got[0], n - got[0], position + <int64_t>got[0])
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -errno
+        if k == 0:
+            break
+        got[0] += k
+    return 0
+
+
+cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil:
+    """Send a range of a file to a socket, as much as it takes; 0 only if the file ends before the range begins."""
+    cdef off_t at = position
+    cdef ssize_t sent
+    cdef int status = vfs_pass_file(fs, point, fd)
+    if status < 0:
+        return status
+    sent = sendfile(to, fd, &at, <size_t>n)
+    return sent if sent >= 0 else -errno
+
+
+cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
+    """Reserve disk space past the end without moving the end. A file system that cannot is no error."""
+    cdef int status = vfs_pass_file(fs, point, fd)
+    if status < 0:
+        return status
+    while fallocate(fd, FALLOC_FL_KEEP_SIZE, position, n) != 0:
+        if errno == EINTR:
+            continue
+        if errno == EOPNOTSUPP or errno == ENOSYS:
+            return 0
+        return -errno
+    return 0
+
+
+cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil:
+    """Cut or, at the present size, give back the space reserved past the end."""
+    cdef int status = vfs_pass_file(fs, point, fd)
+    if status < 0:
+        return status
+    while ftruncate(fd, size) != 0:
+        if errno != EINTR:
+            return -errno
+    return 0
+
+
+cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
+    cdef int64_t began = monotonic_ns()
+    cdef int status = vfs_pass_file(fs, point, fd)
+    if status == 0 and fdatasync(fd) != 0:
+        status = -errno
+    if fs != NULL:
+        histogram_share(&fs.syncs, (monotonic_ns() - began) // 1000)
+    return status
+
+
+cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil:
+    """Have the kernel write what the page cache has of a file, and wait for it: -errno if it could not. That is cheaper
+    than to make it durable."""
+    cdef int status = vfs_pass_file(fs, point, fd)
+    return status if status < 0 else write_out(fd)
+
+
+cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil:
+    """The size of a file, and when it was written last, without opening it."""
+    cdef int status = vfs_pass(fs, point, path)
+    return status if status < 0 else look(path, size, modified_ms)
+
+
+cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
+    """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
+    return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+
+
+cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil:
+    """What was read of a range, and not changed, need not stay in the page cache. A hint."""
+    posix_fadvise(fd, position, n, POSIX_FADV_DONTNEED)
+
+
+cdef void vfs_no_readahead(int fd) noexcept nogil:
+    """Only what is asked for comes into the page cache by reads of this descriptor. A hint."""
+    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)
+
+
+cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:
+    """Say when a file was written last, in ms since the epoch."""
+    return 0 if set_modified(fd, ms) == 0 else -errno
+
+
+cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil:
+    cdef int status = vfs_pass(fs, point, path)
+    if status < 0:
+        return status
+    return 0 if rename(path, to) == 0 else -errno
+
+
+cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil:
+    """Remove a file; one that is not there is removed already."""
+    cdef int status = vfs_pass(fs, point, path)
+    if status < 0:
+        return status
+    return 0 if unlink(path) == 0 or errno == ENOENT else -errno
+
+
+cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
+    cdef int status = vfs_pass(fs, point, path)
+    if status < 0:
+        return status
+    return 0 if mkdir(path, <mode_t>DIRECTORY_MODE) == 0 else -errno
+
+
+cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:
+    """Make the names in a directory durable. -EIO if the sync itself fails, for whatever reason: it is not to be trusted
+    if it is tried again."""
+    cdef int status
+    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd < 0:
+        return -errno
+    status = vfs_pass(fs, P_DIRECTORY_SYNC, path)
+    if status == 0:
+        status = fsync(fd)
+    close(fd)
+    return -EIO if status != 0 else 0
+
+
+cdef int64_t vfs_size(int fd) noexcept nogil:
+    cdef int64_t size = lseek(fd, 0, SEEK_END)
+    return size if size >= 0 else -errno
+
+
+cdef int vfs_replace(
+    vfs_t* fs, int write_point, const char* path, const void* data, size_t n, bint durable) noexcept nogil:
+    """Put a whole file in place of `path`, or leave it as it was: temporary file, sync, rename, sync of the directory.
+
+    What can be made again after a power cut need not be durable; a process that dies leaves it whole all the same.
+
+    The points after `write_point` in the table are passed for the sync and the rename."""
+    cdef char temporary[4096]
+    cdef char directory[4096]
+    cdef char* slash
+    cdef int fd, status
+    if snprintf(temporary, sizeof(temporary), "%s.tmp", path) >= <int>sizeof(temporary):
+        return -ENOENT
+    fd = vfs_open(fs, P_NONE, temporary, O_WRONLY | O_CREAT | O_TRUNC)
+    if fd < 0:
+        return fd
+    status = vfs_pwrite(fs, write_point, fd, data, n, 0)
+    if status == 0 and durable:
+        status = vfs_sync(fs, write_point + 1, fd)
+    close(fd)
+    if status == 0:
+        status = vfs_rename(fs, write_point + 2, temporary, path)
+    if status < 0:
+        unlink(temporary)
+        return status
+    if not durable:
+        return 0
+    snprintf(directory, sizeof(directory), "%s", path)
+    slash = strrchr(directory, c"/")
+    if slash != NULL:
+        slash[0] = 0
+        return vfs_sync_dir(fs, directory)
+    return 0
+
+
+def write_atomic(str path, bytes data) -> None:
+    """Write path.tmp, fsync, rename over path, fsync the directory; OSError, and path as it was, on failure."""
+    cdef bytes name = path.encode()
+    cdef const char* c_path = name
+    cdef const char* c_data = data
+    cdef size_t n = len(data)
+    cdef int status
+    with nogil:
+        status = vfs_replace(NULL, P_CHECKPOINT_WRITE, c_path, c_data, n, True)
+    raise_status(status, path)

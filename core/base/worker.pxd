@@ -1,0 +1,24 @@
+# A thread that does one task after the other, for those who may not wait for the disk themselves.
+from libc.stdint cimport int32_t, uintptr_t
+
+from pybroker.core.base.reclamation cimport pthread_cond_t, pthread_mutex_t
+
+ctypedef void (*task_fn)(task_t* t) noexcept nogil
+
+cdef struct task_t:          # the first field of what is to be done
+    task_t* next
+    task_fn run              # called by the thread, which then forgets the task
+
+cdef struct worker_t:
+    pthread_mutex_t lock
+    pthread_cond_t wake
+    uintptr_t thread
+    int32_t started          # at the first task
+    int32_t stopping
+    task_t* first
+    task_t* last
+
+cdef void worker_init(worker_t* w) noexcept nogil
+cdef bint worker_put(worker_t* w, task_t* t) noexcept nogil
+cdef void worker_stop(worker_t* w) noexcept nogil
+cdef void worker_destroy(worker_t* w) noexcept nogil

@@ -1,0 +1,77 @@
+"""Threads for those who may not wait for the disk: a queue of tasks, done one after the other in their order."""
+
+from libc.stdint cimport uintptr_t
+
+from pybroker.core.base.reclamation cimport (
+    pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock,
+)
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_create(uintptr_t* thread, void* how, void* (*run)(void*) noexcept nogil, void* what)
+    int pthread_join(uintptr_t thread, void** result)
+    int pthread_cond_init(pthread_cond_t* c, void* how)
+    int pthread_cond_destroy(pthread_cond_t* c)
+    int pthread_cond_signal(pthread_cond_t* c)
+    int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m)
+
+
+cdef void worker_init(worker_t* w) noexcept nogil:
+    """All other fields are zero."""
+    pthread_mutex_init(&w.lock, NULL)
+    pthread_cond_init(&w.wake, NULL)
+
+
+cdef bint worker_put(worker_t* w, task_t* t) noexcept nogil:
+    """Have a task done; False if there is no thread for it (any more), and nothing happens."""
+    cdef bint taken
+    pthread_mutex_lock(&w.lock)
+    if not w.started and not w.stopping:
+        w.started = pthread_create(&w.thread, NULL, work, w) == 0
+    taken = w.started and not w.stopping
+    if taken:
+        t.next = NULL
+        if w.last != NULL:
+            w.last.next = t
+        else:
+            w.first = t
+        w.last = t
+        pthread_cond_signal(&w.wake)
+    pthread_mutex_unlock(&w.lock)
+    return taken
+
+
+cdef void worker_stop(worker_t* w) noexcept nogil:
+    """End the thread once all tasks are done; no more are taken."""
+    pthread_mutex_lock(&w.lock)
+    w.stopping = 1
+    pthread_cond_signal(&w.wake)
+    pthread_mutex_unlock(&w.lock)
+    if w.started:
+        pthread_join(w.thread, NULL)
+        w.started = 0
+
+
+cdef void worker_destroy(worker_t* w) noexcept nogil:
+    pthread_cond_destroy(&w.wake)
+    pthread_mutex_destroy(&w.lock)
+
+
+cdef void* work(void* worker) noexcept nogil:
+    """The thread: all that waits, again and again."""
+    cdef worker_t* w = <worker_t*>worker
+    cdef task_t* t
+    cdef task_t* after
+    while True:
+        pthread_mutex_lock(&w.lock)
+        while w.first == NULL and not w.stopping:
+            pthread_cond_wait(&w.wake, &w.lock)
+        t = w.first
+        w.first = w.last = NULL
+        pthread_mutex_unlock(&w.lock)
+        if t == NULL:
+            return NULL
+        while t != NULL:
+            after = t.next
+            t.run(t)
+            t = after

@@ -1,0 +1,140 @@
+"""LZ4 frames, Kafka's codec 3, undone straight out of the batch and into a block.
+
+    magic u32 0x184D2204 | flags u8 | block size u8 | content size u64, if flagged | dictionary u32, if flagged
+    header checksum u8: the second byte of xxHash-32 of what lies between magic and it
+    blocks: size u32, its highest bit set if the block is not compressed | data | xxHash-32 of data, if flagged
+    a size of 0 | xxHash-32 of the content, if flagged
+
+All little-endian. The checksums of header and blocks are checked. A reader of columns passes by that of the content, as
+Kafka's own reader does: the batch's CRC has covered the same bytes. A broker that takes a batch checks it, since some
+clients do; cramjam's frames, which our Producer and aiokafka send, have one.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from pybroker.core.base.cursor cimport OK, SHORT, cursor_init, cursor_left, cursor_t, read_span
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
+from pybroker.core.batch.block cimport block_room, block_t
+
+cdef extern from "lz4_impl.h" nogil:
+    uint32_t lz4_le32(const uint8_t* p)
+    uint32_t lz4_hash(const uint8_t* p, size_t n)
+    int64_t lz4_block(const uint8_t* p, size_t n, const uint8_t* low, uint8_t* to, uint8_t* end)
+
+cdef enum:
+    FRAME_MAGIC = 0x184D2204
+    VERSION_MASK = 0xC0
+    VERSION = 0x40
+    INDEPENDENT = 0x20
+    BLOCK_CHECKSUM = 0x10
+    CONTENT_SIZE = 0x08
+    CONTENT_CHECKSUM = 0x04
+    DICTIONARY = 0x01
+    HEAD_BYTES = 6        # magic, flags, block size
+    BLOCK_SIZE_SHIFT = 4
+    BLOCK_SIZE_MIN = 4    # 64 KiB; each further one is four times as much
+
+cdef uint32_t PLAIN = 0x80000000
+
+
+cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content) noexcept nogil:
+    """The frame's header; `content` is -1 if it does not say how much it holds."""
+    cdef const uint8_t* p = NULL
+    cdef const uint8_t* rest = NULL
+    cdef uint64_t size
+    cdef int code
+    if read_span(r, HEAD_BYTES, &p) != OK or lz4_le32(p) != FRAME_MAGIC:
+        return CORRUPT_MESSAGE
+    flags[0] = p[4]
+    code = p[5] >> BLOCK_SIZE_SHIFT & 7
+    if flags[0] & VERSION_MASK != VERSION or flags[0] & DICTIONARY or code < BLOCK_SIZE_MIN:
+        return CORRUPT_MESSAGE
+    block_max[0] = <int64_t>1 << (16 + 2 * (code - BLOCK_SIZE_MIN))
+    content[0] = -1
+    if flags[0] & CONTENT_SIZE:
+        if read_span(r, 8, &rest) != OK:
+            return CORRUPT_MESSAGE
+        size = <uint64_t>lz4_le32(rest + 4) << 32 | lz4_le32(rest)
+        if size > INT64_MAX:
+            return CORRUPT_MESSAGE
+        content[0] = <int64_t>size
+    if read_span(r, 1, &rest) != OK or rest[0] != (lz4_hash(p + 4, <size_t>(rest - p - 4)) >> 8 & 0xFF):
+        return CORRUPT_MESSAGE
+    return OK
+
+
+cdef int _block(cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, block_t* out) noexcept nogil:
+    """One block of the frame whose content begins at `start` of out; out has room for it."""
+    cdef const uint8_t* p = NULL
+    cdef const uint8_t* check = NULL
+    cdef uint8_t* to = out.data + out.size
+    cdef int64_t n = size & ~PLAIN, made
+    if n > block_max or read_span(r, n, &p) != OK:
+        return CORRUPT_MESSAGE
+    if flags & BLOCK_CHECKSUM and (read_span(r, 4, &check) != OK or lz4_le32(check) != lz4_hash(p, <size_t>n)):
+        return CORRUPT_MESSAGE
+    if size & PLAIN:
+        memcpy(to, p, <size_t>n)
+        out.size += n
+        return OK
+    made = lz4_block(p, <size_t>n, to if flags & INDEPENDENT else out.data + start, to, to + block_max)
+    if made < 0:
+        return CORRUPT_MESSAGE
+    out.size += made
+    return OK
+
+
+cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil:
+    cdef cursor_t r
+    cdef const uint8_t* at = NULL
+    cdef uint8_t flags = 0
+    cdef int64_t block_max = 0, content = -1, start = out.size
+    cdef uint32_t size
+    cdef int status
+    cursor_init(&r, p, n)
+    status = _open(&r, &flags, &block_max, &content)
+    while status == OK:
+        if read_span(&r, 4, &at) != OK:
+            return CORRUPT_MESSAGE
+        size = lz4_le32(at)
+        if size == 0:
+            break
+        status = block_room(out, block_max)
+        if status == OK:
+            status = _block(&r, flags, size, block_max, start, out)
+        if status == OK and out.size - start > most:
+            status = MESSAGE_TOO_LARGE
+    if status != OK:
+        return status
+    if flags & CONTENT_CHECKSUM and read_span(&r, 4, &at) == SHORT:
+        return CORRUPT_MESSAGE
+    if cursor_left(&r) or (content >= 0 and content != out.size - start):
+        return CORRUPT_MESSAGE
+    return OK
+
+
+cdef int64_t lz4_undo(const uint8_t* p, size_t n, uint8_t* to, int64_t room) noexcept nogil:
+    cdef cursor_t r
+    cdef const uint8_t* at = NULL
+    cdef uint8_t flags = 0
+    cdef int64_t block_max = 0, content = -1
+    cdef uint32_t size
+    cdef block_t out
+    out.data, out.size, out.capacity = to, 0, room
+    cursor_init(&r, p, n)
+    if _open(&r, &flags, &block_max, &content) != OK or not flags & INDEPENDENT:
+        return -1
+    while True:
+        if read_span(&r, 4, &at) != OK:
+            return -1
+        size = lz4_le32(at)
+        if size == 0:
+            break
+        if _block(&r, flags, size, min(block_max, room - out.size), 0, &out) != OK:
+            return -1
+    if flags & CONTENT_CHECKSUM and (read_span(&r, 4, &at) != OK or lz4_le32(at) != lz4_hash(to, <size_t>out.size)):
+        return -1
+    if cursor_left(&r) or (content >= 0 and content != out.size):
+        return -1
+    return out.size

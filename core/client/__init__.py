@@ -1,0 +1,1 @@
+"""What a producer builds its requests from, and a generator of load."""

@@ -1,0 +1,372 @@
+"""A generator of load, so that what a broker reaches is not what its client library reaches.
+
+One frame a connection is made by the caller, and sent again and again, to one partition after the other: closed loop (each connection keeps `depth` requests on
+their way) or open loop (requests fall due at a fixed rate, and each is timed from when it was due, not from when there
+was room to send it: a broker that stalls must not slow down the clock that it is judged by). Answers are told apart by
+their sizes alone, since each connection gets them in order; of Produce the error code is looked at, of Fetch also the
+headers of the batches, which tell the offset to ask for next. At the end of a log reading begins again at offset 0.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+from posix.unistd cimport close
+
+import os
+from collections.abc import Sequence
+
+from pybroker.core.base.atomic cimport load_i64, store_i64
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be32, store_be64
+from pybroker.core.base.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+)
+from pybroker.core.batch.batch cimport (
+    AT_BASE_OFFSET, AT_BATCH_LENGTH, AT_COUNT, AT_LAST_OFFSET_DELTA, HEADER_BYTES, LENGTH_BYTES,
+)
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t send(int fd, const void* data, size_t n, int flags)
+    ssize_t recv(int fd, void* data, size_t n, int flags)
+    int MSG_NOSIGNAL, MSG_DONTWAIT
+
+cdef enum:
+    SIZE_BYTES = 4
+    INPUT_BYTES_MIN = 1 << 16
+    ANSWER_BYTES_MAX = 256 << 20
+    EVENTS_MAX = 64
+    DEPTH_MAX = 1000
+    LANES_MAX = 10000
+    WAIT_MS = 100
+    BURST_BYTES_MAX = 1 << 14               # small frames go out together, as a client's library sends them
+
+cdef enum:
+    SECOND_NS = 1000000000
+    DRAIN_NS = 5000000000                   # how long answers are waited for once no request is sent any more
+
+
+cdef void count(int64_t* of, int64_t n) noexcept nogil:
+    """Add to a tally that other threads may read meanwhile; only one writes."""
+    store_i64(of, of[0] + n)
+
+
+# -- latencies ---------------------------------------------------------------------------------------------------------
+
+cdef int32_t bucket_of(int64_t value) noexcept nogil:
+    """Values below 64 have a bucket of their own; above, each power of two has 64."""
+    cdef int32_t shift = 0
+    if value < 0:
+        return 0
+    while value >> shift >= 2 * STEPS:
+        shift += 1
+    return shift * STEPS + <int32_t>(value >> shift)
+
+
+cdef int64_t bucket_top(int32_t bucket) noexcept nogil:
+    """The largest value that falls into a bucket."""
+    cdef int32_t shift = bucket // STEPS - 1 if bucket >= STEPS else 0
+    return ((<int64_t>(bucket - shift * STEPS) + 1) << shift) - 1
+
+
+# -- one connection ----------------------------------------------------------------------------------------------------
+
+cdef int push_rest(lane_t* e) noexcept nogil:
+    """Send what is left of a frame. 1: all gone; 0: the socket is full; -errno."""
+    cdef ssize_t sent
+    while e.left > 0:
+        sent = send(e.fd, e.rest, e.left, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            return 0 if errno == EAGAIN else -errno
+        e.rest += sent
+        e.left -= sent
+    return 1
+
+
+cdef int issue(load_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept nogil:
+    """Send n frames, at most `burst`, each to the next partition; as much of them as the socket takes."""
+    cdef int32_t i
+    for i in range(n):
+        store_be32(e.frame + i * e.frame_bytes + g.index_at, e.turns[e.next_turn])
+        e.next_turn = e.next_turn + 1 if e.next_turn + 1 < e.turn_count else 0
+        e.sent_ns[(e.oldest + e.waiting) % g.depth] = due_ns
+        e.waiting += 1
+    e.rest = e.frame
+    e.left = n * e.frame_bytes
+    g.issued_bytes += n * g.batch_bytes
+    return push_rest(e)
+
+
+cdef bint has_room(const load_t* g, const lane_t* e) noexcept nogil:
+    return not e.dead and e.left == 0 and e.waiting < g.depth
+
+
+cdef void read_batches(load_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept nogil:
+    """Count the whole batches of an answer, and ask for what lies behind them."""
+    cdef int64_t size, next_offset = 0
+    cdef uint8_t* p = at
+    while n - (p - at) >= HEADER_BYTES:
+        size = LENGTH_BYTES + <int64_t>load_be32(p + AT_BATCH_LENGTH)
+        if size < HEADER_BYTES or size > n - (p - at):
+            break  # a broker may end its answer in the middle of a batch
+        count(&g.tally.records, load_be32(p + AT_COUNT))
+        count(&g.tally.bytes, size)
+        next_offset = load_be64(p + AT_BASE_OFFSET) + load_be32(p + AT_LAST_OFFSET_DELTA) + 1
+        p += size
+    store_be64(e.frame + g.offset_at, next_offset)
+
+
+cdef int take_answer(load_t* g, lane_t* e, uint8_t* answer, int64_t n, int64_t at_ns) noexcept nogil:
+    """Count one answer; -1 if it is not one to what was asked."""
+    cdef int32_t error, length
+    if e.waiting == 0 or n < g.error_at + 2:
+        return -1
+    g.buckets[bucket_of(at_ns - e.sent_ns[e.oldest])] += 1
+    e.oldest = (e.oldest + 1) % g.depth
+    e.waiting -= 1
+    count(&g.tally.requests, 1)
+    error = load_be16(answer + g.error_at)
+    if error != 0:
+        count(&g.tally.errors, 1)
+        store_i64(&g.tally.last_error, error)
+    elif g.records_at == 0:
+        count(&g.tally.records, g.batch_records)
+        count(&g.tally.bytes, g.batch_bytes)
+    else:
+        length = load_be32(answer + g.records_at) if n >= g.records_at + SIZE_BYTES else -1
+        if length > n - g.records_at - SIZE_BYTES:
+            return -1
+        read_batches(g, e, answer + g.records_at + SIZE_BYTES, max(<int32_t>0, length))
+    return 0
+
+
+cdef int grow_input(lane_t* e, int64_t wanted) noexcept nogil:
+    cdef uint8_t* p
+    if wanted <= e.input_capacity:
+        return 0
+    p = <uint8_t*>realloc(e.input, wanted)
+    if p == NULL:
+        return -1
+    e.input = p
+    e.input_capacity = wanted
+    return 0
+
+
+cdef int hear(load_t* g, lane_t* e) noexcept nogil:
+    """Read until the socket is empty, and count the answers; -1: the connection is of no further use."""
+    cdef int64_t at, n, at_ns
+    cdef ssize_t got
+    while True:
+        got = recv(e.fd, e.input + e.input_used, e.input_capacity - e.input_used, MSG_DONTWAIT)
+        if got < 0 and errno == EINTR:
+            continue
+        if got <= 0:
+            return 0 if got < 0 and errno == EAGAIN else -1
+        e.input_used += got
+        at = 0
+        at_ns = monotonic_ns()
+        while e.input_used - at >= SIZE_BYTES:
+            n = load_be32(e.input + at)
+            if n < SIZE_BYTES or n > ANSWER_BYTES_MAX or grow_input(e, n + SIZE_BYTES) < 0:
+                return -1
+            if e.input_used - at - SIZE_BYTES < n:
+                break
+            if take_answer(g, e, e.input + at + SIZE_BYTES, n, at_ns) < 0:
+                return -1
+            at += SIZE_BYTES + n
+        e.input_used -= at
+        memmove(e.input, e.input + at, e.input_used)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+cdef void lose(load_t* g, lane_t* e) noexcept nogil:
+    """A connection that its peer closed, or that answered nonsense: what it was owed counts as errors."""
+    e.dead = 1
+    count(&g.tally.errors, max(1, e.waiting))
+    store_i64(&g.tally.last_error, -1)
+    e.waiting = 0
+    e.left = 0
+
+
+cdef int send_due(load_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* turn) noexcept nogil:
+    """Open loop: send what fell due, to the connections in turn; how many could be sent."""
+    cdef int32_t tried = 0, sent = 0
+    cdef lane_t* e
+    while due_ns[0] <= at_ns and tried < g.lane_count:
+        e = &g.lanes[turn[0]]
+        turn[0] = turn[0] + 1 if turn[0] + 1 < g.lane_count else 0
+        if not has_room(g, e):
+            tried += 1
+            continue
+        if issue(g, e, due_ns[0], 1) < 0:
+            lose(g, e)
+        due_ns[0] += step_ns
+        tried = 0
+        sent += 1
+    return sent
+
+
+cdef bint all_heard(const load_t* g) noexcept nogil:
+    cdef int32_t i
+    for i in range(g.lane_count):
+        if g.lanes[i].waiting > 0:
+            return False
+    return True
+
+
+cdef bint all_dead(const load_t* g) noexcept nogil:
+    cdef int32_t i
+    for i in range(g.lane_count):
+        if not g.lanes[i].dead:
+            return False
+    return True
+
+
+cdef void fill(load_t* g, lane_t* e) noexcept nogil:
+    """Closed loop: as many requests as may be on their way."""
+    cdef int64_t at_ns = monotonic_ns()
+    while has_room(g, e):
+        if issue(g, e, at_ns, min(e.burst, g.depth - e.waiting)) < 0:
+            lose(g, e)
+
+
+cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max) noexcept nogil:
+    """Send and hear for so long, or until so many bytes were sent, then only hear; -errno if epoll fails."""
+    cdef epoll_event events[EVENTS_MAX]
+    cdef epoll_event ev
+    cdef lane_t* e
+    cdef int32_t i, n, turn = 0, ep = epoll_create1(EPOLL_CLOEXEC)
+    cdef int64_t start_ns = monotonic_ns(), due_ns = start_ns, at_ns
+    cdef bint sending = True, spent
+    if ep < 0:
+        return -errno
+    for i in range(g.lane_count):
+        ev.events = EPOLLIN | EPOLLOUT | EPOLLET
+        ev.data.ptr = &g.lanes[i]
+        if epoll_ctl(ep, EPOLL_CTL_ADD, g.lanes[i].fd, &ev) < 0:
+            i = -errno
+            close(ep)
+            return i
+    while True:
+        at_ns = monotonic_ns()
+        spent = at_ns - start_ns >= seconds_ns or 0 < bytes_max <= g.issued_bytes
+        if sending and (spent or load_i64(&g.stop) or all_dead(g)):
+            sending = False
+            store_i64(&g.tally.elapsed_ns, at_ns - start_ns)
+        if not sending and (all_heard(g) or at_ns - start_ns - g.tally.elapsed_ns > <int64_t>DRAIN_NS):
+            break
+        if sending and step_ns > 0:
+            send_due(g, &due_ns, step_ns, at_ns, &turn)
+        # Open loop: the next request is due within less than epoll can wait.
+        n = epoll_wait(ep, events, EVENTS_MAX, 0 if sending and step_ns > 0 else WAIT_MS)
+        for i in range(n):
+            e = <lane_t*>events[i].data.ptr
+            if e.dead:
+                continue
+            if hear(g, e) < 0 or push_rest(e) < 0:
+                lose(g, e)
+            elif sending and step_ns == 0:
+                fill(g, e)
+    close(ep)
+    if not all_heard(g):
+        store_i64(&g.tally.last_error, -2)
+        for i in range(g.lane_count):
+            count(&g.tally.errors, g.lanes[i].waiting)
+    return 0
+
+
+cdef class Load:
+    """Connections that send ready frames and count the answers. The sockets stay the caller's, and outlive it."""
+
+    cdef load_t g
+
+    def __cinit__(
+        self, fds: Sequence[int], frames: Sequence[bytes], partitions: Sequence[Sequence[int]], *, int depth,
+        int index_at, int error_at, int64_t batch_records=0, int64_t batch_bytes=0, int records_at=0, int offset_at=0,
+    ):
+        if not 1 <= depth <= DEPTH_MAX or not 1 <= len(fds) <= LANES_MAX:
+            raise ValueError(f"depth is 1 to {DEPTH_MAX}, connections are 1 to {LANES_MAX}")
+        if records_at and (depth != 1 or any(len(each) != 1 for each in partitions)):
+            raise ValueError("each Fetch depends on the answer to the one before it: depth 1, one partition a connection")
+        if min(error_at, index_at, records_at, offset_at) < 0:
+            raise ValueError("positions are not negative")
+        memset(&self.g, 0, sizeof(load_t))
+        self.g.lanes = <lane_t*>calloc(len(fds), sizeof(lane_t))
+        if self.g.lanes == NULL:
+            raise MemoryError
+        self.g.depth, self.g.error_at, self.g.index_at = depth, error_at, index_at
+        self.g.records_at, self.g.offset_at = records_at, offset_at
+        self.g.batch_records, self.g.batch_bytes = batch_records, batch_bytes
+        for fd, frame, turns in zip(fds, frames, partitions, strict=True):
+            self.add(fd, frame, turns)
+
+    cdef int add(self, int fd, bytes frame, turns) except -1:
+        cdef lane_t* e = &self.g.lanes[self.g.lane_count]
+        cdef int32_t k
+        if not turns or max(self.g.index_at + 4, self.g.offset_at + 8) > len(frame):
+            raise ValueError("a connection needs a partition, and what is written into a frame lies inside it")
+        self.g.lane_count += 1  # from here on __dealloc__ frees it
+        e.fd = fd
+        e.turn_count = len(turns)
+        e.frame_bytes = len(frame)
+        e.burst = 1 if self.g.records_at else max(1, min(self.g.depth, BURST_BYTES_MAX // len(frame)))
+        e.frame = <uint8_t*>malloc(e.burst * len(frame))
+        e.turns = <int32_t*>calloc(len(turns), sizeof(int32_t))
+        e.sent_ns = <int64_t*>calloc(self.g.depth, sizeof(int64_t))
+        e.input = <uint8_t*>malloc(INPUT_BYTES_MIN)
+        if e.frame == NULL or e.turns == NULL or e.sent_ns == NULL or e.input == NULL:
+            raise MemoryError
+        e.input_capacity = INPUT_BYTES_MIN
+        for k in range(e.burst):
+            memcpy(e.frame + k * e.frame_bytes, <const uint8_t*>frame, e.frame_bytes)
+        for i, partition in enumerate(turns):
+            e.turns[i] = partition
+        return 0
+
+    def __dealloc__(self):
+        cdef int32_t i
+        for i in range(self.g.lane_count):
+            free(self.g.lanes[i].frame)
+            free(self.g.lanes[i].turns)
+            free(self.g.lanes[i].sent_ns)
+            free(self.g.lanes[i].input)
+        free(self.g.lanes)
+
+    def run(self, double seconds, *, double rate=0, int64_t bytes_max=0):
+        cdef int64_t step_ns = <int64_t>(SECOND_NS / rate) if rate > 0 else 0
+        cdef int64_t seconds_ns = <int64_t>(seconds * SECOND_NS)
+        cdef int status
+        memset(&self.g.tally, 0, sizeof(tally_t))
+        memset(self.g.buckets, 0, sizeof(self.g.buckets))
+        self.g.issued_bytes = 0
+        store_i64(&self.g.stop, 0)
+        with nogil:
+            status = drive(&self.g, seconds_ns, step_ns, bytes_max)
+        if status < 0:
+            raise OSError(-status, os.strerror(-status))
+
+    def stop(self):
+        store_i64(&self.g.stop, 1)
+
+    @property
+    def tally(self) -> dict[str, int]:
+        return {
+            "requests": load_i64(&self.g.tally.requests), "records": load_i64(&self.g.tally.records),
+            "bytes": load_i64(&self.g.tally.bytes), "errors": load_i64(&self.g.tally.errors),
+            "last_error": load_i64(&self.g.tally.last_error), "elapsed_ns": load_i64(&self.g.tally.elapsed_ns),
+        }
+
+    def percentile_ns(self, double percent):
+        cdef int64_t total = 0, wanted, seen = 0
+        cdef int32_t i
+        for i in range(BUCKETS):
+            total += self.g.buckets[i]
+        wanted = max(<int64_t>1, <int64_t>(total * percent / 100 + 0.5))
+        for i in range(BUCKETS):
+            seen += self.g.buckets[i]
+            if total and seen >= wanted:
+                return bucket_top(i)
+        return 0

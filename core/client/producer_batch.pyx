@@ -1,0 +1,172 @@
+"""Batches on their way to a broker, and the outcome of each of their records, which costs nothing until it is asked for.
+
+An outcome is set once, by `PendingBatch.end`; whoever waits for one of its records is woken then, and what was to be
+called is called. What such a call raises is logged.
+"""
+
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+import logging
+import threading
+from collections import namedtuple
+
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.batch.block cimport block_free
+from pybroker.core.batch.builder cimport SealedBatch, builder_init, builder_seal
+
+# Compiled code has no frame that would tell namedtuple its module, by which pickle finds it.
+RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms", module=__name__)
+
+_log = logging.getLogger("pybroker.client")
+
+
+cdef PendingBatch pending_batch(str topic, int32_t partition, int64_t bytes_hint):
+    cdef PendingBatch batch = PendingBatch.__new__(PendingBatch)
+    batch.created_s = <double>monotonic_ns() * 1e-9
+    batch.topic = topic
+    batch.partition = partition
+    builder_init(&batch.builder, bytes_hint)
+    return batch
+
+
+cdef Delivery pending_delivery(PendingBatch batch, int64_t timestamp_ms):
+    cdef Delivery delivery = Delivery.__new__(Delivery)
+    delivery.batch = batch
+    delivery.index = batch.count - 1
+    delivery.timestamp_ms = timestamp_ms
+    return delivery
+
+
+cdef class PendingBatch:
+    """Records of one partition that are sent together."""
+
+    def __cinit__(self):
+        builder_init(&self.builder, 0)
+        self.producer_id = self.epoch = -1
+        self.sequence = self.base_offset = self.log_append_time_ms = -1
+
+    def __init__(self) -> None:
+        raise TypeError("a PendingBatch comes from an Appender, or of a SealedBatch")
+
+    def __dealloc__(self):
+        block_free(&self.builder.block)
+
+    @staticmethod
+    def of(str topic not None, int32_t partition, SealedBatch sealed not None, created_s=None) -> PendingBatch:
+        """A batch that is sealed already; made now, or as long ago as another that it is a part of."""
+        cdef PendingBatch batch = pending_batch(topic, partition, 0)
+        if created_s is not None:
+            batch.created_s = created_s
+        batch.sealed = sealed
+        batch.count = sealed.count
+        batch.size = len(sealed)
+        return batch
+
+    def seal(self, int16_t attributes, compress) -> SealedBatch:
+        """Its bytes, made when first asked for; `attributes` name the codec that `compress` applies."""
+        if self.sealed is None:
+            self.sealed = builder_seal(&self.builder, attributes, compress, None)
+        return self.sealed
+
+    def delivery(self) -> Delivery:
+        """The outcome of the whole batch, told as that of its first record."""
+        cdef Delivery delivery = pending_delivery(self, -1)
+        delivery.index = 0
+        return delivery
+
+    def end(self, int64_t base_offset, int64_t log_append_time_ms, error) -> bool:
+        """Its outcome: where it lies, or why not. False, and nothing changes, if it has one."""
+        if self.ended:
+            return False
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.error = error
+        self.ended = True
+        self.sealed = None
+        block_free(&self.builder.block)
+        if self.event is not None:
+            self.event.set()
+        self.call_out()
+        return True
+
+    def end_parts(self, list parts not None) -> bool:
+        """Of a batch that was sent in parts: (first record, base offset, log append time, error) of each."""
+        if not self.ended:
+            self.parts = sorted(parts, key=lambda part: part[0])
+        return self.end(parts[0][1], parts[0][2], parts[0][3])
+
+    def abandon(self, error) -> None:
+        """A process that was forked has the batch, and not the producer that sends it: whoever asks here is told the
+        error. What was to be called is called in the other process."""
+        if not self.ended:
+            self.calls = self.event = None
+            self.error = error
+            self.ended = True
+
+    cdef tuple outcome(self, int32_t index):
+        """(offset, log append time, error) of a record."""
+        first, base_offset, by_log, error = 0, self.base_offset, self.log_append_time_ms, self.error
+        for part in self.parts or ():
+            if part[0] > index:
+                break
+            first, base_offset, by_log, error = part
+        return (-1 if base_offset < 0 else base_offset + index - first), by_log, error
+
+    cdef int call_out(self) except -1:
+        """Make the calls that wait. Whoever takes the list makes them, so that none is made twice or left out."""
+        while self.calls:
+            calls, self.calls = self.calls, None
+            for call, delivery in calls:
+                try:
+                    call(delivery)
+                except Exception:
+                    _log.exception("a delivery callback failed")
+        return 0
+
+    cdef bint wait(self, timeout_s) except -1:
+        if not self.ended:
+            if self.event is None:
+                event = threading.Event()
+                if self.event is None:
+                    self.event = event
+            if not self.ended:
+                self.event.wait(timeout_s)
+        return self.ended
+
+
+@cython.freelist(1024)
+@cython.no_gc  # it refers to its batch, which refers to it only until it is called
+cdef class Delivery:
+    """The outcome of one record that was sent, now or later."""
+
+    def __init__(self) -> None:
+        raise TypeError("a Delivery comes from a producer")
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.batch.ended
+
+    def result(self, timeout_s=None):
+        """Where the record lies. Raises the KafkaError that refused it, TimeoutError if neither is known in time."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        offset, by_log, _ = self.batch.outcome(self.index)
+        timestamp_ms = self.timestamp_ms if by_log < 0 else by_log
+        return RecordMetadata(self.batch.topic, self.batch.partition, offset, timestamp_ms)
+
+    def exception(self, timeout_s=None):
+        """Why the record was refused, None if it is acknowledged. TimeoutError if that is not known in time."""
+        if not self.batch.wait(timeout_s):
+            raise TimeoutError(f"no acknowledgement within {timeout_s:g} s")
+        return self.batch.outcome(self.index)[2]
+
+    def add_done_callback(self, call) -> None:
+        """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
+        cdef PendingBatch batch = self.batch
+        if batch.calls is None:
+            batch.calls = []
+        batch.calls.append((call, self))
+        if batch.ended:
+            batch.call_out()

@@ -1,0 +1,1 @@
+"""Batches into columns and columns into batches, without a Python object a record."""

@@ -1,0 +1,211 @@
+"""Columns: records of many batches, and of many partitions, gathered into what NumPy and Arrow read in place.
+
+    feed = Feed(fetched, start_offset=40)
+    columns = Columns(["offset", "value"], decompress=...)
+    while not feed.finished:
+        columns.read(feed, tag=("topic", 0))
+    batch = columns.take()
+
+Neither reading nor what lies behind it takes the GIL, but for one call to `decompress` a batch.
+"""
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
+
+from pybroker.core.base.cursor cimport OK
+from pybroker.core.batch.block cimport block_free, block_take
+from pybroker.core.columns.decode cimport (
+    DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
+    columns_free, columns_init, columns_seal, columns_t, decode_records,
+)
+from pybroker.core.columns.partition_records cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next, feed_t
+
+WANTS = {
+    "offset": WANT_OFFSET,
+    "timestamp": WANT_TIMESTAMP,
+    "timestamp_type": WANT_TIMESTAMP_TYPE,
+    "key": WANT_KEY,
+    "value": WANT_VALUE,
+    "headers": WANT_HEADERS,
+}
+COLUMNS = tuple(WANTS)
+
+
+cdef class Binary:
+    """A column of bytes, nulls allowed: Arrow's binary layout with 32-bit offsets."""
+
+    cdef readonly Py_ssize_t length
+    cdef readonly Py_ssize_t nulls
+    cdef readonly object offsets
+    cdef readonly object data
+    cdef readonly object validity  # None: no nulls
+
+
+cdef class Headers:
+    """A list of (key, value) a row: `offsets`, an int32 a row and one more, into two columns of bytes."""
+
+    cdef readonly object offsets
+    cdef readonly Binary key
+    cdef readonly Binary value
+
+
+cdef class ColumnBatch:
+    """Rows that Columns.take() gave; a column that was not asked for is None."""
+
+    cdef readonly Py_ssize_t rows
+    cdef readonly list runs  # (tag, rows): of which feed the rows are, in order
+    cdef readonly object offset  # int64
+    cdef readonly object timestamp  # int64
+    cdef readonly str timestamp_unit
+    cdef readonly object timestamp_type  # int8
+    cdef readonly Binary key
+    cdef readonly Binary value
+    cdef readonly Headers headers
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+cdef Binary _binary(binary_t* column, int64_t rows):
+    cdef Binary taken = Binary.__new__(Binary)
+    taken.length = rows
+    taken.nulls = column.nulls
+    taken.offsets = block_take(&column.offsets)
+    taken.data = block_take(&column.data)
+    validity = block_take(&column.validity)
+    taken.validity = validity if column.nulls else None
+    column.nulls = 0
+    return taken
+
+
+cdef int64_t _nbytes(const columns_t* c) noexcept nogil:
+    return c.key.data.size + c.value.data.size + c.header_key.data.size + c.header_value.data.size
+
+
+cdef int _fill(columns_t* c, feed_t* f, int64_t most, int64_t bytes_enough) noexcept nogil:
+    """Read on until `most` rows or enough bytes are there, the feed ends, the columns are full or Python has to act."""
+    cdef int64_t start = c.rows, wanted
+    cdef int status
+    while True:
+        if not f.running:
+            if _nbytes(c) >= bytes_enough:
+                return OK
+            status = feed_next(f)
+            if status != OK:
+                return status
+        wanted = most - (c.rows - start)
+        if wanted == 0:
+            return OK
+        status = decode_records(c, &f.run, f.next_offset, f.end_offset, wanted)
+        if status != OK:
+            return status
+        feed_advance(f, c.rows - start == most)
+
+
+cdef class Columns:
+    """Columns that grow with every read, in Arrow's layout.
+
+    columns: which of COLUMNS; the others cost nothing. timestamp_unit: "ms", or "us" for readers that count so.
+    decompress(codec, packed, bytes_max): what a codec made of `packed`, at most bytes_max of it.
+    """
+
+    cdef columns_t c
+    cdef object decompress
+    cdef int64_t scratch_bytes  # that the last feed needed to decompress into
+    cdef list runs
+    cdef bint busy
+
+    def __cinit__(self, columns=COLUMNS, *, timestamp_unit="ms", decompress=None):
+        columns_init(&self.c)
+        for name in columns:
+            if name not in WANTS:
+                raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+            self.c.wants |= <int>WANTS[name]
+        if timestamp_unit not in ("ms", "us"):
+            raise ValueError(f"timestamp_unit is 'ms' or 'us', not {timestamp_unit!r}")
+        self.c.timestamp_scale = 1000 if timestamp_unit == "us" else 1
+        self.decompress = decompress
+        self.runs = []
+
+    def __dealloc__(self):
+        columns_free(&self.c)
+
+    def __len__(self) -> int:
+        return self.c.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and headers so far."""
+        return _nbytes(&self.c)
+
+    def read(self, Feed feed not None, *, max_records=None, max_bytes=None, tag=None) -> int:
+        """Add the feed's next records, all that are left or max_records; how many it were.
+
+        It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
+        `feed.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10, 43,
+        76, 87) with the batch's offset; the rows before it are there.
+        """
+        cdef int64_t start = self.c.rows
+        cdef int64_t most = INT64_MAX if max_records is None else max_records
+        if most < 0:
+            raise ValueError(f"max_records is {max_records}")
+        if self.busy or feed.busy:
+            raise RuntimeError("columns and feeds are read by one thread at a time")
+        self.busy = feed.busy = True
+        try:
+            self._read(feed, most, INT64_MAX if max_bytes is None else max_bytes)
+        finally:
+            self.busy = feed.busy = False
+            if self.c.rows > start:
+                self.runs.append((tag, self.c.rows - start))
+        return self.c.rows - start
+
+    cdef int _read(self, Feed feed, int64_t most, int64_t bytes_enough) except -1:
+        cdef int64_t start = self.c.rows
+        cdef int status = FEED_PACKED
+        feed.f.scratch.hint = self.scratch_bytes
+        while status == FEED_PACKED:
+            if not feed.f.running:
+                feed.let_go()
+            with nogil:
+                status = _fill(&self.c, &feed.f, most - (self.c.rows - start), bytes_enough)
+            if status == FEED_PACKED:
+                feed.let_go()
+                feed.hold(feed.unpack(self.decompress))
+        if not feed.f.running:
+            feed.let_go()
+            self.scratch_bytes = feed.f.scratch.capacity
+            block_free(&feed.f.scratch)
+        if status not in (OK, FEED_END, DECODE_FULL):
+            feed.refuse(status)
+        return 0
+
+    def take(self) -> ColumnBatch:
+        """The rows so far; the columns are empty after it."""
+        cdef ColumnBatch taken = ColumnBatch.__new__(ColumnBatch)
+        cdef int32_t wants = self.c.wants
+        if self.busy:
+            raise RuntimeError("columns are read by one thread at a time")
+        if columns_seal(&self.c) != 0:
+            raise MemoryError
+        taken.rows = self.c.rows
+        taken.runs = self.runs
+        taken.timestamp_unit = "us" if self.c.timestamp_scale == 1000 else "ms"
+        self.runs = []
+        if wants & WANT_OFFSET:
+            taken.offset = block_take(&self.c.offset)
+        if wants & WANT_TIMESTAMP:
+            taken.timestamp = block_take(&self.c.timestamp)
+        if wants & WANT_TIMESTAMP_TYPE:
+            taken.timestamp_type = block_take(&self.c.timestamp_type)
+        if wants & WANT_KEY:
+            taken.key = _binary(&self.c.key, self.c.rows)
+        if wants & WANT_VALUE:
+            taken.value = _binary(&self.c.value, self.c.rows)
+        if wants & WANT_HEADERS:
+            taken.headers = Headers.__new__(Headers)
+            taken.headers.offsets = block_take(&self.c.header_offsets)
+            taken.headers.key = _binary(&self.c.header_key, self.c.headers)
+            taken.headers.value = _binary(&self.c.header_value, self.c.headers)
+        self.c.rows = 0
+        self.c.headers = 0
+        return taken

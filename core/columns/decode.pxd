@@ -1,0 +1,69 @@
+"""Records into columns, in Arrow's layout: what one batch after another adds to growing blocks, without an object.
+
+A column of bytes is three blocks: `offsets`, an i32 a row and one before the first, into `data`, and `validity`, a bit a
+row, 0 for null. Headers are one such list a row: `header_offsets` into two columns of bytes, keys and values. Offsets
+have 32 bits because nobody wants 2 GiB in one piece: who adds stops before a batch that might not fit (DECODE_FULL).
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.cursor cimport cursor_t
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.batch.block cimport block_t
+
+cdef enum:
+    WANT_OFFSET = 1
+    WANT_TIMESTAMP = 2
+    WANT_TIMESTAMP_TYPE = 4
+    WANT_KEY = 8
+    WANT_VALUE = 16
+    WANT_HEADERS = 32
+
+cdef enum:
+    DECODE_FULL = -10010  # a status: the next batch might not fit, take the rows first
+
+cdef struct binary_t:
+    block_t offsets
+    block_t data
+    block_t validity
+    int64_t nulls
+
+cdef struct columns_t:
+    int32_t wants
+    int64_t timestamp_scale  # 1 for milliseconds, 1000 for microseconds
+    int64_t rows
+    int64_t headers  # of all rows
+    block_t offset
+    block_t timestamp
+    block_t timestamp_type
+    binary_t key
+    binary_t value
+    block_t header_offsets
+    binary_t header_key
+    binary_t header_value
+
+cdef struct run_t:
+    # The records of one batch, uncompressed, while they are read.
+    batch_t b
+    cursor_t r
+    int64_t index  # records passed
+    int64_t last_delta  # of the last one passed, -1 before the first
+
+cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, int64_t n) noexcept nogil:
+    run.b = b[0]
+    run.r.at = plain
+    run.r.end = plain + n
+    run.index = 0
+    run.last_delta = -1
+
+cdef void columns_init(columns_t* c) noexcept nogil
+
+cdef void columns_free(columns_t* c) noexcept nogil
+
+# Before the blocks are handed out: lists of no rows too have their first offset. 0 or -ENOMEM.
+cdef int columns_seal(columns_t* c) noexcept nogil
+
+# Add the records of a run at offsets from `start` to below `end`, `most` at most; the run goes on where this ended.
+# OK, with run.index == run.b.count if the batch is done with; then also where `end` was met. Else nothing was added:
+# DECODE_FULL, INVALID_RECORD, -ENOMEM.
+cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil

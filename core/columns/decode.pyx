@@ -1,0 +1,334 @@
+"""The loop from records to columns: one pass, bounds checked, nothing allocated within a batch.
+
+Before a batch the blocks get room for the most that it can add, so that the loop only stores. Records as nearly all are
+(short lengths, no headers, some bytes behind them) take a path without a call; all others, malformed ones too, take the
+careful one, `record_walk`, which alone says what is malformed.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memset
+
+from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t, short_varint
+from pybroker.core.base.error_codes cimport INVALID_RECORD
+from pybroker.core.batch.batch cimport LOG_APPEND_TIME
+from pybroker.core.batch.block cimport block_free, block_room, block_t
+from pybroker.core.batch.record cimport header_next, record_t, record_walk, span_t
+
+cdef enum:
+    RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
+    FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
+
+cdef extern from *:
+    """
+    #include <string.h>
+    /* Copy n bytes in steps of 32; the target has slack, the source where `room` says so. */
+    static inline void pyb_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
+        int64_t i = 0;
+        if (n > 512 || room < n + 31) { memcpy(to, from, (size_t)n); return; }
+        do { memcpy(to + i, from + i, 32); i += 32; } while (i < n);
+    }
+    """
+    void copy "pyb_copy" (uint8_t* to, const uint8_t* source, int64_t n, int64_t room) noexcept nogil
+
+cdef struct out_t:
+    # Where a batch's rows go: the ends of the columns, of bytes only the wanted ones.
+    int64_t* offset
+    int64_t* timestamp
+    int64_t rows
+    int64_t headers
+    int64_t key_bytes
+    int64_t value_bytes
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+cdef void columns_init(columns_t* c) noexcept nogil:
+    memset(c, 0, sizeof(columns_t))
+    c.timestamp_scale = 1
+
+
+cdef void columns_free(columns_t* c) noexcept nogil:
+    cdef block_t* plain[4]
+    cdef binary_t* columns[4]
+    cdef int i
+    plain[0], plain[1], plain[2], plain[3] = &c.offset, &c.timestamp, &c.timestamp_type, &c.header_offsets
+    columns[0], columns[1], columns[2], columns[3] = &c.key, &c.value, &c.header_key, &c.header_value
+    for i in range(4):
+        block_free(plain[i])
+        block_free(&columns[i].offsets)
+        block_free(&columns[i].data)
+        block_free(&columns[i].validity)
+
+
+cdef int _list_room(block_t* offsets, int64_t rows, int64_t more) noexcept nogil:
+    """Room for so many more i32 offsets; the first, 0, is there from the start."""
+    cdef int status = block_room(offsets, (rows + 1 + more) * 4 - offsets.size)
+    if status == 0 and offsets.size == 0:
+        memset(offsets.data, 0, 4)
+        offsets.size = 4
+    return status
+
+
+cdef int _binary_room(binary_t* column, int64_t rows, int64_t more, int64_t n) noexcept nogil:
+    """Room for `more` rows of n bytes together, all of them valid until said otherwise."""
+    cdef int64_t bits = (rows + more + 7) // 8
+    cdef int status = _list_room(&column.offsets, rows, more)
+    if status == 0:
+        status = block_room(&column.data, n)
+    if status == 0:
+        status = block_room(&column.validity, bits - column.validity.size)
+    if status != 0:
+        return status
+    if rows & 7 and column.validity.size:
+        column.validity.data[rows >> 3] |= <uint8_t>(0xFF << (rows & 7))  # a malformed batch may have been here
+    if bits > (rows + 7) // 8:
+        memset(column.validity.data + (rows + 7) // 8, 0xFF, <size_t>(bits - (rows + 7) // 8))
+    return 0
+
+
+cdef int _room(columns_t* c, int64_t rows, int64_t n) noexcept nogil:
+    """Room for what a batch of `rows` records in n bytes can add at most."""
+    cdef int status = 0
+    if c.wants & WANT_OFFSET:
+        status = block_room(&c.offset, rows * 8)
+    if status == 0 and c.wants & WANT_TIMESTAMP:
+        status = block_room(&c.timestamp, rows * 8)
+    if status == 0 and c.wants & WANT_TIMESTAMP_TYPE:
+        status = block_room(&c.timestamp_type, rows)
+    if status == 0 and c.wants & WANT_KEY:
+        status = _binary_room(&c.key, c.rows, rows, n)
+    if status == 0 and c.wants & WANT_VALUE:
+        status = _binary_room(&c.value, c.rows, rows, n)
+    if status == 0 and c.wants & WANT_HEADERS:
+        status = _list_room(&c.header_offsets, c.rows, rows)
+        if status == 0:
+            status = _binary_room(&c.header_key, c.headers, 0, n)
+        if status == 0:
+            status = _binary_room(&c.header_value, c.headers, 0, n)
+    return status
+
+
+cdef int columns_seal(columns_t* c) noexcept nogil:
+    return _room(c, 0, 0)
+
+
+cdef bint _fits(const columns_t* c, int64_t n) noexcept nogil:
+    """Can n more bytes of records be added, wherever they go? What offsets count stays below 2^31."""
+    return (
+        c.key.data.size <= INT32_MAX - n
+        and c.value.data.size <= INT32_MAX - n
+        and c.header_key.data.size <= INT32_MAX - n
+        and c.header_value.data.size <= INT32_MAX - n
+        and c.headers <= INT32_MAX - n
+    )
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+cdef inline int64_t _put(binary_t* column, int64_t row, int64_t end, const uint8_t* p, int64_t n, int64_t room) noexcept nogil:
+    """Store one field of n bytes (-1: null) as row `row` after `end` bytes; where the data ends then."""
+    if n > 0:
+        copy(column.data.data + end, p, n, room)
+        end += n
+    elif n < 0:
+        column.validity.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
+        column.nulls += 1
+    (<int32_t*>column.offsets.data)[row + 1] = <int32_t>end
+    return end
+
+
+cdef int _put_header(columns_t* c, const span_t* key, const span_t* value) noexcept nogil:
+    """One header; its bytes have room, its place in the lists may not."""
+    cdef int status = _binary_room(&c.header_key, c.headers, 1, 0)
+    if status == 0:
+        status = _binary_room(&c.header_value, c.headers, 1, 0)
+    if status != 0:
+        return status
+    c.header_key.data.size = _put(&c.header_key, c.headers, c.header_key.data.size, key.at, key.size, 0)
+    c.header_value.data.size = _put(&c.header_value, c.headers, c.header_value.data.size, value.at, value.size, 0)
+    c.headers += 1
+    c.header_key.offsets.size = c.header_value.offsets.size = (c.headers + 1) * 4
+    c.header_key.validity.size = c.header_value.validity.size = (c.headers + 7) // 8
+    return 0
+
+
+cdef int _put_headers(columns_t* c, const record_t* record) noexcept nogil:
+    cdef cursor_t r = record.headers
+    cdef span_t key, value
+    cdef int32_t _
+    cdef int status = OK
+    for _ in range(record.header_count):
+        status = header_next(&r, &key, &value)
+        if status == OK:
+            status = _put_header(c, &key, &value)
+        if status != OK:
+            return status
+    return OK
+
+
+cdef inline bint _read_fast(cursor_t* r, record_t* out) noexcept nogil:
+    """record_walk for the usual record; False, and nothing moved, for any other."""
+    cdef const uint8_t* p = r.at
+    cdef const uint8_t* fast_end = r.end - FAST_BYTES
+    cdef const uint8_t* end
+    cdef int32_t length, delta
+    if r.end - p < FAST_BYTES:
+        return False
+    p = short_varint(p, &length)
+    if p == NULL or length < 1 or length > r.end - p:
+        return False
+    end = p + length
+    p = short_varint(p + 1, &delta)
+    if p == NULL:
+        return False
+    out.timestamp_delta = delta
+    p = short_varint(p, &out.offset_delta)
+    if p == NULL:
+        return False
+    p = short_varint(p, &out.key.size)
+    if p == NULL or out.key.size < -1 or out.key.size > end - p:
+        return False
+    out.key.at = p
+    if out.key.size > 0:
+        p += out.key.size
+    if p > fast_end:
+        return False
+    p = short_varint(p, &out.value.size)
+    if p == NULL or out.value.size < -1 or out.value.size >= end - p:
+        return False
+    out.value.at = p
+    if out.value.size > 0:
+        p += out.value.size
+    if p + 1 != end or p[0] != 0:
+        return False
+    out.header_count = 0
+    r.at = end
+    return True
+
+
+cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end, int64_t most) noexcept nogil:
+    """The loop; `out` and `run` move, the sizes in `c` do not, but those of headers."""
+    cdef record_t record
+    cdef cursor_t r = run.r
+    cdef const uint8_t* at
+    cdef int64_t index = run.index, last_delta = run.last_delta, offset, row = out.rows
+    cdef int64_t base = run.b.base_offset, delta_max = run.b.last_offset_delta, count = run.b.count
+    cdef int64_t key_end = out.key_bytes, value_end = out.value_bytes, row_end = row + most
+    cdef uint64_t base_timestamp = <uint64_t>run.b.base_timestamp, scale = <uint64_t>c.timestamp_scale
+    cdef int32_t wants = c.wants
+    cdef int status = OK
+    record.headers = r  # no header is read before record_walk has set it
+    while index < count and row < row_end:
+        at = r.at
+        if not _read_fast(&r, &record) and record_walk(&r, &record) != OK:
+            status = INVALID_RECORD
+            break
+        if record.offset_delta <= last_delta or record.offset_delta > delta_max:
+            status = INVALID_RECORD
+            break
+        offset = base + record.offset_delta
+        if offset >= end:
+            r.at = at
+            break
+        index += 1
+        last_delta = record.offset_delta
+        if offset < start:
+            continue
+        if wants & WANT_OFFSET:
+            out.offset[row] = offset
+        if wants & WANT_TIMESTAMP:
+            out.timestamp[row] = <int64_t>((base_timestamp + <uint64_t>record.timestamp_delta) * scale)
+        if wants & WANT_KEY:
+            key_end = _put(&c.key, row, key_end, record.key.at, record.key.size, r.end - record.key.at)
+        if wants & WANT_VALUE:
+            value_end = _put(&c.value, row, value_end, record.value.at, record.value.size, r.end - record.value.at)
+        if wants & WANT_HEADERS:
+            if record.header_count:
+                status = _put_headers(c, &record)
+                if status != OK:
+                    break
+            (<int32_t*>c.header_offsets.data)[row + 1] = <int32_t>c.headers
+        row += 1
+    run.r = r
+    run.index = index
+    run.last_delta = last_delta
+    out.rows = row
+    out.key_bytes = key_end
+    out.value_bytes = value_end
+    return status
+
+
+# -- one batch --------------------------------------------------------------------------------------------------------
+
+cdef void _same_timestamp(columns_t* c, const batch_t* b, int64_t rows) noexcept nogil:
+    """What is one for the whole batch: the type of its timestamps and, with LogAppendTime, the timestamp."""
+    cdef int64_t* timestamp = <int64_t*>c.timestamp.data + c.rows
+    cdef bint log_append = b.attributes & LOG_APPEND_TIME != 0
+    cdef int64_t i
+    if c.wants & WANT_TIMESTAMP_TYPE:
+        memset(c.timestamp_type.data + c.rows, log_append, <size_t>rows)
+    if c.wants & WANT_TIMESTAMP and log_append:
+        for i in range(rows):
+            timestamp[i] = <int64_t>(<uint64_t>b.max_timestamp * <uint64_t>c.timestamp_scale)
+
+
+cdef void _publish(columns_t* c, const out_t* out) noexcept nogil:
+    c.rows = out.rows
+    if c.wants & WANT_OFFSET:
+        c.offset.size = c.rows * 8
+    if c.wants & WANT_TIMESTAMP:
+        c.timestamp.size = c.rows * 8
+    if c.wants & WANT_TIMESTAMP_TYPE:
+        c.timestamp_type.size = c.rows
+    if c.wants & WANT_KEY:
+        c.key.data.size = out.key_bytes
+        c.key.offsets.size = (c.rows + 1) * 4
+        c.key.validity.size = (c.rows + 7) // 8
+    if c.wants & WANT_VALUE:
+        c.value.data.size = out.value_bytes
+        c.value.offsets.size = (c.rows + 1) * 4
+        c.value.validity.size = (c.rows + 7) // 8
+    if c.wants & WANT_HEADERS:
+        c.header_offsets.size = (c.rows + 1) * 4
+
+
+cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
+    """Forget the rows of a batch that turned out malformed: sizes and counts as they were."""
+    c.key.nulls = before.key.nulls
+    c.value.nulls = before.value.nulls
+    c.headers = before.headers
+    c.header_key.nulls = before.header_key.nulls
+    c.header_value.nulls = before.header_value.nulls
+    c.header_key.data.size = before.header_key.data.size
+    c.header_value.data.size = before.header_value.data.size
+    c.header_key.offsets.size = c.header_value.offsets.size = (c.headers + 1) * 4
+    c.header_key.validity.size = c.header_value.validity.size = (c.headers + 7) // 8
+
+
+cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil:
+    cdef columns_t before
+    cdef out_t out
+    cdef int64_t n = <int64_t>cursor_left(&run.r), rows = min(<int64_t>run.b.count - run.index, most)
+    cdef int status
+    if (run.b.count - run.index) * RECORD_BYTES_MIN > n:
+        return INVALID_RECORD
+    if not _fits(c, n):
+        return DECODE_FULL
+    status = _room(c, rows, n)
+    if status != 0:
+        return status
+    before = c[0]
+    out.rows = c.rows
+    out.offset = <int64_t*>c.offset.data
+    out.timestamp = <int64_t*>c.timestamp.data
+    out.key_bytes = c.key.data.size
+    out.value_bytes = c.value.data.size
+    status = _rows(c, run, &out, start, end, rows)
+    if status == OK and run.index == run.b.count and cursor_left(&run.r):
+        status = INVALID_RECORD
+    if status != OK:
+        _undo(c, &before)
+        return status
+    _same_timestamp(c, &run.b, out.rows - c.rows)
+    _publish(c, &out)
+    return OK

@@ -1,0 +1,58 @@
+# One partition's bytes on their way into columns: which batch is next, where in it, and what was aborted.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.batch.block cimport block_t
+from pybroker.core.columns.decode cimport run_t
+
+cdef enum:
+    PLAIN_BYTES_MAX = 100 << 20  # what one batch may become when it is decompressed
+
+cdef enum:
+    FEED_END = -10020      # a status: no whole batch is left, or none with a wanted offset
+    FEED_PACKED = -10021   # a status: the batch is compressed by a codec that Python has
+
+cdef struct producer_t:
+    int64_t producer_id
+    int32_t aborting       # its transaction at this place of the log was aborted
+
+cdef struct abort_t:
+    int64_t first_offset
+    int32_t producer       # place in producers
+
+cdef struct feed_t:
+    const uint8_t* at
+    const uint8_t* end
+    int64_t next_offset
+    int64_t end_offset
+    bint check_crc
+    bint reserved          # zeros where a batch would begin are the end
+    bint running           # `run` is a batch that is not done with
+    bint finished
+    run_t run
+    block_t scratch        # what lz4 made of the batch in `run`
+    producer_t* producers  # by id
+    int32_t producer_count
+    abort_t* aborts        # by first offset, those before abort_next have begun
+    int32_t abort_count
+    int32_t abort_next
+
+# Step to the next batch that may hold wanted records and leave it in `run`.
+# OK, FEED_END, FEED_PACKED, -ENOMEM or a Kafka code: `run.b` then says which batch, and the feed stays before it.
+cdef int feed_next(feed_t* f) noexcept nogil
+
+# The records of the batch in `run`, uncompressed. OK, or FEED_END if it is a control batch, which is done with now.
+cdef int feed_open(feed_t* f, const uint8_t* plain, int64_t n) noexcept nogil
+
+# Where `run` was read to: on within the batch, or past it, or past everything that was wanted.
+cdef void feed_advance(feed_t* f, bint more) noexcept nogil
+
+cdef class Feed:
+    cdef feed_t f
+    cdef Py_buffer view
+    cdef Py_buffer plain   # what Python decompressed the batch in `run` into
+    cdef bint busy
+    cdef int hold(self, object plain) except -1
+    cdef void let_go(self) noexcept
+    cdef object unpack(self, object decompress)
+    cdef int refuse(self, int status) except -1

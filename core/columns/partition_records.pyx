@@ -1,0 +1,257 @@
+"""A feed: the batches of one partition, as a Fetch answer or a segment has them, read by whoever fills columns.
+
+Batches before the wanted offset are stepped over by their headers alone. Control batches are never shown. With a list
+of aborted transactions the feed is read committed, as Kafka's consumer does it (KIP-98): a transaction of the list
+begins at its first offset, and until its producer's ABORT marker that producer's transactional batches are left out.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport ENOMEM
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+
+from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be64
+from pybroker.core.base.error_codes cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.batch.batch cimport (
+    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec,
+    batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
+)
+from pybroker.core.batch.block cimport block_free
+from pybroker.core.batch.lz4 cimport lz4_frame
+from pybroker.core.batch.record cimport record_t, record_walk
+from pybroker.core.columns.decode cimport run_init
+
+cdef enum:
+    MARKER_KEY_BYTES = 4  # version i16, type i16
+    MARKER_ABORT = 0
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+cdef producer_t* _producer(const feed_t* f, int64_t producer_id) noexcept nogil:
+    """The producer among those with aborted transactions; NULL if it has none."""
+    cdef int32_t low = 0, high = f.producer_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if f.producers[middle].producer_id < producer_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low < f.producer_count and f.producers[low].producer_id == producer_id:
+        return &f.producers[low]
+    return NULL
+
+
+cdef void _begin_aborts(feed_t* f, int64_t last_offset) noexcept nogil:
+    """Note the aborted transactions that begin up to there."""
+    while f.abort_next < f.abort_count and f.aborts[f.abort_next].first_offset <= last_offset:
+        f.producers[f.aborts[f.abort_next].producer].aborting = 1
+        f.abort_next += 1
+
+
+cdef bint _is_aborted(feed_t* f, const batch_t* b) noexcept nogil:
+    cdef producer_t* producer
+    if not b.attributes & TRANSACTIONAL:
+        return False
+    producer = _producer(f, b.producer_id)
+    return producer != NULL and producer.aborting
+
+
+cdef void _end_abort(feed_t* f) noexcept nogil:
+    """The control batch in `run`, opened: an ABORT marker ends its producer's aborted transaction."""
+    cdef record_t record
+    cdef producer_t* producer = _producer(f, f.run.b.producer_id)
+    if producer == NULL or record_walk(&f.run.r, &record) != OK or record.key.size < MARKER_KEY_BYTES:
+        return
+    if load_be16(record.key.at + 2) == MARKER_ABORT:
+        producer.aborting = 0
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+cdef void _pass_batch(feed_t* f, const batch_t* b) noexcept nogil:
+    f.at += b.size
+    f.next_offset = min(max(f.next_offset, batch_last_offset(b) + 1), f.end_offset)
+
+
+cdef void feed_advance(feed_t* f, bint more) noexcept nogil:
+    if f.run.index < f.run.b.count:
+        f.next_offset = f.run.b.base_offset + f.run.last_delta + 1 if more else f.end_offset
+    if f.run.index == f.run.b.count or not more:
+        f.running = False
+        _pass_batch(f, &f.run.b)
+
+
+cdef bint _is_wanted(feed_t* f, const batch_t* b) noexcept nogil:
+    """Has the batch records to show, or a marker to heed? Transactions begin on the way."""
+    if f.abort_count:
+        _begin_aborts(f, batch_last_offset(b))
+        if b.attributes & CONTROL:
+            return True
+        if _is_aborted(f, b):
+            return False
+    if b.attributes & CONTROL or (b.count == 0 and batch_payload_size(b) == 0):
+        return False
+    return batch_last_offset(b) >= f.next_offset
+
+
+cdef bint _is_reserved(const feed_t* f) noexcept nogil:
+    """Are there zeros where a batch would have its base offset, length, leader epoch and magic?"""
+    return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
+
+
+cdef int feed_next(feed_t* f) noexcept nogil:
+    cdef batch_t* b = &f.run.b
+    cdef int status
+    while f.next_offset < f.end_offset:
+        status = batch_parse(f.at, <size_t>(f.end - f.at), b)
+        if status == SHORT or (status != OK and f.reserved and _is_reserved(f)):
+            break
+        if status != OK:
+            return status
+        if b.base_offset >= f.end_offset:
+            f.next_offset = f.end_offset
+            break
+        if not _is_wanted(f, b):
+            _pass_batch(f, b)
+            continue
+        if f.check_crc:
+            status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b)
+            if status != OK:
+                return status
+        if batch_codec(b) == CODEC_NONE:
+            if feed_open(f, batch_payload(b), batch_payload_size(b)) == OK:
+                return OK
+        elif batch_codec(b) == CODEC_LZ4:
+            f.scratch.size = 0
+            status = lz4_frame(batch_payload(b), <size_t>batch_payload_size(b), PLAIN_BYTES_MAX, &f.scratch)
+            if status != OK:
+                return status
+            if feed_open(f, f.scratch.data, f.scratch.size) == OK:
+                return OK
+        elif batch_codec(b) > CODEC_ZSTD:
+            return UNSUPPORTED_COMPRESSION_TYPE
+        else:
+            return FEED_PACKED
+    f.finished = True
+    return FEED_END
+
+
+cdef int feed_open(feed_t* f, const uint8_t* plain, int64_t n) noexcept nogil:
+    run_init(&f.run, &f.run.b, plain, n)
+    if f.run.b.attributes & CONTROL:
+        _end_abort(f)
+        _pass_batch(f, &f.run.b)
+        return FEED_END
+    f.running = True
+    return OK
+
+
+# -- what Python sees -------------------------------------------------------------------------------------------------
+
+cdef int _set_aborts(feed_t* f, list aborted) except -1:
+    """The aborted transactions as (first_offset, producer_id) in order; who set them frees them."""
+    cdef int32_t i
+    cdef dict places
+    cdef list producers = sorted({producer_id for _, producer_id in aborted})
+    places = {producer_id: place for place, producer_id in enumerate(producers)}
+    f.producers = <producer_t*>calloc(<size_t>len(producers), sizeof(producer_t))
+    f.aborts = <abort_t*>calloc(<size_t>len(aborted), sizeof(abort_t))
+    if f.producers == NULL or f.aborts == NULL:
+        raise MemoryError
+    for i, producer_id in enumerate(producers):
+        f.producers[i].producer_id = producer_id
+    for i, (first_offset, producer_id) in enumerate(aborted):
+        f.aborts[i].first_offset = first_offset
+        f.aborts[i].producer = places[producer_id]
+    f.producer_count = <int32_t>len(producers)
+    f.abort_count = <int32_t>len(aborted)
+    return 0
+
+
+cdef class Feed:
+    """Record batches of one partition to be read into Columns; it holds `data` until it goes.
+
+    start_offset: records before it are left out, as the first batch of a Fetch answer may have some.
+    end_offset: nor are records from it on wanted; None is no end.
+    aborted: (producer_id, first_offset) of aborted transactions, for read_committed; None is read_uncommitted.
+    reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
+    """
+
+    def __cinit__(
+        self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False
+    ):
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.f.at = <const uint8_t*>self.view.buf
+        self.f.end = self.f.at + self.view.len
+        self.f.check_crc = check_crc
+        self.f.reserved = reserved
+        self.f.end_offset = INT64_MAX if end_offset is None else end_offset
+        self.f.next_offset = min(start_offset, self.f.end_offset)
+        if aborted:
+            _set_aborts(&self.f, sorted([(first_offset, producer_id) for producer_id, first_offset in aborted]))
+
+    def __dealloc__(self):
+        self.let_go()
+        block_free(&self.f.scratch)
+        free(self.f.producers)
+        free(self.f.aborts)
+        PyBuffer_Release(&self.view)
+
+    cdef object unpack(self, object decompress):
+        """What decompress(codec, packed, bytes_max) makes of the batch in `run`; errors with a code become LogError."""
+        codec = batch_codec(&self.f.run.b)
+        if decompress is None:
+            raise ValueError(f"codec {codec}, and no decompress= to undo it")
+        at = batch_payload(&self.f.run.b) - <const uint8_t*>self.view.buf
+        packed = memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
+        try:
+            return decompress(codec, packed, PLAIN_BYTES_MAX)
+        except Exception as error:
+            if not hasattr(error, "code"):
+                raise
+            raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
+
+    cdef int refuse(self, int status) except -1:
+        """Raise what a status other than OK and FEED_END says of the batch that is next."""
+        cdef batch_t* b = &self.f.run.b
+        if status == -ENOMEM:
+            raise MemoryError
+        if status == INVALID_RECORD and self.f.running:
+            why = f"the records do not parse as {b.count} records"
+        elif status == UNSUPPORTED_COMPRESSION_TYPE:
+            why = f"no codec has the number {batch_codec(b)}"
+        elif b.fault:
+            why = batch_fault(b)
+        elif status == MESSAGE_TOO_LARGE:
+            why = f"its lz4 data holds more than {PLAIN_BYTES_MAX} bytes"
+        else:
+            why = "its lz4 data is malformed"
+        offset = b.base_offset if status == INVALID_RECORD or not b.fault else self.f.next_offset
+        return raise_status(status, f"the batch at offset {offset}, byte {self.position}: {why}")
+
+    cdef int hold(self, object plain) except -1:
+        """Begin with the batch in `run`, decompressed into the bytes of `plain`."""
+        PyObject_GetBuffer(plain, &self.plain, PyBUF_SIMPLE)
+        if feed_open(&self.f, <const uint8_t*>self.plain.buf, self.plain.len) != OK:
+            self.let_go()
+        return 0
+
+    cdef void let_go(self) noexcept:
+        PyBuffer_Release(&self.plain)  # nothing, if nothing is held
+
+    @property
+    def finished(self) -> bool:
+        """No whole batch is left, or none with a wanted offset."""
+        return self.f.finished
+
+    @property
+    def next_offset(self) -> int:
+        """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
+        return self.f.next_offset
+
+    @property
+    def position(self) -> int:
+        """The byte where the batch begins that is read now or next."""
+        return self.f.at - <const uint8_t*>self.view.buf

@@ -1,0 +1,35 @@
+# One round of compaction over one log.
+from libc.stdint cimport int64_t
+
+from pybroker.core.compact.record_filter cimport buffer_t, sieve_t
+from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.segment cimport files_t, segment_t
+
+cdef enum:
+    STOPPED = -100007            # a status: the broker is about to end
+
+cdef struct source_t:            # the segment that is read
+    files_t* files               # held
+    int64_t base_offset
+    int64_t next_base
+    int64_t size
+    int64_t modified_ms
+    int64_t expected             # the least offset that may come next
+
+cdef struct round_t:
+    log_t* log
+    sieve_t sieve
+    source_t source
+    buffer_t read
+    int64_t read_from            # position of the buffer in the source
+    segment_t* fresh             # the segment that is written
+    buffer_t written             # its end, not in the file yet
+    bint differs                 # from what it was made of
+    int64_t edition
+    int64_t bytes_per_s          # 0: no limit
+    int64_t started_ms
+    int64_t moved_bytes          # read and written
+    int64_t before_bytes         # of the segments that were replaced
+    int64_t after_bytes
+
+cdef int log_clean(round_t* c, int64_t bound, int64_t map_bytes) noexcept nogil

@@ -1,0 +1,359 @@
+"""The log cleaner: one round of compaction over one log (record_filter.pyx says what stays of a batch, replace_segments.pyx how it gets there).
+
+    |<------- cleaned before -------->|<-- learnt in this round -->|<-- next time -->| active |
+    log start                    first_dirty                      end
+
+A round learns the keys of [first_dirty, end), then writes the segments below `end` anew, in groups of neighbours that
+together fit segment.bytes, each group into one segment. Neither offsets nor the order of records change. It works on
+sealed segments below the recovery point, on the caller's thread, without the GIL but for compressed batches, and takes
+the log's mutexes only to look and to put a segment in place: appends, reads, rolls go on. Who takes segments away
+meanwhile (retention, truncation, deletion) comes first: the round ends, and the next one begins anew.
+
+What a round holds: the table of keys up to its limit, two buffers of BUFFER_BYTES or of the largest batch, and the same
+again for records of compressed batches. It reads all it works on twice at most, and writes what stays once.
+"""
+
+from libc.errno cimport EAGAIN, ENOMEM
+from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+from posix.unistd cimport usleep
+
+from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
+from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.vfs cimport (
+    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync, vfs_write_behind,
+)
+from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
+from pybroker.core.compact.offset_map cimport MAP_FULL, keymap_init
+from pybroker.core.compact.record_filter cimport buffer_reserve, sieve_free, sieve_learn, sieve_sift, sifted_t
+from pybroker.core.compact.replace_segments cimport CHANGED, swap_in
+from pybroker.core.storage.index cimport TIME_ENTRY
+from pybroker.core.storage.log cimport log_offline, log_t, log_trust, segments_floor, segments_t
+from pybroker.core.storage.producer_state cimport sequence_copy
+from pybroker.core.storage.segment cimport (
+    files_drop, indexes_drop, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
+    segment_unlink, segment_visit, segment_write_indexes,
+)
+from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
+
+cdef enum:
+    BUFFER_BYTES = 1 << 20
+    GROUP_MAX = 128              # segments in a group: all of them are open while it is put in place
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+cdef int account(round_t* c, int64_t bytes) noexcept nogil:
+    """Keep to the limit of bytes a second, and see whether to go on."""
+    cdef log_t* l = c.log
+    c.moved_bytes += bytes
+    while True:
+        if load_i32(&l.context.no_cleaning):
+            return STOPPED
+        if load_i32(&l.deleted) or log_offline(l):
+            return CHANGED
+        if not c.bytes_per_s or c.moved_bytes * 1000 // c.bytes_per_s <= monotonic_ms() - c.started_ms:
+            return 0
+        usleep(1000)
+
+
+cdef int open_source(round_t* c, int64_t i) noexcept nogil:
+    """Read from segment i now; CHANGED if it is not the one that was meant, or not one to be cleaned."""
+    cdef log_t* l = c.log
+    cdef segments_t* list
+    cdef segment_t* s
+    cdef int slot, status = CHANGED
+    if c.source.files != NULL:
+        files_drop(c.source.files)
+        c.source.files = NULL
+    c.read.length = 0
+    slot = pin(&l.context.quiesce)
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    if load_i64(&l.edition) == c.edition and i + 1 < load_i64(&list.count):
+        s = list.items[i].segment
+        c.source.base_offset = s.base_offset
+        c.source.next_base = list.items[i + 1].base_offset
+        c.source.size = load_i64(&s.size)
+        c.source.modified_ms = s.modified_ms
+        if load_i32(&s.sealed):
+            status = segment_visit(s, &c.source.files)
+    unpin(&l.context.quiesce, slot)
+    return CHANGED if load_i64(&l.edition) != c.edition else status
+
+
+cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
+    """See that n bytes at `position` of the source are in the buffer; CORRUPT_MESSAGE if it has fewer."""
+    cdef size_t got = 0
+    cdef int64_t wanted = min(max(n, <int64_t>BUFFER_BYTES), c.source.size - position)
+    cdef int status
+    if position >= c.read_from and position + n <= c.read_from + c.read.length:
+        return 0
+    c.read.length = 0
+    if n > c.source.size - position:
+        return CORRUPT_MESSAGE
+    status = buffer_reserve(&c.read, wanted)
+    if status == 0:
+        status = vfs_pread(c.log.context.fs, P_SEGMENT_READ, c.source.files.fd, c.read.at, wanted, position, &got)
+    if status < 0:
+        return status
+    c.read_from = position
+    c.read.length = got
+    status = account(c, got)
+    return status if status != 0 or <int64_t>got >= n else CORRUPT_MESSAGE
+
+
+cdef int read_batch(round_t* c, int64_t position, batch_t* out) noexcept nogil:
+    """The batch at `position` of the source, whole, with the CRC that it says, and with offsets (which the CRC does not
+    cover) between those of its neighbours; NOT_FOUND at the end."""
+    cdef int status
+    if position == 0:
+        c.source.expected = c.source.base_offset
+    if position >= c.source.size:
+        return NOT_FOUND
+    status = fill(c, position, HEADER_BYTES)
+    if status == 0:
+        status = batch_parse(c.read.at + (position - c.read_from), BODY_ELSEWHERE, out)
+    if status == 0:
+        status = fill(c, position, out.size)
+    if status == 0:
+        status = batch_check(c.read.at + (position - c.read_from), <size_t>out.size, 0, False, out)
+    if status == 0 and (out.base_offset < c.source.expected or batch_last_offset(out) >= c.source.next_base):
+        status = CORRUPT_MESSAGE
+    if status == 0:
+        c.source.expected = batch_last_offset(out) + 1
+    return status if status <= 0 else CORRUPT_MESSAGE
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+cdef int learn_source(round_t* c) noexcept nogil:
+    cdef batch_t b
+    cdef int64_t position = 0
+    cdef int status = read_batch(c, 0, &b)
+    while status == 0:
+        if batch_last_offset(&b) >= c.sieve.keys_from:
+            status = sieve_learn(&c.sieve, &b)
+        position += b.size
+        if status == 0:
+            status = read_batch(c, position, &b)
+    if status == NOT_FOUND:
+        c.sieve.keys_end = c.source.next_base
+        return 0
+    return status
+
+
+cdef int learn(round_t* c, int64_t bound) noexcept nogil:
+    """Learn the keys from first_dirty on, of whole segments below `bound`, or until the table is full."""
+    cdef log_t* l = c.log
+    cdef int slot = pin(&l.context.quiesce)
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = max(<int64_t>0, segments_floor(list, c.sieve.keys_from))
+    cdef int64_t n = load_i64(&list.count)
+    cdef int status = 0
+    while n > 0 and list.items[n - 1].base_offset >= bound:
+        n -= 1
+    if n < load_i64(&list.count) and list.items[n].base_offset > bound:
+        n -= 1  # the bound lies in it
+    unpin(&l.context.quiesce, slot)
+    while status == 0 and i < n:
+        status = open_source(c, i)
+        if status == 0:
+            status = learn_source(c)
+        i += 1
+    return 0 if status == MAP_FULL else status
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+cdef int write_out(round_t* c) noexcept nogil:
+    cdef segment_t* s = c.fresh
+    cdef int64_t n = c.written.length, position = s.size - n
+    cdef int status = 0
+    if n:
+        status = log_trust(c.log, vfs_pwrite(s.fs, P_CLEAN_WRITE, s.files.fd, c.written.at, n, position))
+        vfs_write_behind(s.files.fd, position, n)
+        c.written.length = 0
+    return status if status != 0 else account(c, n)
+
+
+cdef int add_batch(round_t* c, const batch_t* b, const sifted_t* made) noexcept nogil:
+    cdef segment_t* s = c.fresh
+    cdef int status = 0
+    if c.written.length + made.size > BUFFER_BYTES:
+        status = write_out(c)
+    if status == 0:
+        status = buffer_reserve(&c.written, made.size)
+    if status != 0:
+        return status
+    memcpy(c.written.at + c.written.length, made.at, <size_t>made.size)
+    c.written.length += made.size
+    segment_note(
+        s, s.size, made.size, batch_last_offset(b), made.timestamp,
+        peek_i64(&c.log.settings.index_interval_bytes))
+    s.size += made.size
+    return 0
+
+
+cdef int copy_source(round_t* c, bint last) noexcept nogil:
+    """Write what stays of a segment; of the last batch of the last one, its header at least."""
+    cdef batch_t b
+    cdef sifted_t made
+    cdef int64_t position = 0
+    cdef int status = read_batch(c, 0, &b)
+    while status == 0:
+        status = sieve_sift(&c.sieve, &b, last and position + b.size == c.source.size, &made)
+        position += b.size
+        if status == 0 and made.size:
+            c.differs |= made.at != b.at
+            status = add_batch(c, &b, &made)
+        elif status == 0:
+            c.differs = True
+        if status == 0:
+            status = read_batch(c, position, &b)
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int finish_fresh(round_t* c) noexcept nogil:
+    """Put the written segment on disk, with its indexes, under the names that a start removes."""
+    cdef segment_t* s = c.fresh
+    cdef int status = write_out(c)
+    if status == 0:
+        status = segment_note_last(s)
+    if status == 0:
+        status = segment_write_indexes(s, ".cleaned", True)
+        if status == 0:
+            status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
+        log_trust(c.log, status)
+    if status == 0:
+        vfs_set_modified(s.files.fd, c.source.modified_ms)  # retention goes by it where records have no timestamp
+        s.modified_ms = c.source.modified_ms
+        s.reserved = s.behind = s.flushed = s.size
+        s.end_offset = c.source.next_base
+        s.sealed = 1
+    return status
+
+
+cdef int write_group(round_t* c, int64_t first, int64_t count, int64_t last_filled) noexcept nogil:
+    cdef int64_t i
+    cdef int status = open_source(c, first)
+    c.differs = count > 1
+    c.written.length = 0
+    if status != 0:
+        return status
+    c.fresh = segment_new(c.log.context.fs, c.log.directory, c.source.base_offset)
+    if c.fresh == NULL:
+        return -ENOMEM
+    status = segment_create(c.fresh, ".cleaned")
+    for i in range(first, first + count):
+        if status == 0:
+            status = open_source(c, i)
+        if status == 0:
+            c.before_bytes += c.source.size
+            status = copy_source(c, i == last_filled)
+    if status == 0 and c.differs:
+        status = finish_fresh(c)
+    if c.fresh.files != NULL:
+        files_drop(c.fresh.files)
+        c.fresh.files = NULL
+    indexes_drop(c.fresh.indexes)
+    c.fresh.indexes = NULL
+    return status
+
+
+cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_filled) noexcept nogil:
+    """Write `count` segments anew as one; a single one of which everything stays is left as it is."""
+    cdef int status = write_group(c, first, count, last_filled)
+    if c.fresh == NULL:
+        return status
+    c.after_bytes += c.fresh.size
+    if status == 0 and c.differs:
+        status = swap_in(c.log, c.edition, first, count, c.fresh)
+        if status == 0:
+            c.edition += 1
+            c.fresh = NULL  # the log's now
+            return 0
+    else:
+        segment_unlink(c.fresh, ".cleaned")
+    segment_free(c.fresh)
+    c.fresh = NULL
+    return status
+
+
+cdef struct group_t:
+    int64_t count
+    int64_t last_filled          # number of its last segment that is not empty
+
+
+cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
+    """As many neighbours from `first` on as make one segment, by the sizes that they have now; 0 if none is left."""
+    cdef log_t* l = c.log
+    cdef int slot = pin(&l.context.quiesce)
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = first, n = load_i64(&list.count), bytes = 0, size
+    cdef int64_t limit = peek_i64(&l.settings.segment_bytes)
+    cdef int64_t interval = peek_i64(&l.settings.index_interval_bytes)
+    cdef int64_t most_entries = peek_i64(&l.settings.segment_index_bytes) // TIME_ENTRY
+    out.count = 0
+    out.last_filled = first
+    while i + 1 < n and i - first < GROUP_MAX and list.items[i].base_offset < c.sieve.keys_end:
+        size = load_i64(&list.items[i].segment.size)
+        if i > first and (
+                bytes + size > limit or list.items[i + 1].base_offset - list.items[first].base_offset > INT32_MAX
+                or (bytes + size) // (interval + 1) >= most_entries):
+            break
+        bytes += size
+        if size:
+            out.last_filled = i
+        i += 1
+    out.count = i - first
+    unpin(&l.context.quiesce, slot)
+    return CHANGED if load_i64(&l.edition) != c.edition else 0
+
+
+# -- the round ---------------------------------------------------------------------------------------------------------
+
+cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
+    """Note what the log is like: its edition, its producers, how far it may be cleaned."""
+    cdef log_t* l = c.log
+    pthread_mutex_lock(&l.append_mutex)
+    c.edition = load_i64(&l.edition)
+    bound[0] = min(bound[0], min(min(l.view.last_stable, l.view.active_base), load_i64(&l.recovery_point)))
+    c.sieve.keys_from = min(max(c.sieve.keys_from, l.view.log_start), bound[0])
+    c.sieve.keys_end = c.sieve.keys_from
+    pthread_mutex_unlock(&l.append_mutex)
+    c.started_ms = monotonic_ms()
+    # After the bound: what a producer wrote since lies past it, and what it wrote before is then not its last.
+    return sequence_copy(&l.producers, &l.append_mutex, &c.sieve.producers)
+
+
+cdef int run(round_t* c, int64_t bound) noexcept nogil:
+    cdef group_t group
+    cdef int64_t first = 0
+    cdef int status = begin(c, &bound)
+    if status == 0:
+        status = learn(c, bound)
+    while status == 0:
+        status = choose_group(c, first, &group)
+        if status != 0 or group.count == 0:
+            break
+        status = clean_group(c, first, group.count, group.last_filled)
+        first += 1
+    return status
+
+
+cdef int log_clean(round_t* c, int64_t bound, int64_t map_bytes) noexcept nogil:
+    cdef int status
+    if not cas_i32(&c.log.cleaning, 0, 1):
+        return -EAGAIN
+    status = keymap_init(&c.sieve.keys, map_bytes)
+    if status == 0:
+        status = run(c, bound)
+    if c.source.files != NULL:
+        files_drop(c.source.files)
+    sieve_free(&c.sieve)
+    free(c.read.at)
+    free(c.written.at)
+    store_i32(&c.log.cleaning, 0)
+    return status

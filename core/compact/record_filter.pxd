@@ -1,0 +1,44 @@
+# What compaction keeps of a batch.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.compact.offset_map cimport keymap_t
+from pybroker.core.storage.producer_state cimport sequence_t
+
+cdef enum:
+    FAILED_IN_PYTHON = -100005   # a status: a codec raised, `Codec.failure` says what
+
+cdef class Codec:
+    cdef object decompress       # (codec, data) -> bytes
+    cdef object compress         # (codec, data) -> bytes
+    cdef object failure          # what one of them raised
+
+cdef struct buffer_t:            # memory that grows and is used again
+    uint8_t* at
+    int64_t length
+    int64_t capacity
+
+cdef struct sieve_t:
+    keymap_t keys
+    int64_t keys_from            # the records of [keys_from, keys_end) are in `keys`
+    int64_t keys_end
+    sequence_t producers         # as they were when the round began
+    int64_t now_ms
+    int64_t delete_retention_ms
+    int64_t records_dropped
+    void* codec                  # a Codec, whose owner waits for the round to end
+    buffer_t plain               # a batch's records, decompressed
+    buffer_t kept                # those of them that stay
+    buffer_t shifted             # the same with other timestamp deltas
+    buffer_t packed              # the same, compressed
+    buffer_t made                # the batch made of them
+
+cdef struct sifted_t:            # a batch as it is to be stored; size 0: not at all
+    const uint8_t* at
+    int64_t size
+    int64_t timestamp            # the largest of its records; -1 without any
+
+cdef int buffer_reserve(buffer_t* b, int64_t n) noexcept nogil
+cdef void sieve_free(sieve_t* s) noexcept nogil
+cdef int sieve_learn(sieve_t* s, const batch_t* b) noexcept nogil
+cdef int sieve_sift(sieve_t* s, const batch_t* b, bint keep_empty, sifted_t* out) noexcept nogil

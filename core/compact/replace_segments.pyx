@@ -1,0 +1,161 @@
+"""Putting a cleaned segment in the place of those that it was made from, so that a crash leaves the one or the others.
+
+    <base>.log.cleaned   being written: a start removes it
+    <base>.log.swap      whole and on disk: a start removes what it replaces, all segments whose base lies in it, and
+                         gives it its name. The rename from the one to the other decides; the data file's is the last
+                         of three, indexes go first.
+
+These are Kafka's names and rules (LogLoader.scala), so that either finishes what the other left. The last batch of what
+is replaced is always kept, as a header if nothing else, so that a .swap reaches as far as everything that it replaces.
+
+Readers look nothing up by name while names change: whatever is replaced is opened first, and stays so until they left.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t
+
+from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, store_i32
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
+from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.base.vfs cimport vfs_sync_dir
+from pybroker.core.batch.batch cimport batch_last_offset, batch_t
+from pybroker.core.storage.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t
+from pybroker.core.storage.retention cimport log_discard_files, log_replace
+from pybroker.core.storage.segment cimport (
+    files_t, segment_files, segment_free, segment_new, segment_open, segment_rename, segment_t, segment_unlink,
+)
+from pybroker.core.storage.segment_search cimport NOT_FOUND, walk_init, walk_t, walk_to_last
+
+
+cdef int open_all(segments_t* list, int64_t first, int64_t count) noexcept nogil:
+    """Open what will be replaced. Under the flush mutex, without which nothing is closed again."""
+    cdef files_t* f
+    cdef int64_t i
+    cdef int status = 0
+    for i in range(first, first + count):
+        if status == 0:
+            status = segment_files(list.items[i].segment, &f)
+    return status
+
+
+cdef int decide(log_t* l, segment_t* fresh) noexcept nogil:
+    """From .cleaned to .swap. On failure neither is left."""
+    cdef int status = segment_rename(fresh, ".cleaned", ".swap")
+    if status == 0:
+        status = vfs_sync_dir(l.context.fs, l.directory)
+    if status != 0:
+        segment_unlink(fresh, ".swap")
+        segment_unlink(fresh, ".cleaned")
+    return log_trust(l, status)
+
+
+cdef int change_names(log_t* l, segments_t* list, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+    cdef int64_t i
+    cdef int status = 0
+    for i in range(first, first + count):
+        if status == 0:
+            status = log_discard_files(l, list.items[i].segment)
+    if status == 0:
+        status = segment_rename(fresh, ".swap", "")
+    if status == 0:
+        status = vfs_sync_dir(l.context.fs, l.directory)
+    return log_trust(l, status)
+
+
+cdef int list_fresh(log_t* l, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+    cdef segments_t* old = NULL
+    cdef int64_t i
+    cdef int status
+    pthread_mutex_lock(&l.append_mutex)
+    status = log_replace(l, first, count, fresh, &old)
+    pthread_mutex_unlock(&l.append_mutex)
+    if status != 0:
+        return status
+    for i in range(first, first + count):
+        retire(&l.context.quiesce, old.items[i].segment, segment_free)
+    retire(&l.context.quiesce, old, segments_free)
+    return 0
+
+
+cdef int swap_locked(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int status = CHANGED
+    if load_i64(&l.edition) == edition and not load_i32(&l.deleted) and not log_offline(l):
+        status = open_all(list, first, count)
+    if status != 0:
+        segment_unlink(fresh, ".cleaned")
+        return status
+    status = decide(l, fresh)
+    if status != 0:
+        return status
+    status = change_names(l, list, first, count, fresh)
+    if status == 0:
+        status = list_fresh(l, first, count, fresh)
+    if status != 0:
+        store_i32(&l.offline, 1)  # what is listed has lost its names; a start finishes the swap
+        return KAFKA_STORAGE_ERROR
+    return 0
+
+
+cdef int swap_in(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+    """Put `fresh`, whose files are on disk as .cleaned, in place of `count` segments from number `first`.
+
+    CHANGED if the list's edition is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of it."""
+    cdef int slot, status
+    log_lock_files(l)
+    slot = pin(&l.context.quiesce)
+    status = swap_locked(l, edition, first, count, fresh)
+    unpin(&l.context.quiesce, slot)
+    pthread_mutex_unlock(&l.flush_mutex)
+    return status
+
+
+# -- at start ----------------------------------------------------------------------------------------------------------
+
+cdef int reach(segment_t* swap, int64_t* end) noexcept nogil:
+    """The offset after the last batch of a .swap, if it consists of whole batches."""
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0
+    cdef int status = segment_open(swap, ".swap", True)
+    end[0] = swap.base_offset
+    if status != 0:
+        return status
+    walk_init(&w, swap, swap.files, swap.size)
+    status = walk_to_last(&w, &position, &b)
+    if status == 0:
+        end[0] = batch_last_offset(&b) + 1
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noexcept nogil:
+    cdef segment_t gone
+    cdef int64_t i, end = 0
+    cdef bint replaces = False
+    cdef int status = reach(swap, &end)
+    for i in range(n):
+        replaces |= bases[i] == swap.base_offset
+    if (status > 0 or (status == 0 and end == swap.base_offset)) and replaces:
+        return segment_unlink(swap, ".swap")  # it is no segment, or empty, and what it would replace is there
+    if status < 0:
+        return status
+    gone.fs, gone.directory = swap.fs, swap.directory
+    for i in range(n):
+        if swap.base_offset < bases[i] < end:
+            gone.base_offset = bases[i]
+            status = segment_unlink(&gone, "")
+            if status < 0:
+                return status
+    status = segment_rename(swap, ".swap", "")
+    return status if status != 0 else vfs_sync_dir(l.context.fs, l.directory)
+
+
+cdef int swap_finish(log_t* l, int64_t base, const int64_t* bases, int64_t n) noexcept nogil:
+    """At start: do what is left of a swap, beside the segments with these base offsets. The caller is alone."""
+    cdef segment_t* swap = segment_new(l.context.fs, l.directory, base)
+    cdef int status
+    if swap == NULL:
+        return -ENOMEM
+    status = finish(l, swap, bases, n)
+    segment_free(swap)
+    return status

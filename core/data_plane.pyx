@@ -1,0 +1,411 @@
+"""The data plane as Python sees it: reactors on threads of their own, and the mailbox between them and the event loop.
+
+    plane.adopt(socket) ---> a reactor executes its Produce and Fetch; every other request comes out of plane.take(),
+    and Python answers it with plane.reply(). Partitions must be published before the plane serves them itself.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+from posix.unistd cimport close as close_fd
+
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
+from pybroker.core.base.counters cimport api_dict, histogram_dict
+from pybroker.core.base.cursor cimport store_be32
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.batch.validate cimport ENVELOPE, FULL
+from pybroker.core.broker cimport Broker
+from pybroker.core.handles cimport Partition
+from pybroker.core.partition.partition cimport (
+    partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
+)
+from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
+from pybroker.core.plane.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t, note_t
+from pybroker.core.plane.fetch_session cimport sessions_destroy, sessions_init, sessions_leave
+from pybroker.core.plane.inbox cimport inbox_leave, inbox_ring
+from pybroker.core.plane.mailbox cimport (
+    CLOSED, GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
+)
+from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave
+from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
+from pybroker.core.plane.reactor cimport plane_t, reactor_t
+from pybroker.core.slices cimport Slice
+from pybroker.core.storage.log cimport log_hold
+from pybroker.core.storage.segment cimport files_hold
+
+import contextlib
+import os
+import threading
+import weakref
+
+KINDS = ("request", "gone", "closed", "grown")
+PLANES = weakref.WeakSet()
+
+
+def forked() -> None:
+    """In the child of a fork: no thread of the planes is there, and what they have open is the parent's."""
+    cdef Plane plane
+    for plane in list(PLANES):
+        plane._inherit()
+
+
+os.register_at_fork(after_in_child=forked)
+
+
+cdef struct bell_t:          # Python watches a partition
+    watch_t watch
+    plane_t* plane
+    partition_t* held
+    int64_t id
+
+
+cdef void grown(watch_t* w) noexcept nogil:
+    """A partition that Python watches grew, or went."""
+    cdef bell_t* b = <bell_t*>w.owner
+    mailbox_put(&b.plane.mailbox, GROWN, b.id, NULL, NULL, 0)
+
+
+cdef int add_part(note_t* n, object part) except -1:
+    """Append one part of an answer: bytes are copied, a slice is held."""
+    cdef Py_buffer view
+    cdef chunk_t* k
+    cdef Slice piece
+    if isinstance(part, Slice):
+        piece = part
+        piece.check()
+        k = chunk_new(0)
+        if k == NULL:
+            raise MemoryError()
+        k.log = piece.log
+        k.found = piece.found
+        k.generation = piece.generation
+        files_hold(k.found.files)
+        log_hold(k.log)
+        n.bytes += k.found.length
+    else:
+        PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+        k = chunk_new(view.len)
+        if k != NULL:
+            memcpy(k.data, view.buf, view.len)
+            k.used = <int32_t>view.len
+            n.bytes += view.len
+        PyBuffer_Release(&view)
+        if k == NULL:
+            raise MemoryError()
+    if n.last != NULL:
+        n.last.next = k
+    else:
+        n.first = k
+    n.last = k
+    return 0
+
+
+cdef frame_of(const letter_t* l):
+    """What a letter brings; None if there is no memory for it, which is its connection's loss and nobody else's."""
+    try:
+        return PyBytes_FromStringAndSize(<char*>l.frame, l.length)
+    except MemoryError:
+        return None
+
+
+@cython.no_gc_clear
+cdef class Plane:
+    """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
+
+    cdef plane_t state
+    cdef reactor_t** reactors
+    cdef int count
+    cdef int64_t adopted
+    cdef Broker owner
+    cdef list threads
+    cdef dict bells              # Partition -> the address of its bell_t
+    cdef set away                # the tokens of requests that were taken and not answered: these connections are not freed
+    cdef int64_t published
+    cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
+    cdef bint inherited          # this process is such a child: the plane is out of use
+    cdef object __weakref__
+
+    def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
+                  int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
+                  int64_t pool_bytes=512 << 20, int32_t requests_max=500,
+                  int64_t holder_ms=10000):
+        if reactors < 1:
+            raise ValueError(f"{reactors} reactors: at least one is needed")
+        memset(&self.state, 0, sizeof(self.state))
+        self.owner = broker
+        self.threads = []
+        self.bells = {}
+        self.away = set()
+        self.sockets = {}
+        self.state.context = broker.context
+        self.state.frame_bytes_max = frame_bytes_max
+        self.state.fetch_bytes_max = fetch_bytes_max
+        self.state.idle_ms = idle_ms
+        pool_init(&self.state.pool, pool_bytes)
+        self.state.requests_max = requests_max
+        self.state.holder_ms = holder_ms
+        sessions_init(&self.state.sessions, fetch_sessions)
+        self.state.registry = registry_new()
+        self.reactors = <reactor_t**>calloc(reactors, sizeof(reactor_t*))
+        if self.state.registry == NULL or self.reactors == NULL:
+            raise MemoryError()
+        raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
+        for _ in range(reactors):
+            raise_status(reactor_new(&self.state, &self.reactors[self.count]), "a reactor's epoll and eventfd")
+            self.count += 1
+        PLANES.add(self)
+
+    def __dealloc__(self):
+        cdef int i
+        if self.state.registry == NULL or self.inherited:
+            return               # in a forked child locks may be held by threads that it has not
+        with nogil:  # it waits for what its threads still ask of the disk
+            for i in range(self.count):
+                reactor_free(self.reactors[i])
+            free(self.reactors)
+        sessions_destroy(&self.state.sessions)
+        mailbox_destroy(&self.state.mailbox)
+        pool_destroy(&self.state.pool)
+        registry_free(self.state.registry)
+
+    def _inherit(self) -> None:
+        """This process is the child of a fork: close what the parent goes on with, and touch nothing of it ever after."""
+        cdef int i
+        self.inherited = True
+        for fd, inode in self.sockets.values():
+            with contextlib.suppress(OSError):  # the reactor closed it, and has not told yet
+                if os.fstat(fd).st_ino == inode:
+                    os.close(fd)
+        for i in range(self.count):
+            close_fd(self.reactors[i].poll)
+            close_fd(self.reactors[i].inbox.bell)
+        close_fd(self.state.mailbox.fd)
+
+    cdef int _check(self) except -1:
+        if self.inherited:
+            raise RuntimeError("this plane was made before a fork and works in the parent process only")
+        return 0
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run each reactor on a thread of its own, without the GIL."""
+        self._check()
+        for i in range(self.count):
+            thread = threading.Thread(target=self._run, args=(i,), name=f"pybroker-network-{i}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def _run(self, int i) -> None:
+        with nogil:
+            reactor_run(self.reactors[i])
+
+    def step(self, int reactor=0, int64_t timeout_ms=0) -> None:
+        """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
+        self._check()
+        with nogil:
+            reactor_step(self.reactors[reactor], timeout_ms)
+
+    def finish(self) -> None:
+        """Answer what runs, park nothing, close each connection once it is owed nothing."""
+        store_i32(&self.state.finishing, 1)
+        self._wake()
+
+    def stop(self) -> None:
+        """End the threads. Connections that are left are closed with the plane."""
+        store_i32(&self.state.stopping, 1)
+        self._wake()
+        for thread in self.threads:
+            thread.join()
+        self.threads.clear()
+        for partition in list(self.bells):
+            self._unbell(partition)
+
+    def divert(self, bint on) -> None:
+        """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
+        store_i32(&self.state.diverted, on)
+        self._wake()
+
+    def cut(self) -> None:
+        """Close the connections that there are; their clients may come back."""
+        store_i64(&self.state.cut, self.adopted)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.inherited:
+            return
+        for i in range(self.count):
+            inbox_ring(&self.reactors[i].inbox)
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def publish(self, Partition partition not None, *, bint opaque, bint envelope=False) -> int:
+        """Let the reactors find a partition; the id that "grown" letters name it by.
+
+        opaque: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether those of
+        compressed batches can be read."""
+        cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
+        cdef int status
+        if bell == NULL:
+            raise MemoryError()
+        self.published += 1
+        bell.id = self.published
+        bell.plane = &self.state
+        bell.held = partition.state
+        bell.watch.owner = bell
+        bell.watch.notify = grown
+        partition_hold(partition.state)
+        self.bells[partition] = <uintptr_t>bell
+        self.configure(partition, opaque=opaque, envelope=envelope)
+        with nogil:
+            status = registry_add(self.state.registry, partition.state)
+        raise_status(status, f"publishing {partition.topic}")
+        return self.published
+
+    def configure(self, Partition partition not None, *, bint opaque, bint envelope=False) -> None:
+        """The topic's rules changed."""
+        store_i32(&partition.state.opaque, 0 if not opaque else ENVELOPE if envelope else FULL)
+
+    def watch(self, Partition partition not None) -> None:
+        """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after it."""
+        cdef uintptr_t address = self.bells[partition]
+        cdef bell_t* bell = <bell_t*>address
+        partition_watch(partition.state, &bell.watch)
+
+    def withdraw(self, Partition partition not None) -> None:
+        """Hide a partition from the reactors, and wake who waits for it."""
+        with nogil:  # a fetch of a session that has it may be at the disk
+            registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
+            sessions_leave(&self.state.sessions, partition.state)
+            partition_tell(partition.state)
+        self._unbell(partition)
+
+    def _unbell(self, Partition partition not None) -> None:
+        cdef uintptr_t address = self.bells.pop(partition, 0)
+        cdef bell_t* bell = <bell_t*>address
+        if bell != NULL:
+            partition_unwatch(&bell.watch)
+            partition_drop(bell.held)
+            free(bell)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def adopt(self, int fd) -> int:
+        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the caller's."""
+        cdef conn_t* c
+        cdef note_t* n
+        cdef reactor_t* r
+        cdef address_t* address
+        cdef int64_t id = self.adopted + 1
+        self._check()
+        self.sockets[id] = fd, os.fstat(fd).st_ino
+        c = <conn_t*>calloc(1, sizeof(conn_t))
+        n = <note_t*>calloc(1, sizeof(note_t))
+        address = pool_join(&self.state.pool, fd)
+        if c == NULL or n == NULL or address == NULL:
+            if address != NULL:
+                pool_leave(&self.state.pool, address)
+            free(c)
+            free(n)
+            del self.sockets[id]
+            raise MemoryError()
+        r = self.reactors[self.adopted % self.count]
+        self.adopted = id
+        c.id = id
+        c.fd = fd
+        c.state = OPEN
+        c.inbox = &r.inbox
+        c.heap_index = -1
+        c.pool = &self.state.pool
+        c.address = address
+        n.conn = c
+        n.is_new = 1
+        inbox_leave(c.inbox, n)    # from here on it is the reactor's, which may have freed it already
+        return id
+
+    def fileno(self) -> int:
+        """Readable while letters wait; take() makes it unreadable."""
+        return self.state.mailbox.fd
+
+    def take(self) -> list:
+        """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
+        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says why
+        unless its peer ended it; "grown": see watch(). A frame that there is no memory for is None."""
+        cdef letter_t* l
+        cdef letter_t* after
+        out = []
+        self._check()
+        with nogil:
+            l = mailbox_take(&self.state.mailbox)
+        while l != NULL:
+            after = l.next
+            try:
+                letter = (KINDS[l.kind], l.id, <uintptr_t>l.conn, frame_of(l))
+                if l.kind == REQUEST:
+                    self.away.add(<uintptr_t>l.conn)
+                elif l.kind == CLOSED:
+                    self.sockets.pop(l.id, None)
+                out.append(letter)
+            except MemoryError:
+                mailbox_return(&self.state.mailbox, l)  # with those behind it, for the next call
+                if not out:
+                    raise
+                break
+            free(l)
+            l = after
+        return out
+
+    def reply(self, uintptr_t token, parts, *, bint close=False) -> None:
+        """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer.
+
+        The connection executes its next request after that, or ends where `close` is set. ValueError: no request with
+        that token waits for an answer; only while one does is its connection known to be there."""
+        cdef conn_t* c = <conn_t*>token
+        cdef note_t* n
+        cdef uint8_t size[4]
+        self._check()
+        if token not in self.away:
+            raise ValueError(f"no request with the token {token} waits for an answer")
+        n = <note_t*>calloc(1, sizeof(note_t))
+        if n == NULL:
+            raise MemoryError()
+        self.away.discard(token)
+        n.conn = c
+        n.close = close
+        if parts is not None:
+            try:
+                store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: no frame is so long
+                add_part(n, PyBytes_FromStringAndSize(<char*>size, 4))
+                for part in parts:
+                    add_part(n, part)
+            except Exception:
+                while n.first != NULL:
+                    n.first = chunk_drop(n.first)
+                n.last = NULL
+                n.bytes = 0
+                n.close = 1      # an answer that cannot be sent whole is not sent at all
+        inbox_leave(c.inbox, n)
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """What requests hold in memory that are received and not yet answered."""
+        return load_i64(&self.state.pool.held)
+
+    def stats(self) -> list:
+        """A mapping for each reactor, of what it counted since its start."""
+        cdef reactor_t* r
+        cdef int i
+        out = []
+        for i in range(self.count):
+            r = self.reactors[i]
+            out.append({
+                "connections": load_i32(&r.connections), "parked": peek_i64(&r.parked), "busy_ns": peek_i64(&r.busy_ns),
+                "bytes_in": peek_i64(&r.bytes_in), "bytes_out": peek_i64(&r.bytes_out), "turns": histogram_dict(&r.turns),
+                "Produce": api_dict(&r.produces), "Fetch": api_dict(&r.fetches), "others": peek_i64(&r.others),
+            })
+        return out

@@ -1,8 +1,0 @@
-# The end of a connection.
-from pybroker.core.conn cimport conn_t
-from pybroker.core.reactor cimport reactor_t
-
-cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil
-cdef void forget(reactor_t* r, conn_t* c) noexcept nogil
-cdef void stop_waiting(reactor_t* r, conn_t* c) noexcept nogil
-cdef void end(reactor_t* r, conn_t* c) noexcept nogil

@@ -1,0 +1,32 @@
+# What an append must pass.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.batch.batch cimport HEADER_BYTES, batch_t
+from pybroker.core.partition.partition cimport partition_t
+
+cdef enum:
+    FROM_CLIENT = 0
+    INTERNAL = 1             # the broker's own batch: control batches pass
+
+cdef struct appended_t:
+    int64_t base_offset
+    int64_t last_offset
+    int64_t log_append_time_ms   # -1 unless LogAppendTime
+    int64_t log_start
+    bint duplicate
+
+cdef struct ready_t:         # a checked batch on its way into a log, alone or with others of the same turn
+    ready_t* next
+    batch_t batch            # borrows the bytes it came in
+    int32_t leader_epoch     # that the client knows; -1 none
+    int32_t source
+    int32_t status           # 0, DUPLICATE, a Kafka code or -errno
+    appended_t out
+    uint8_t header[<int>HEADER_BYTES]
+
+cdef int partition_check(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil
+cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil
+cdef int partition_append(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
+cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil

@@ -1,0 +1,314 @@
+"""Appends: what a batch must pass before it is in a partition's log.
+
+One writer at a time: the CRC is checked before the append mutex is taken; under it come the leader's epoch, the producer's
+sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped into a copy of its header, which
+goes out in front of the untouched rest: the caller's bytes are never written to.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
+from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.counters cimport tally
+from pybroker.core.base.cursor cimport SHORT
+from pybroker.core.base.error_codes cimport (
+    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, RECORD_LIST_TOO_LARGE,
+    UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+)
+from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+from pybroker.core.batch.batch cimport (
+    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
+)
+from pybroker.core.batch.validate cimport batch_validate
+from pybroker.core.partition.partition cimport partition_t, partition_tell
+from pybroker.core.partition.watermark cimport log_publish_end
+from pybroker.core.storage.leader_epochs cimport epochs_assign
+from pybroker.core.storage.log cimport log_active, log_must_roll, log_offline, log_roll, log_t, log_write, placed_t
+from pybroker.core.storage.producer_snapshots cimport producers_see
+from pybroker.core.storage.producer_state cimport (
+    DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_put_back,
+)
+from pybroker.core.storage.slow_disk cimport slow_note
+
+cdef enum:
+    GATHER_MAX = 64          # batches in one call; more go out in several
+
+
+cdef int check_epoch(partition_t* p, int32_t leader_epoch) noexcept nogil:
+    if leader_epoch < 0 or leader_epoch == p.leader_epoch:
+        return 0
+    return FENCED_LEADER_EPOCH if leader_epoch < p.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+
+cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
+    """The sequence rules; DUPLICATE with the original's offsets filled in."""
+    cdef seen_t seen
+    cdef int status
+    if b.producer_id < 0:
+        return 0
+    status = sequence_check(&l.producers, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, &seen)
+    if status == DUPLICATE:
+        out.base_offset = seen.last_offset - seen.offset_delta
+        out.last_offset = seen.last_offset
+        out.log_append_time_ms = seen.timestamp if peek_i64(&l.settings.message_timestamp_type) else -1
+        out.duplicate = True
+    return status
+
+
+cdef void remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
+    """Keep what a producer was, in case the write of its next batch fails."""
+    cdef const producer_t* p = sequence_find(&l.producers, id) if id >= 0 else NULL
+    if p != NULL:
+        before[0] = p[0]
+    else:
+        before.id = -1
+
+
+cdef void undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
+    """The batch of a producer was not written. If it was the first, the second is not to be taken for it."""
+    if b.producer_id < 0:
+        return
+    sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
+    if before.id < 0 and b.base_sequence == 0:
+        sequence_begin(&l.producers, b.producer_id, b.producer_epoch)
+
+
+cdef int account(log_t* l, const batch_t* b) noexcept nogil:
+    """The producer's window and the leader epoch, for a batch that has its place."""
+    cdef int status = 0
+    if b.producer_id >= 0:
+        status = producers_see(&l.producers, b)
+    return status if status != 0 else epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
+
+
+cdef struct gather_t:        # stamped batches that go out in one call
+    iovec v[2 * <int>GATHER_MAX]
+    placed_t placed[<int>GATHER_MAX]
+    ready_t* ready[<int>GATHER_MAX]
+    producer_t before[<int>GATHER_MAX]   # what each batch's producer was before it; id -1: unknown
+    int vectors
+    int count
+    int64_t bytes
+    int64_t start            # offset of the first
+
+
+cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nogil:
+    """Write what is gathered and show it; or fail all of it, and forget that its producers wrote it."""
+    cdef log_t* l = p.log
+    cdef bint transactions = False
+    cdef int i, status
+    if g.count == 0:
+        return
+    status = log_write(l, g.v, g.vectors, g.placed, g.count, g.bytes)
+    for i in range(g.count):
+        g.ready[i].status = status
+        transactions |= (g.ready[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
+    if status == 0:
+        log_publish_end(l, end[0], transactions)
+        tally(&l.traffic.batches_in, g.count)
+        tally(&l.traffic.records_in, end[0] - g.start)
+        tally(&l.traffic.bytes_in, g.bytes)
+    else:
+        end[0] = g.start
+        for i in range(g.count - 1, -1, -1):
+            undo(l, &g.ready[i].batch, &g.before[i])
+    g.count = g.vectors = 0
+    g.bytes = 0
+    g.start = end[0]
+
+
+cdef void gather(gather_t* g, ready_t* r) noexcept nogil:
+    cdef iovec* v = &g.v[g.vectors]
+    v[0].iov_base, v[0].iov_len = r.header, HEADER_BYTES
+    v[1].iov_base, v[1].iov_len = <void*>(r.batch.at + HEADER_BYTES), r.batch.size - HEADER_BYTES
+    g.vectors += 2 if v[1].iov_len else 1
+    g.placed[g.count].bytes = r.batch.size
+    g.placed[g.count].last_offset = r.out.last_offset
+    g.placed[g.count].max_timestamp = r.batch.max_timestamp
+    g.ready[g.count] = r
+    g.count += 1
+    g.bytes += r.batch.size
+
+
+cdef void stamp(partition_t* p, ready_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
+    """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
+    if peek_i64(&p.log.settings.message_timestamp_type):
+        batch_stamp_time(&r.batch, offset, p.leader_epoch, now_ms, r.header)
+        r.out.log_append_time_ms = now_ms
+        r.batch.max_timestamp = now_ms
+    else:
+        batch_stamp(&r.batch, offset, p.leader_epoch, r.header)
+    r.batch.base_offset = offset
+    r.batch.leader_epoch = p.leader_epoch
+    r.out.base_offset = offset
+    r.out.last_offset = batch_last_offset(&r.batch)
+
+
+cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
+    """What can only be known under the append mutex: is the log there, is the epoch right, does the sequence follow?"""
+    cdef log_t* l = p.log
+    cdef int status
+    r.out.log_start = l.view.log_start
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if log_offline(l):
+        return KAFKA_STORAGE_ERROR
+    status = check_epoch(p, r.leader_epoch)
+    if status == 0 and r.source == FROM_CLIENT:
+        status = check_producer(l, &r.batch, &r.out)
+    return status
+
+
+cdef void take(partition_t* p, ready_t* r, int64_t end, int64_t now_ms) noexcept nogil:
+    """See whether a batch may be appended at `end`, and give it that place."""
+    r.out.duplicate = False
+    r.status = admit(p, r)
+    if r.status == 0:
+        stamp(p, r, end, now_ms)
+
+
+cdef bint must_write_before(log_t* l, const gather_t* g, const ready_t* r, int64_t now_ms) noexcept nogil:
+    """Is what became of the gathered batches to be known before this one is looked at?"""
+    if r.status == DUPLICATE:
+        return r.out.last_offset >= g.start  # its original is among them
+    if r.status != 0:
+        return False
+    if g.count == GATHER_MAX or log_active(l).size + g.bytes + r.batch.size > peek_i64(&l.settings.segment_bytes):
+        return True
+    return log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms)
+
+
+cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil:
+    """Append checked batches in their order, all that fit one segment in one call; each says how it went."""
+    cdef gather_t g
+    cdef log_t* l = p.log
+    cdef ready_t* r = first
+    cdef int64_t end, began_ms
+    g.count = g.vectors = 0
+    g.bytes = 0
+    pthread_mutex_lock(&l.append_mutex)
+    began_ms = monotonic_ms()
+    poke_i64(&l.slow_appends.since_ms, began_ms)
+    end = g.start = l.view.log_end
+    while r != NULL:
+        take(p, r, end, now_ms)
+        if g.count > 0 and must_write_before(l, &g, r, now_ms):
+            write_gathered(p, &g, &end)
+            take(p, r, end, now_ms)
+        if r.status == 0:
+            remember(l, r.batch.producer_id, &g.before[g.count])
+            if log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
+                r.status = log_roll(l)
+            if r.status == 0:
+                r.status = account(l, &r.batch)
+            if r.status == 0:
+                gather(&g, r)
+                end = r.out.last_offset + 1
+            else:
+                undo(l, &r.batch, &g.before[g.count])
+        r = r.next
+    write_gathered(p, &g, &end)
+    poke_i64(&l.slow_appends.since_ms, 0)
+    pthread_mutex_unlock(&l.append_mutex)
+    if first.status == 0:
+        vfs_pass(l.context.fs, P_APPEND_AFTER, l.directory)
+    slow_note(&l.slow_appends, began_ms)
+    partition_tell(p)
+
+
+cdef int pass_before(log_t* l) noexcept nogil:
+    cdef int64_t began_ms
+    cdef int status
+    if load_i32(&l.context.fs.armed) == 0:
+        return 0
+    began_ms = monotonic_ms()
+    status = vfs_pass(l.context.fs, P_APPEND_BEFORE, l.directory)
+    slow_note(&l.slow_appends, began_ms)
+    return status
+
+
+cdef int partition_check(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil:
+    """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
+    cdef log_t* l = p.log
+    cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
+    cdef int status = batch_validate(data, n, size_max, source == FROM_CLIENT, &out.batch)
+    out.next = NULL
+    out.leader_epoch = leader_epoch
+    out.source = source
+    out.status = 0
+    out.out.base_offset = -1
+    out.out.last_offset = -1
+    out.out.log_append_time_ms = -1
+    out.out.duplicate = False
+    if status == SHORT:
+        return CORRUPT_MESSAGE
+    if status != 0:
+        return status
+    if out.batch.size > peek_i64(&l.settings.segment_bytes):
+        return RECORD_LIST_TOO_LARGE
+    if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
+        return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
+    return pass_before(l)
+
+
+cdef int partition_append(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
+    """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or -errno."""
+    cdef ready_t r
+    cdef int status = partition_check(p, data, n, leader_epoch, source, &r)
+    if status == 0:
+        partition_append_ready(p, &r, now_ms)
+        status = r.status
+    out[0] = r.out
+    return status
+
+
+cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nogil:
+    """Append a batch as its leader stamped it; its offset must be the next."""
+    cdef iovec v
+    cdef placed_t placed
+    cdef producer_t before
+    cdef int status
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if log_offline(l):
+        return KAFKA_STORAGE_ERROR
+    placed.bytes, placed.last_offset, placed.max_timestamp = b.size, batch_last_offset(b), b.max_timestamp
+    if b.base_offset < l.view.log_end or placed.last_offset < b.base_offset:
+        return INVALID_RECORD
+    if log_must_roll(l, b.size, placed.last_offset, b.max_timestamp, now_ms):
+        status = log_roll(l)
+        if status < 0:
+            return status
+    v.iov_base = <void*>b.at
+    v.iov_len = b.size
+    remember(l, b.producer_id, &before)
+    status = account(l, b)       # first, for what is written cannot be refused any more
+    if status == 0:
+        status = log_write(l, &v, 1, &placed, 1, b.size)
+    if status == 0:
+        log_publish_end(l, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
+    else:
+        undo(l, b, &before)
+    return status
+
+
+cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
+    """Append whole batches that a leader stamped; a partial one at the end is left out."""
+    cdef batch_t b
+    cdef size_t at = 0
+    cdef int status = 0
+    while status == 0 and at < n:
+        status = batch_check(data + at, n - at, 0, False, &b)
+        if status == SHORT:
+            status = 0
+            break
+        if status == 0:
+            pthread_mutex_lock(&p.log.append_mutex)
+            status = append_stamped(p.log, &b, now_ms)
+            pthread_mutex_unlock(&p.log.append_mutex)
+            at += b.size
+    partition_tell(p)
+    return status

@@ -1,0 +1,184 @@
+"""Partitions: their life, who watches them grow, what a read may see, and who leads them (append.pyx tells of writing)."""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport calloc, free
+
+from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i32, store_ptr
+from pybroker.core.base.chain cimport chain_append, chain_remove
+from pybroker.core.base.error_codes cimport (
+    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION,
+)
+from pybroker.core.base.reclamation cimport (
+    pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
+)
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.partition.watermark cimport log_publish_end
+from pybroker.core.storage.leader_epochs cimport epochs_assign
+from pybroker.core.storage.log cimport log_drop, log_note_unread, log_read, log_t, log_view, segments_t
+from pybroker.core.storage.offsets_for_times cimport log_find_largest, log_find_time
+from pybroker.core.storage.segment cimport files_drop
+
+cdef enum:
+    AGAIN = -100002          # a status: look once more
+
+
+cdef partition_t* partition_new(log_t* l) noexcept nogil:
+    """A partition that owns the caller's hold on a log; its only reference is the caller's."""
+    cdef partition_t* p = <partition_t*>calloc(1, sizeof(partition_t))
+    if p == NULL:
+        return NULL
+    p.refs = 1
+    p.log = l
+    p.leader_epoch = -1
+    p.lease_deadline_ms = (<int64_t>1) << 62
+    pthread_mutex_init(&p.watch_mutex, NULL)
+    return p
+
+
+cdef void partition_hold(partition_t* p) noexcept nogil:
+    add_i32(&p.refs, 1)
+
+
+cdef void partition_drop(void* partition) noexcept nogil:
+    cdef partition_t* p = <partition_t*>partition
+    if add_i32(&p.refs, -1) > 0:
+        return
+    log_drop(p.log)
+    pthread_mutex_destroy(&p.watch_mutex)
+    free(p)
+
+
+cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
+    """Be told of the next append. The watcher looks once more after this call: what came before is not told.
+
+    The watcher keeps the partition alive, and takes its watch back before it goes. Who watches already goes on to."""
+    pthread_mutex_lock(&p.watch_mutex)
+    if w.partition == NULL:
+        chain_append(&p.watches, &w.link, w)
+        store_ptr(<void**>&w.partition, p)
+        add_i32(&p.watched, 1)
+    pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
+    """From the last store on its watcher may free it."""
+    chain_remove(&w.link)
+    add_i32(&p.watched, -1)
+    store_ptr(<void**>&w.partition, NULL)
+
+
+cdef void partition_unwatch(watch_t* w) noexcept nogil:
+    """Take a watch back, whether it was told or not."""
+    cdef partition_t* p = <partition_t*>load_ptr(<void**>&w.partition)
+    if p == NULL:
+        return
+    pthread_mutex_lock(&p.watch_mutex)
+    if w.partition != NULL:
+        unlink_watch(p, w)
+    pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef void partition_tell(partition_t* p) noexcept nogil:
+    """Tell every watcher, once. Called after an append was published, and when the partition goes."""
+    cdef watch_t* w
+    if load_i32(&p.watched) == 0:
+        return
+    pthread_mutex_lock(&p.watch_mutex)
+    while p.watches.first != NULL:
+        w = <watch_t*>p.watches.first.owner
+        w.notify(w)              # first: who finds itself unlinked need not wait for this mutex
+        unlink_watch(p, w)
+    pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef struct visit_t:         # a reader's stay in a log
+    int slot
+    int64_t generation
+    int64_t log_start
+    segments_t* list
+
+
+cdef int enter(log_t* l, visit_t* v) noexcept nogil:
+    """Pin a log to look something up in it; 0, or why nothing can be looked up. `leave` ends it either way."""
+    v.slot = pin(&l.context.quiesce)
+    v.generation = load_i64(&l.generation)
+    v.log_start = load_i64(&l.view.log_start)
+    v.list = <segments_t*>load_ptr(<void**>&l.segments)
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return KAFKA_STORAGE_ERROR if v.generation & 1 else 0  # a log that is being truncated is not led
+
+
+cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
+    """The status of a look-up, or AGAIN if the log changed under it: what was found may then not be the first."""
+    cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list or load_i64(&l.view.log_start) != v.log_start
+    cdef bint cut = load_i64(&l.generation) != v.generation
+    cdef bint deleted = load_i32(&l.deleted) != 0
+    unpin(&l.context.quiesce, v.slot)
+    if deleted:
+        return UNKNOWN_TOPIC_OR_PARTITION  # what was opened by its name may be the file of a successor
+    if status == KAFKA_STORAGE_ERROR:
+        return status
+    return AGAIN if cut or moved else status
+
+
+cdef int partition_read(
+    partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil:
+    """Find what a reader at `offset` gets; out.found.files is held for the caller. No lock is taken."""
+    cdef log_t* l = p.log
+    cdef visit_t visit
+    cdef int64_t end
+    cdef int status = AGAIN
+    while status == AGAIN:
+        out.found.files = NULL
+        out.found.length = 0
+        status = enter(l, &visit)
+        out.generation = visit.generation
+        log_view(l, &out.view)
+        end = out.view.log_end
+        if bound == BOUND_HIGH_WATERMARK:
+            end = out.view.high_watermark
+        elif bound == BOUND_LAST_STABLE:
+            end = out.view.last_stable
+        if status == 0 and (offset < out.view.log_start or offset > out.view.log_end):
+            status = OFFSET_OUT_OF_RANGE
+        elif status == 0:
+            status = log_read(l, offset, most, end, minimum_one, &out.view, &out.found)
+        status = leave(l, &visit, status)
+        if status != 0 and out.found.files != NULL:
+            files_drop(out.found.files)
+            out.found.files = NULL
+    return log_note_unread(l, status)
+
+
+cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
+    """The first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest of all. NOT_FOUND
+    if there is none."""
+    cdef visit_t visit
+    cdef int status = AGAIN
+    while status == AGAIN:
+        status = enter(p.log, &visit)
+        if status == 0 and timestamp == LARGEST:
+            status = log_find_largest(p.log, out)
+        elif status == 0:
+            status = log_find_time(p.log, timestamp, bound, out)
+        status = leave(p.log, &visit, status)
+    return log_note_unread(p.log, status)
+
+
+cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused.
+
+    With one replica all of its log is committed, whatever the last checkpoint of the high watermark said."""
+    cdef log_t* l = p.log
+    cdef int status = 0
+    pthread_mutex_lock(&l.append_mutex)
+    if leader_epoch < p.leader_epoch:
+        status = FENCED_LEADER_EPOCH
+    else:
+        store_i32(&p.leader_epoch, leader_epoch)
+        store_i32(&p.partition_epoch, partition_epoch)
+        status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
+        log_publish_end(l, l.view.log_end, True)
+    pthread_mutex_unlock(&l.append_mutex)
+    return status

@@ -1,0 +1,313 @@
+"""One client's connection: its buffers, and the sending of answers.
+
+Only the owning reactor touches a connection. Output is a list of chunks, in order: bytes, and ranges of log files that
+leave by sendfile without being copied here. Input is read into the reactor's arena and executed there; only what is not
+a whole frame yet, or may not be executed yet, moves into a buffer of the connection's own, which grows with the bytes
+that came, not with the length that was announced.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, ENODATA, ENOMEM, EPIPE, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+from posix.types cimport off_t
+
+from pybroker.core.base.atomic cimport add_i64
+from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.vfs cimport P_SEGMENT_SEND, iovec, vfs_sendfile
+from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
+from pybroker.core.plane.fetch_session cimport session_drop
+from pybroker.core.plane.memory_pool cimport pool_leave
+from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
+from pybroker.core.storage.segment cimport files_drop
+from pybroker.core.storage.slow_disk cimport slow_note
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+        void* msg_name
+        unsigned int msg_namelen
+        void* msg_control
+        size_t msg_controllen
+        int msg_flags
+    ssize_t sendmsg(int fd, const msghdr* m, int flags)
+    int MSG_NOSIGNAL, MSG_MORE
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* where, size_t n, int protection, int flags, int fd, off_t offset)
+    void* mremap(void* old, size_t old_n, size_t n, int flags)
+    int munmap(void* at, size_t n)
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MREMAP_MAYMOVE
+    void* MAP_FAILED
+
+cdef enum:
+    VECTORS_MAX = 32
+
+
+cdef chunk_t* chunk_new(int64_t room) noexcept nogil:
+    """An empty chunk with room for so many bytes."""
+    cdef chunk_t* k = <chunk_t*>malloc(sizeof(chunk_t) + room)
+    if k == NULL:
+        return NULL
+    k.next = NULL
+    k.log = NULL
+    k.used = k.sent = 0
+    k.capacity = <int32_t>room
+    k.data = <uint8_t*>(k + 1)
+    return k
+
+
+cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil:
+    """Free a chunk with what it holds; the one behind it."""
+    cdef chunk_t* after = k.next
+    if k.log != NULL:
+        files_drop(k.found.files)
+        log_drop(k.log)
+    free(k)
+    return after
+
+
+cdef chunk_t* add_chunk(conn_t* c, int64_t room) noexcept nogil:
+    cdef chunk_t* k = chunk_new(room)
+    if k == NULL:
+        return NULL
+    if c.last != NULL:
+        c.last.next = k
+    else:
+        c.first = k
+    c.last = k
+    c.chunk_bytes += room
+    return k
+
+
+cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil:
+    """Where n bytes of output may be written, in one piece that does not move; NULL without memory.
+
+    Behind a range of a file there is no more room than that: an answer may have one range after the other."""
+    cdef chunk_t* k = c.last
+    if k == NULL or k.log != NULL or k.capacity - k.used < n:
+        k = add_chunk(c, n if n > CHUNK_BYTES or (k != NULL and k.log != NULL) else CHUNK_BYTES)
+        if k == NULL:
+            return NULL
+    return k.data + k.used
+
+
+cdef void conn_wrote(conn_t* c, int64_t n) noexcept nogil:
+    """n bytes of that room are output now."""
+    c.last.used += <int32_t>n
+    c.queued_bytes += n
+
+
+cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil:
+    """Send a range of a file next. The chunk takes over the hold on the files."""
+    cdef chunk_t* k = add_chunk(c, 0)
+    if k == NULL:
+        return -ENOMEM
+    log_hold(l)
+    k.log = l
+    k.found = found[0]
+    k.generation = generation
+    c.queued_bytes += found.length
+    return 0
+
+
+cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n) noexcept nogil:
+    """Send an answer of n bytes next, which others made."""
+    if c.last != NULL:
+        c.last.next = first
+    else:
+        c.first = first
+    c.last = last
+    c.queued_bytes += n
+    while first != NULL:
+        c.chunk_bytes += first.capacity
+        first = first.next
+
+
+cdef void drop_first(conn_t* c) noexcept nogil:
+    c.chunk_bytes -= c.first.capacity
+    c.first = chunk_drop(c.first)
+    if c.first == NULL:
+        c.last = NULL
+
+
+cdef ssize_t send_bytes(conn_t* c) noexcept nogil:
+    """Send the chunks of bytes at the front in one call; what was sent, or -errno."""
+    cdef iovec v[VECTORS_MAX]
+    cdef msghdr m
+    cdef chunk_t* k = c.first
+    cdef size_t n = 0
+    cdef ssize_t sent
+    while k != NULL and k.log == NULL and n < VECTORS_MAX:
+        v[n].iov_base = k.data + k.sent
+        v[n].iov_len = k.used - k.sent
+        n += 1
+        k = k.next
+    m.msg_iov = v
+    m.msg_iovlen = n
+    m.msg_name = NULL
+    m.msg_namelen = 0
+    m.msg_control = NULL
+    m.msg_controllen = 0
+    m.msg_flags = 0
+    # A range of a file follows: let the kernel put its first bytes into the same packet.
+    sent = sendmsg(c.fd, &m, MSG_NOSIGNAL | (MSG_MORE if k != NULL and k.log != NULL else 0))
+    if sent < 0:
+        return -errno
+    c.queued_bytes -= sent
+    k = c.first
+    n = sent
+    while k != NULL and k.log == NULL and n >= <size_t>(k.used - k.sent):
+        n -= k.used - k.sent
+        drop_first(c)
+        k = c.first
+    if k != NULL and k.log == NULL:
+        k.sent += <int32_t>n
+    return sent
+
+
+cdef ssize_t send_file(conn_t* c) noexcept nogil:
+    """Send from the range of a file at the front; what was sent, or -errno."""
+    cdef chunk_t* k = c.first
+    cdef ssize_t sent
+    cdef int64_t began_ms
+    if not log_lend(k.log, k.generation):
+        return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
+    began_ms = monotonic_ms()
+    sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, k.found.length)
+    slow_note(&k.log.slow_reads, began_ms)
+    log_take_back(k.log)
+    if sent <= 0:
+        return log_note_unread(k.log, <int>sent if sent < 0 else -ENODATA)
+    add_i64(&k.log.traffic.bytes_out, sent)
+    c.queued_bytes -= sent
+    k.found.position += sent
+    k.found.length -= sent
+    if k.found.length == 0:
+        drop_first(c)
+    return sent
+
+
+cdef int conn_flush(conn_t* c) noexcept nogil:
+    """Send what the socket takes. 0: all of it, or the socket is full, or it is another's turn; -errno: close."""
+    cdef int64_t total = 0
+    cdef ssize_t sent
+    while c.first != NULL and c.writable and total < FLUSH_BYTES_MAX:
+        if c.first.log == NULL and c.first.sent == c.first.used:
+            drop_first(c)  # room behind a range of a file that nothing was written into
+            continue
+        sent = send_bytes(c) if c.first.log == NULL else send_file(c)
+        if sent >= 0:
+            total += sent
+            c.bytes_out += sent
+        elif sent == -EAGAIN:
+            c.writable = 0
+        elif sent != -EINTR:
+            return <int>sent
+    return 0
+
+
+# -- input that stays --------------------------------------------------------------------------------------------------
+
+cdef uint8_t* resize_own(conn_t* c, int64_t capacity) noexcept nogil:
+    """Its buffer with that capacity, NULL without memory. A large one is a mapping: it grows by its pages, and they are
+    the system's again when it goes; in the heap, those of many connections leave holes that nobody else fits into."""
+    cdef void* own
+    if capacity <= OWN_KEPT:
+        return <uint8_t*>realloc(c.own, capacity)
+    if c.own_capacity > OWN_KEPT:
+        own = mremap(c.own, c.own_capacity, capacity, MREMAP_MAYMOVE)
+        return NULL if own == MAP_FAILED else <uint8_t*>own
+    own = mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if own == MAP_FAILED:
+        return NULL
+    if c.own_used > 0:
+        memcpy(own, c.own, c.own_used)
+    free(c.own)
+    return <uint8_t*>own
+
+
+cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil:
+    cdef uint8_t* own
+    cdef int64_t capacity = c.own_capacity if c.own_capacity else OWN_BYTES_MIN
+    if wanted <= c.own_capacity:
+        return 0
+    while capacity < wanted:
+        capacity *= 2
+    own = resize_own(c, capacity)
+    if own == NULL:
+        return -ENOMEM
+    conn_hold(c, capacity - c.own_capacity)
+    c.own = own
+    c.own_capacity = capacity
+    return 0
+
+
+cdef void conn_free_own(conn_t* c) noexcept nogil:
+    """Give the connection's own buffer back."""
+    if c.own_capacity > 0:
+        conn_hold(c, -c.own_capacity)
+    if c.own_capacity > OWN_KEPT:
+        munmap(c.own, c.own_capacity)
+    else:
+        free(c.own)
+    c.own = NULL
+    c.own_capacity = c.own_used = 0
+
+
+cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
+    """Append bytes to the connection's own buffer."""
+    if conn_grow_own(c, c.own_used + n) < 0:
+        return -ENOMEM
+    memcpy(c.own + c.own_used, data, n)
+    c.own_used += n
+    return 0
+
+
+cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
+    """The first n bytes were executed. An empty buffer is given back at once if it is small or memory is short; a large
+    one serves the next frame of its size, and is given back when the connection rests: fresh pages cost more than that.
+    """
+    c.own_used -= n
+    if c.own_used > 0:
+        memmove(c.own, c.own + n, c.own_used)
+    elif c.own_capacity < OWN_KEPT or conn_short(c):
+        conn_free_own(c)
+
+
+cdef void conn_unwatch(conn_t* c) noexcept nogil:
+    """Take all watches back, and let go of their partitions."""
+    cdef int32_t i
+    for i in range(c.parked_count):
+        partition_unwatch(&c.parked[i].watch)
+        partition_drop(c.parked[i].held)
+    free(c.parked)
+    c.parked = NULL
+    c.parked_count = 0
+
+
+cdef void conn_leave_session(conn_t* c) noexcept nogil:
+    """Let go of the session whose fetch is over."""
+    if c.session != NULL:
+        session_drop(c.session)
+        c.session = NULL
+
+
+cdef void conn_empty(conn_t* c) noexcept nogil:
+    """Give back all that it holds in memory: what came is not executed, what is left of its answers is not sent."""
+    while c.first != NULL:
+        drop_first(c)
+    c.queued_bytes = 0
+    conn_account(c)
+    conn_free_own(c)
+
+
+cdef void conn_free(conn_t* c) noexcept nogil:
+    """Its descriptor is closed already."""
+    conn_unwatch(c)
+    conn_leave_session(c)
+    conn_empty(c)
+    conn_repay(c)
+    pool_leave(c.pool, c.address)
+    free(c)

@@ -1,0 +1,57 @@
+# A Fetch request, parsed; what was found for it; and the answer's bytes.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from pybroker.core.base.cursor cimport cursor_t
+from pybroker.core.partition.partition cimport partition_t, read_t
+from pybroker.core.partition.registry cimport registry_t
+from pybroker.core.plane.conn cimport conn_t
+from pybroker.core.plane.fetch_session cimport session_t, tracked_t
+
+cdef enum:
+    WANTED_MAX = 16384           # partitions of one fetch; one with more goes to Python
+    FETCH_VERSION_MIN = 4
+    FETCH_VERSION_ZSTD = 10
+    FETCH_VERSION_IDS = 13
+    FETCH_VERSION_MAX = 18
+
+cdef struct wanted_t:            # one partition of a fetch
+    partition_t* partition
+    tracked_t* tracked           # of its session; NULL where there is none
+    int64_t offset
+    int32_t most
+    int32_t leader_epoch         # that the client knows; -1 none
+    int32_t last_epoch           # of the last record that it has; -1 where it does not say
+    int32_t error                # a Kafka code that the answer tells
+    read_t read                  # what was found, held
+
+cdef struct span_t:              # bytes of the request
+    const uint8_t* at
+    const uint8_t* end
+
+cdef struct fetch_t:             # a fetch under way; a reactor has one and uses it again and again
+    int16_t version
+    int32_t correlation
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t isolation
+    int32_t session_id           # of the request
+    int32_t session_epoch
+    int32_t topics               # how many the request names, and how many it forgets
+    int32_t forgotten
+    int32_t foreign              # well formed, but Python must look at it
+    span_t frame
+    const uint8_t* session_at    # where the session's id and epoch stand; NULL below version 7
+    span_t body                  # the topics that it names
+    span_t forgotten_body        # and those that it forgets
+    int64_t found_bytes
+    int32_t opens                # files that the reactor opened for it
+    int32_t count
+    int32_t capacity
+    wanted_t* wanted
+
+cdef bint fetch_read(fetch_t* f, registry_t* reg, cursor_t* r, int16_t version) noexcept nogil
+cdef wanted_t* fetch_add(fetch_t* f) noexcept nogil
+cdef void fetch_forget(const fetch_t* f, session_t* s) noexcept nogil
+cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noexcept nogil
+cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) noexcept nogil

@@ -1,0 +1,431 @@
+"""The bytes of Fetch v4-18: a request into what it wants, what was found into an answer.
+
+A request is parsed whole before anything is done. What is malformed is no Fetch at all; what is well formed but names
+something that is not to be found here (an unknown partition, a follower's state) is `foreign`. An answer groups
+neighbours of one topic, as Kafka's does; its records are ranges of log files between pieces of bytes.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport malloc, realloc
+from libc.string cimport memcmp, memset
+
+from pybroker.core.base.atomic cimport load_i32
+from pybroker.core.base.chain cimport link_t
+from pybroker.core.base.cursor cimport (
+    OK, cursor_init, cursor_left, cursor_t, read_i8, read_i32, read_i64, read_span, skip, store_be32, write_i16,
+    write_i32, write_i64, write_span, writer_init, writer_t,
+)
+from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
+from pybroker.core.plane.conn cimport conn_add_file, conn_room, conn_t, conn_wrote
+from pybroker.core.plane.fetch_session cimport session_forget, session_t, tracked_t
+from pybroker.core.plane.produce cimport DONE, REFUSED
+from pybroker.core.plane.wire cimport (
+    read_header, read_length, read_tags, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+)
+
+cdef enum:
+    VERSION_LOG_START = 5
+    VERSION_SESSIONS = 7
+    VERSION_EPOCH = 9
+    VERSION_RACK = 11
+    VERSION_FLEXIBLE = 12
+    VERSION_REPLICA_STATE = 15
+    ID_BYTES = 16
+    KEY_BYTES = 4                # api key and version, in front of what the cursor sees
+    SESSION_BYTES = 8
+    LENGTH_BYTES_MAX = 5
+    WANTED_MIN = 16
+    NEIGHBOURS = 16              # so many are compared one by one to see that none is named twice
+    ANSWER_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8 + 4 + 4 + 5 + 1
+    REQUEST_PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1
+    TOPIC_BYTES = ID_BYTES + 16  # beside its name
+    HEADER_BYTES_MAX = 64
+
+
+# -- the request -------------------------------------------------------------------------------------------------------
+
+cdef struct named_t:             # a partition as the request names it
+    int32_t index
+    int32_t leader_epoch
+    int32_t last_epoch
+    int32_t most
+    int64_t offset
+
+
+cdef int read_topic(cursor_t* r, int16_t version, text_t* topic, int32_t* partitions) noexcept nogil:
+    cdef int status
+    if version >= FETCH_VERSION_IDS:
+        topic.length = ID_BYTES
+        status = read_span(r, ID_BYTES, &topic.at)
+    else:
+        status = read_text(r, version >= VERSION_FLEXIBLE, topic)
+    if status == OK and topic.at == NULL:
+        return -1
+    return status if status != OK else read_length(r, version >= VERSION_FLEXIBLE, partitions)
+
+
+cdef int read_partition(cursor_t* r, int16_t version, named_t* out) noexcept nogil:
+    cdef int status
+    out.index = 0
+    out.leader_epoch = out.last_epoch = -1
+    status = read_i32(r, &out.index)
+    if status == OK and version >= VERSION_EPOCH:
+        status = read_i32(r, &out.leader_epoch)
+    if status == OK:
+        status = read_i64(r, &out.offset)
+    if status == OK and version >= VERSION_FLEXIBLE:
+        status = read_i32(r, &out.last_epoch)
+    if status == OK and version >= VERSION_LOG_START:
+        status = skip(r, 8)      # a follower's log start
+    if status == OK:
+        status = read_i32(r, &out.most)
+    return status if status != OK else skip_tags(r, version >= VERSION_FLEXIBLE)
+
+
+cdef wanted_t* fetch_add(fetch_t* f) noexcept nogil:
+    """Room for one more partition, in order; NULL beyond WANTED_MAX or without memory."""
+    cdef int32_t n = 2 * f.capacity if f.capacity else WANTED_MIN
+    cdef wanted_t* larger
+    if f.count == f.capacity:
+        larger = <wanted_t*>realloc(f.wanted, sizeof(wanted_t) * n) if n <= WANTED_MAX else NULL
+        if larger == NULL:
+            return NULL
+        f.wanted = larger
+        f.capacity = n
+    memset(&f.wanted[f.count], 0, sizeof(wanted_t))
+    f.count += 1
+    return &f.wanted[f.count - 1]
+
+
+cdef bint is_new(const fetch_t* f, const partition_t* p) noexcept nogil:
+    """Is a partition not among the last ones? A client that names one twice, far apart, is answered twice."""
+    cdef int32_t i
+    for i in range(max(0, f.count - NEIGHBOURS), f.count):
+        if f.wanted[i].partition == p:
+            return False
+    return True
+
+
+cdef bint take_partition(fetch_t* f, registry_t* reg, cursor_t* r, const text_t* topic) noexcept nogil:
+    """Read one partition of the request; False if it is malformed."""
+    cdef named_t named
+    cdef partition_t* p = NULL
+    cdef wanted_t* w = NULL
+    if read_partition(r, f.version, &named) != OK:
+        return False
+    if f.version >= FETCH_VERSION_IDS:
+        p = registry_by_id(reg, topic.at, named.index)
+    else:
+        p = registry_by_name(reg, topic.at, topic.length, named.index)
+    if p != NULL and f.version < FETCH_VERSION_ZSTD and not load_i32(&p.opaque):
+        p = NULL                 # it may be compressed in a way that the client cannot read
+    if p != NULL and named.most >= 0 and is_new(f, p):
+        w = fetch_add(f)
+    if w == NULL:
+        f.foreign = 1
+        return True
+    w.partition = p
+    w.offset = named.offset
+    w.most = named.most
+    w.leader_epoch = named.leader_epoch
+    w.last_epoch = named.last_epoch
+    return True
+
+
+cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
+    """Everything before the topics; False if it is malformed."""
+    cdef int32_t replica = -1
+    cdef int8_t isolation = 0
+    cdef int status = read_header(r, f.version >= VERSION_FLEXIBLE, &f.correlation)
+    if status == OK and f.version < VERSION_REPLICA_STATE:
+        status = read_i32(r, &replica)
+    if status == OK:
+        status = read_i32(r, &f.max_wait_ms)
+    if status == OK:
+        status = read_i32(r, &f.min_bytes)
+    if status == OK:
+        status = read_i32(r, &f.max_bytes)
+    if status == OK:
+        status = read_i8(r, &isolation)
+    f.session_id, f.session_epoch = 0, -1
+    f.session_at = NULL
+    if status == OK and f.version >= VERSION_SESSIONS:
+        f.session_at = r.at
+        status = read_i32(r, &f.session_id)
+        if status == OK:
+            status = read_i32(r, &f.session_epoch)
+    if status != OK:
+        return False
+    f.isolation = isolation
+    f.foreign = replica >= 0 or isolation < 0 or isolation > 1 or f.max_bytes < 0
+    return True
+
+
+cdef bint read_forgotten(fetch_t* f, cursor_t* r) noexcept nogil:
+    cdef bint flexible = f.version >= VERSION_FLEXIBLE
+    cdef text_t topic
+    cdef int32_t partitions = 0, _i
+    f.forgotten = 0
+    if f.version >= VERSION_SESSIONS and (read_length(r, flexible, &f.forgotten) != OK or f.forgotten < 0):
+        return False
+    f.forgotten_body.at = r.at
+    for _i in range(f.forgotten):
+        if read_topic(r, f.version, &topic, &partitions) != OK or partitions < 0:
+            return False
+        if skip(r, 4 * <int64_t>partitions) != OK or skip_tags(r, flexible) != OK:
+            return False
+    f.forgotten_body.end = r.at
+    return True
+
+
+cdef bint read_back(fetch_t* f, cursor_t* r) noexcept nogil:
+    """Everything after the topics; False if it is malformed."""
+    cdef bint flexible = f.version >= VERSION_FLEXIBLE
+    cdef uint32_t tags = 0
+    cdef text_t rack
+    if not read_forgotten(f, r):
+        return False
+    if f.version >= VERSION_RACK and (read_text(r, flexible, &rack) != OK or rack.at == NULL):
+        return False
+    if flexible:
+        if read_tags(r, &tags) != OK:
+            return False
+        f.foreign |= tags > 0    # a cluster id, or the state of a follower
+    return cursor_left(r) == 0
+
+
+cdef bint fetch_read(fetch_t* f, registry_t* reg, cursor_t* r, int16_t version) noexcept nogil:
+    """Parse a whole request, the cursor standing behind its api version; False if it is malformed. Pinned."""
+    cdef bint flexible = version >= VERSION_FLEXIBLE
+    cdef text_t topic
+    cdef int32_t partitions = 0, _i, _k
+    f.version = version
+    f.count = 0
+    f.frame.at = r.at - KEY_BYTES
+    f.frame.end = r.end
+    if not read_front(f, r) or read_length(r, flexible, &f.topics) != OK or f.topics < 0:
+        return False
+    f.body.at = r.at
+    for _i in range(f.topics):
+        if read_topic(r, version, &topic, &partitions) != OK or partitions < 0:
+            return False
+        for _k in range(partitions):
+            if not take_partition(f, reg, r, &topic):
+                return False
+        if skip_tags(r, flexible) != OK:
+            return False
+    f.body.end = r.at
+    return read_back(f, r)
+
+
+cdef void fetch_forget(const fetch_t* f, session_t* s) noexcept nogil:
+    """Have a session forget what the request says."""
+    cdef text_t topic
+    cdef int32_t partitions = 0, index = 0, _i, _k
+    cdef cursor_t r
+    cursor_init(&r, f.forgotten_body.at, f.forgotten_body.end - f.forgotten_body.at)
+    for _i in range(f.forgotten):
+        read_topic(&r, f.version, &topic, &partitions)
+        for _k in range(partitions):
+            read_i32(&r, &index)
+            session_forget(s, topic.at, topic.length, index)
+        skip_tags(&r, f.version >= VERSION_FLEXIBLE)
+
+
+# -- the request without its session -----------------------------------------------------------------------------------
+
+cdef void forget_named(const fetch_t* f, session_t* s) noexcept nogil:
+    """Have a session forget what the request names itself."""
+    cdef text_t topic
+    cdef named_t named
+    cdef int32_t partitions = 0, _i, _k
+    cdef cursor_t r
+    cursor_init(&r, f.body.at, f.body.end - f.body.at)
+    for _i in range(f.topics):
+        read_topic(&r, f.version, &topic, &partitions)
+        for _k in range(partitions):
+            read_partition(&r, f.version, &named)
+            session_forget(s, topic.at, topic.length, named.index)
+        skip_tags(&r, f.version >= VERSION_FLEXIBLE)
+
+
+cdef bint same_topic(const partition_t* a, const partition_t* b) noexcept nogil:
+    return a.topic_length == b.topic_length and memcmp(a.topic, b.topic, a.topic_length) == 0
+
+
+cdef void write_topic(writer_t* w, int16_t version, const partition_t* p) noexcept nogil:
+    cdef text_t name
+    if version >= FETCH_VERSION_IDS:
+        write_span(w, p.topic_id, ID_BYTES)
+    else:
+        name.at = <const uint8_t*>p.topic
+        name.length = p.topic_length
+        write_text(w, version >= VERSION_FLEXIBLE, &name)
+
+
+cdef link_t* end_of_run(link_t* link, int32_t* n) noexcept nogil:
+    """Of tracked neighbours of one topic, how many there are; the first of the next topic."""
+    cdef const partition_t* p = (<tracked_t*>link.owner).partition
+    n[0] = 0
+    while link != NULL and same_topic((<tracked_t*>link.owner).partition, p):
+        link = link.next
+        n[0] += 1
+    return link
+
+
+cdef link_t* write_run(writer_t* w, int16_t version, link_t* link) noexcept nogil:
+    """Tracked neighbours of one topic as a request names them; the first of the next topic."""
+    cdef bint flexible = version >= VERSION_FLEXIBLE
+    cdef int32_t n = 0
+    cdef link_t* end = end_of_run(link, &n)
+    cdef tracked_t* t = <tracked_t*>link.owner
+    write_topic(w, version, t.partition)
+    write_length(w, flexible, n)
+    while link != end:
+        t = <tracked_t*>link.owner
+        write_i32(w, t.partition.index)
+        if version >= VERSION_EPOCH:
+            write_i32(w, t.leader_epoch)
+        write_i64(w, t.offset)
+        if flexible:
+            write_i32(w, t.last_epoch)
+        write_i64(w, -1)
+        write_i32(w, t.most)
+        write_no_tags(w, flexible)
+        link = link.next
+    write_no_tags(w, flexible)
+    return end
+
+
+cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) noexcept nogil:
+    """The request as one of no session that names everything itself, for whoever knows no sessions; `s` loses what the
+    request names. Its frame, which the caller frees, and its length; NULL without memory."""
+    cdef bint flexible = f.version >= VERSION_FLEXIBLE
+    cdef int64_t room = f.frame.end - f.frame.at + 2 * LENGTH_BYTES_MAX
+    cdef int32_t runs = 0, length = 0
+    cdef link_t* link = NULL
+    cdef uint8_t* out
+    cdef writer_t w
+    if s != NULL:
+        forget_named(f, s)
+        fetch_forget(f, s)
+        link = s.turns.first
+    while link != NULL:
+        room += (<tracked_t*>link.owner).partition.topic_length + TOPIC_BYTES
+        link = end_of_run(link, &length)
+        room += length * REQUEST_PARTITION_BYTES
+        runs += 1
+    out = <uint8_t*>malloc(room)
+    if out == NULL:
+        return NULL
+    writer_init(&w, out, room)
+    write_span(&w, f.frame.at, f.session_at - f.frame.at)
+    write_i32(&w, 0)
+    write_i32(&w, -1)
+    write_length(&w, flexible, f.topics + runs)
+    link = s.turns.first if s != NULL else NULL
+    while link != NULL:
+        link = write_run(&w, f.version, link)
+    write_span(&w, f.body.at, f.body.end - f.body.at)
+    write_length(&w, flexible, 0)
+    write_span(&w, f.forgotten_body.end, f.frame.end - f.forgotten_body.end)
+    n[0] = w.at - out
+    return out
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+cdef bint begins_topic(const fetch_t* f, int32_t i) noexcept nogil:
+    return i == 0 or not same_topic(f.wanted[i - 1].partition, f.wanted[i].partition)
+
+
+cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
+    """The most that the answer takes from partition i on up to the next records, or to its end."""
+    cdef int64_t n = HEADER_BYTES_MAX    # what goes before the partitions, and what closes them
+    while i < f.count:
+        n += ANSWER_PARTITION_BYTES
+        if begins_topic(f, i):
+            n += f.wanted[i].partition.topic_length + TOPIC_BYTES
+        if f.wanted[i].read.found.files != NULL:
+            break
+        i += 1
+    return n
+
+
+cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int32_t i) noexcept nogil:
+    """One partition of the answer. Records break the bytes: what follows goes on in a new piece of room."""
+    cdef bint flexible = f.version >= VERSION_FLEXIBLE
+    cdef wanted_t* p = &f.wanted[i]
+    cdef int64_t left
+    write_i32(w, p.partition.index)
+    write_i16(w, <int16_t>p.error)
+    write_i64(w, p.read.view.high_watermark)
+    write_i64(w, p.read.view.last_stable)
+    if f.version >= VERSION_LOG_START:
+        write_i64(w, p.read.view.log_start)
+    write_length(w, flexible, 0 if f.isolation and not p.error else -1)  # aborted_transactions: null unless asked for
+    if f.version >= VERSION_RACK:
+        write_i32(w, -1)         # preferred_read_replica
+    write_length(w, flexible, <int32_t>p.read.found.length)
+    if p.read.found.files != NULL:
+        conn_wrote(c, w.at - room[0])
+        left = bytes_from(f, i + 1)
+        if conn_add_file(c, p.partition.log, &p.read.found, p.read.generation) < 0:
+            return REFUSED
+        p.read.found.files = NULL
+        room[0] = conn_room(c, left)
+        if room[0] == NULL:
+            return REFUSED
+        writer_init(w, room[0], left)
+    write_no_tags(w, flexible)
+    return DONE
+
+
+cdef int32_t run_length(const fetch_t* f, int32_t i) noexcept nogil:
+    cdef int32_t end = i + 1
+    while end < f.count and not begins_topic(f, end):
+        end += 1
+    return end - i
+
+
+cdef int32_t count_topics(const fetch_t* f) noexcept nogil:
+    cdef int32_t i, n = 0
+    for i in range(f.count):
+        n += begins_topic(f, i)
+    return n
+
+
+cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noexcept nogil:
+    """The whole answer into the connection's output: an error of the request, or each partition wanted."""
+    cdef bint flexible = f.version >= VERSION_FLEXIBLE
+    cdef int32_t i
+    cdef int64_t most = bytes_from(f, 0), before = c.queued_bytes
+    cdef uint8_t* room = conn_room(c, most)
+    cdef uint8_t* size_at = room
+    cdef writer_t w
+    if room == NULL:
+        return REFUSED
+    writer_init(&w, room, most)
+    write_i32(&w, 0)
+    write_i32(&w, f.correlation)
+    write_no_tags(&w, flexible)
+    write_i32(&w, 0)             # throttle_time_ms
+    if f.version >= VERSION_SESSIONS:
+        write_i16(&w, <int16_t>error)
+        write_i32(&w, session_id)
+    write_length(&w, flexible, count_topics(f))
+    for i in range(f.count):
+        if begins_topic(f, i):
+            if i > 0:
+                write_no_tags(&w, flexible)
+            write_topic(&w, f.version, f.wanted[i].partition)
+            write_length(&w, flexible, run_length(f, i))
+        if write_partition(f, c, &w, &room, i) != DONE:
+            return REFUSED
+    if f.count > 0:
+        write_no_tags(&w, flexible)
+    write_no_tags(&w, flexible)
+    conn_wrote(c, w.at - room)
+    store_be32(size_at, <int32_t>(c.queued_bytes - before - 4))
+    return DONE

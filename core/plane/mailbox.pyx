@@ -1,0 +1,109 @@
+"""The bridge's mailbox: what a reactor cannot do itself, it puts here for Python and goes on.
+
+One eventfd wakes the event loop; it takes all letters at once. The bell is rung only where the box was empty, so that a
+burst of requests costs one wake-up.
+"""
+
+from libc.errno cimport ENOMEM, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from posix.unistd cimport close, read, write
+
+from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.reclamation cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initial, int flags)
+    int EFD_NONBLOCK, EFD_CLOEXEC
+
+
+cdef int mailbox_init(mailbox_t* m) noexcept nogil:
+    m.first = m.last = NULL
+    m.requests = 0
+    pthread_mutex_init(&m.lock, NULL)
+    m.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    return 0 if m.fd >= 0 else -errno
+
+
+cdef void mailbox_destroy(mailbox_t* m) noexcept nogil:
+    cdef letter_t* l = mailbox_take(m)
+    cdef letter_t* after
+    while l != NULL:
+        after = l.next
+        free(l)
+        l = after
+    if m.fd >= 0:
+        close(m.fd)
+    pthread_mutex_destroy(&m.lock)
+
+
+cdef void ring(int fd) noexcept nogil:
+    """Make an eventfd readable."""
+    cdef uint64_t one = 1
+    write(fd, &one, sizeof(one))
+
+
+cdef void unring(int fd) noexcept nogil:
+    cdef uint64_t count = 0
+    read(fd, &count, sizeof(count))
+
+
+cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Leave a letter, with a copy of the frame."""
+    cdef letter_t* l = <letter_t*>malloc(sizeof(letter_t) + n)
+    cdef bint empty
+    if l == NULL:
+        return -ENOMEM
+    l.next = NULL
+    l.kind = kind
+    l.conn = c
+    l.id = id
+    l.length = n
+    l.frame = <uint8_t*>(l + 1)
+    if n > 0:
+        memcpy(l.frame, frame, n)
+    pthread_mutex_lock(&m.lock)
+    empty = m.first == NULL
+    if empty:
+        m.first = l
+    else:
+        m.last.next = l
+    m.last = l
+    if kind == REQUEST:
+        store_i32(&m.requests, m.requests + 1)
+    pthread_mutex_unlock(&m.lock)
+    if empty:
+        ring(m.fd)
+    return 0
+
+
+cdef letter_t* mailbox_take(mailbox_t* m) noexcept nogil:
+    """All letters, oldest first; the caller frees them."""
+    cdef letter_t* l
+    unring(m.fd)
+    pthread_mutex_lock(&m.lock)
+    l = m.first
+    m.first = m.last = NULL
+    store_i32(&m.requests, 0)
+    pthread_mutex_unlock(&m.lock)
+    return l
+
+
+cdef void mailbox_return(mailbox_t* m, letter_t* letters) noexcept nogil:
+    """Put letters that were taken, and not read, in front of those that came meanwhile."""
+    cdef letter_t* l = letters
+    cdef int32_t requests = l.kind == REQUEST
+    while l.next != NULL:
+        l = l.next
+        requests += l.kind == REQUEST
+    pthread_mutex_lock(&m.lock)
+    l.next = m.first
+    m.first = letters
+    if m.last == NULL:
+        m.last = l
+    store_i32(&m.requests, m.requests + requests)
+    pthread_mutex_unlock(&m.lock)
+    ring(m.fd)

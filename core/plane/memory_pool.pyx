@@ -1,0 +1,111 @@
+"""The memory pool: what is received and not yet answered, and answers that a client does not read.
+
+While the pool is full, a request that is whole when it is looked at is still executed from the socket: it costs nothing.
+Who needs memory for the rest of its request waits in its reactor's line (`shortage`). From the line those of the address
+that holds least go first, of these the one that needs least, beyond the limit: as many as fit into the reserve, or one
+request of any size. So what is held stays below the limit, the reserve and one request. Only an address that holds less
+than its fair share is not held up by the reserve: below twice the limit its requests are let through, and connections of
+addresses that hold more than theirs are closed.
+
+An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host may have all that lie behind.
+"""
+
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+
+from pybroker.core.base.reclamation cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+)
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct sockaddr:
+        unsigned short sa_family
+    cdef struct sockaddr_storage:
+        pass
+    ctypedef unsigned int socklen_t
+    int getpeername(int fd, sockaddr* address, socklen_t* n)
+    int AF_INET, AF_INET6
+
+cdef extern from "<netinet/in.h>" nogil:
+    cdef struct sockaddr_in:
+        unsigned int sin_addr    # four bytes, whatever their type
+    cdef struct sockaddr_in6:
+        unsigned long sin6_addr  # sixteen bytes, the network's first
+
+cdef enum:
+    MAPPED_AT = 12               # where ::ffff:a.b.c.d has its IPv4 address
+
+
+cdef void pool_init(pool_t* p, int64_t limit) noexcept nogil:
+    memset(p, 0, sizeof(pool_t))
+    p.limit = limit
+    pthread_mutex_init(&p.lock, NULL)
+
+
+cdef void pool_destroy(pool_t* p) noexcept nogil:
+    """All connections have left."""
+    pthread_mutex_destroy(&p.lock)
+
+
+cdef void write_key(int fd, uint8_t* key) noexcept nogil:
+    """The address of a socket's peer: its family and bytes; zeros where it has none (a socket pair)."""
+    cdef sockaddr_storage room
+    cdef socklen_t n = sizeof(room)
+    cdef const uint8_t* at
+    cdef const uint8_t* mapped = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
+    memset(key, 0, KEY_BYTES)
+    if getpeername(fd, <sockaddr*>&room, &n) != 0:
+        return
+    if (<sockaddr*>&room).sa_family == AF_INET:
+        key[0] = 4
+        memcpy(key + 1, &(<sockaddr_in*>&room).sin_addr, 4)
+    elif (<sockaddr*>&room).sa_family == AF_INET6:
+        at = <const uint8_t*>&(<sockaddr_in6*>&room).sin6_addr
+        if memcmp(at, mapped, MAPPED_AT) == 0:
+            key[0] = 4
+            memcpy(key + 1, at + MAPPED_AT, 4)
+        else:
+            key[0] = 6
+            memcpy(key + 1, at, KEY_BYTES - 1)
+
+
+cdef address_t* pool_join(pool_t* p, int fd) noexcept nogil:
+    """The address of a new connection's peer, until pool_leave; NULL without memory."""
+    cdef uint8_t key[KEY_BYTES]
+    cdef unsigned int hashed = 2166136261
+    cdef address_t* a
+    cdef int i
+    write_key(fd, key)
+    for i in range(KEY_BYTES):
+        hashed = (hashed ^ key[i]) * <unsigned int>16777619
+    i = <int>(hashed % BUCKETS)
+    pthread_mutex_lock(&p.lock)
+    a = p.buckets[i]
+    while a != NULL and memcmp(a.key, key, KEY_BYTES) != 0:
+        a = a.next
+    if a == NULL:
+        a = <address_t*>calloc(1, sizeof(address_t))
+        if a != NULL:
+            memcpy(a.key, key, KEY_BYTES)
+            a.bucket = i
+            a.next = p.buckets[i]
+            p.buckets[i] = a
+    if a != NULL:
+        a.connections += 1
+    pthread_mutex_unlock(&p.lock)
+    return a
+
+
+cdef void pool_leave(pool_t* p, address_t* a) noexcept nogil:
+    """A connection ends, and has given back what it held."""
+    cdef address_t** at
+    pthread_mutex_lock(&p.lock)
+    a.connections -= 1
+    if a.connections == 0:
+        at = &p.buckets[a.bucket]
+        while at[0] != a:
+            at = &at[0].next
+        at[0] = a.next
+        free(a)
+    pthread_mutex_unlock(&p.lock)

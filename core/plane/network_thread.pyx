@@ -1,0 +1,290 @@
+"""The network thread: epoll, read, execute, append what the turn gathered, answer. No GIL, no Python object.
+
+    OPEN --fetch that must wait--> PARKED --told, or its deadline--> OPEN
+      \\---what Python must do---> AWAY ---its answer--------------> OPEN        any --peer gone, bad frame--> CLOSING
+
+One turn: take what others left in the inbox; read every socket that has something and execute its frames in their order;
+append the batches of all of them, a call a partition; then send the answers. A connection that is parked or away executes
+nothing further, so that no request overtakes another. Sockets are edge-triggered: interest is never changed. The reactor
+is pinned for the length of its turn, and never while it waits.
+"""
+
+from libc.errno cimport ENOMEM, errno
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from posix.unistd cimport close, usleep
+
+from pybroker.core.base.atomic cimport load_i32, load_i64, poke_i64
+from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
+from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
+from pybroker.core.base.counters cimport histogram_add, tally
+from pybroker.core.base.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait,
+)
+from pybroker.core.base.reclamation cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
+from pybroker.core.plane.conn cimport (
+    AWAY, CLOSING, OPEN, PARKED, conn_account, conn_flush, conn_free_own, conn_t, note_t,
+)
+from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_waiting
+from pybroker.core.plane.fetch cimport fetcher_free
+from pybroker.core.plane.inbox cimport synced, take_inbox, told, warmed
+from pybroker.core.plane.mailbox cimport unring
+from pybroker.core.plane.memory_pool cimport pool_full
+from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
+from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
+from pybroker.core.plane.receive cimport drain, has_work, serve
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initial, int flags)
+    int EFD_NONBLOCK, EFD_CLOEXEC
+
+cdef enum:
+    SWEEP_MS = 1000
+    SYNC_LOOK_US = 200           # between two looks whether a connection that ends still waits for the disk
+    LINE_MS = 5                  # between two looks at whether those in line may go on
+    AWAKE_NS = 60000             # waited without sleep, if the wait before this was no longer
+    REST_TURNS = 200             # as short, before one that was awake in vain is tried again
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
+    """A reactor without connections; 0 or -errno."""
+    cdef epoll_event e
+    cdef int status
+    cdef reactor_t* r = <reactor_t*>calloc(1, sizeof(reactor_t))
+    if r == NULL:
+        return -ENOMEM
+    r.plane = plane
+    r.fetch.registry = plane.registry
+    r.fetch.sessions = &plane.sessions
+    r.fetch.bytes_max = plane.fetch_bytes_max
+    r.fetch.notify = told
+    r.fetch.warmed = warmed
+    r.turn.synced = synced
+    pthread_mutex_init(&r.inbox.lock, NULL)
+    r.poll = epoll_create1(EPOLL_CLOEXEC)
+    r.inbox.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    memset(&e, 0, sizeof(e))
+    e.events = EPOLLIN
+    if r.poll < 0 or r.inbox.bell < 0 or epoll_ctl(r.poll, EPOLL_CTL_ADD, r.inbox.bell, &e) < 0:
+        status = -errno
+        reactor_free(r)
+        return status
+    r.now_ms = r.swept_ms = monotonic_ms()
+    out[0] = r
+    return 0
+
+
+cdef void reactor_free(reactor_t* r) noexcept nogil:
+    """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
+    cdef conn_t* c
+    cdef note_t* n
+    take_inbox(r)
+    while r.listed.first != NULL:
+        c = <conn_t*>r.listed.first.owner
+        while c.syncing > 0 or c.reading > 0:
+            usleep(SYNC_LOOK_US)
+            take_inbox(r)
+        forget(r, c)
+    while r.inbox.notes != NULL:
+        n = r.inbox.notes
+        r.inbox.notes = n.next
+        free(n)
+    close(r.poll)
+    close(r.inbox.bell)
+    pthread_mutex_destroy(&r.inbox.lock)
+    fetcher_free(&r.fetch)
+    free(r.heap)
+    free(r)
+
+
+# -- the turn ----------------------------------------------------------------------------------------------------------
+
+cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
+    cdef conn_t* c
+    cdef int i
+    for i in range(n):
+        c = <conn_t*>events[i].data.ptr
+        if c == NULL:
+            unring(r.inbox.bell)
+            continue
+        if events[i].events & (EPOLLHUP | EPOLLERR):
+            close_conn(r, c, "")
+            continue
+        if events[i].events & EPOLLRDHUP and not c.ended:
+            end(r, c)
+        if events[i].events & EPOLLIN:
+            c.readable = 1
+        if events[i].events & EPOLLOUT:
+            c.writable = 1
+        c.active_ms = r.now_ms
+        if c.listed.next != NULL:
+            chain_remove(&c.listed)
+            chain_append(&r.listed, &c.listed, c)
+        make_ready(r, c)
+
+
+cdef void take_deadlines(reactor_t* r) noexcept nogil:
+    while r.heap_count > 0 and r.heap[0].deadline_ms <= r.now_ms:
+        stop_waiting(r, r.heap[0])
+
+
+cdef void finish(reactor_t* r) noexcept nogil:
+    """Send the answers of the turn; connections that have more to do are ready for the next."""
+    cdef conn_t* c
+    cdef int64_t sent = 0
+    cdef int32_t _i
+    for _i in range(r.ready.count):
+        c = <conn_t*>chain_take(&r.ready)
+        sent -= c.bytes_out
+        if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
+            close_conn(r, c, "")
+        sent += c.bytes_out
+        conn_account(c)
+        if c.state != CLOSING and (c.close_after or c.refused != NULL) and c.first == NULL and c.state != AWAY:
+            close_conn(r, c, c.refused)  # it got the answers that it was owed
+        if c.syncing or (c.state == CLOSING and c.reading):
+            pass                 # what is told when that ends makes it ready
+        elif c.state == CLOSING:
+            forget(r, c)
+        elif has_work(c) or (c.first != NULL and c.writable):
+            make_ready(r, c)
+    tally(&r.bytes_out, sent)
+
+
+cdef void finish_all(reactor_t* r) noexcept nogil:
+    """The broker stops: parked fetches are answered now, and every connection ends after what it is owed."""
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if not c.close_after:
+            c.close_after = 1
+            stop_waiting(r, c)
+        link = link.next
+
+
+cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
+    """The plane asks something new of all connections: parked fetches go to Python, or old connections end."""
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if c.id <= cut:
+            close_conn(r, c, "")
+        elif diverted and c.state == PARKED:
+            make_ready(r, c)
+        link = link.next
+    r.diverted = diverted
+    r.cut = cut
+
+
+cdef void sweep(reactor_t* r) noexcept nogil:
+    """Once a second: give back large buffers of connections that rest, close those that rested too long."""
+    cdef link_t* link = r.listed.first
+    cdef conn_t* c
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if r.now_ms - c.active_ms < SWEEP_MS:
+            break
+        if c.own_used == 0 and c.own != NULL:
+            conn_free_own(c)
+        if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
+            close_conn(r, c, "")
+        link = link.next
+    collect(&r.plane.context.quiesce)
+
+
+cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
+    """How long the wait may take."""
+    if r.ready.first != NULL:
+        return 0
+    if r.waiting.first != NULL:
+        most_ms = min(most_ms, <int64_t>LINE_MS)
+    elif pool_full(&r.plane.pool):
+        most_ms = min(most_ms, <int64_t>LOOK_MS)
+    if r.heap_count > 0:
+        most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
+    return min(most_ms, <int64_t>SWEEP_MS)
+
+
+cdef int wait(reactor_t* r, epoll_event* events, int64_t most_ms) noexcept nogil:
+    """Wait for events; how many. A thread that slept comes back later than a client answers, so while one connection has the
+    turns to itself, and waits are short, they begin awake; the requests of several gather while it sleeps. (sched_yield would
+    put it further back in the queue of a core that it shares with the flusher.)"""
+    cdef int n = 0
+    cdef int64_t now_ns = r.ended_ns
+    if r.brisk > 0 and most_ms > 0:
+        while n == 0 and now_ns - r.ended_ns < AWAKE_NS:
+            n = epoll_wait(r.poll, events, EVENTS_MAX, 0)
+            now_ns = monotonic_ns()
+        r.brisk = r.brisk if n != 0 else -REST_TURNS  # on one core with it, its client cannot answer meanwhile
+    if n == 0:
+        n = epoll_wait(r.poll, events, EVENTS_MAX, <int>most_ms)
+        now_ns = monotonic_ns()
+    r.began_ns = now_ns
+    return n
+
+
+cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
+    """The turn ends: it took as long as each request that was read and answered in it."""
+    tally(&r.busy_ns, took_ns)
+    histogram_add(&r.turns, took_ns // 1000, 1)
+    histogram_add(&r.produces.times, took_ns // 1000, r.produces.in_turn)
+    histogram_add(&r.fetches.times, took_ns // 1000, r.fetches.in_turn)
+    r.produces.in_turn = r.fetches.in_turn = 0
+    poke_i64(&r.produces.errors, r.turn.errors)
+    poke_i64(&r.fetches.errors, r.fetch.errors)
+    poke_i64(&r.parked, r.heap_count)
+
+
+cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
+    """One turn, after waiting up to timeout_ms for something to do."""
+    cdef epoll_event events[EVENTS_MAX]
+    cdef link_t* link
+    cdef conn_t* c
+    cdef const char* why
+    cdef int64_t only, cut
+    cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
+    r.now_ms = r.began_ns // 1000000
+    slot = pin(&r.plane.context.quiesce)
+    take_events(r, events, n if n > 0 else 0)
+    cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
+    take_inbox(r)
+    take_deadlines(r)
+    relieve(r)
+    move_line(r)
+    if load_i32(&r.plane.finishing):
+        finish_all(r)
+    if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut:
+        heed(r, load_i32(&r.plane.diverted), cut)
+    link = r.ready.first
+    only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
+    alone = only > 0 and only == r.talker and r.began_ns - r.ended_ns <= AWAKE_NS
+    r.brisk = min(r.brisk + alone, <int32_t>alone)
+    r.talker = only
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if c.state == OPEN or c.state == PARKED:
+            why = serve(r, c)
+            if why != NULL:
+                close_conn(r, c, why)
+        link = link.next
+    drain(r)
+    r.arena_used = 0
+    finish(r)
+    unpin(&r.plane.context.quiesce, slot)
+    if r.now_ms - r.swept_ms >= SWEEP_MS:
+        r.swept_ms = r.now_ms
+        sweep(r)
+    r.ended_ns = monotonic_ns()
+    close_books(r, r.ended_ns - r.began_ns)
+
+
+cdef void reactor_run(reactor_t* r) noexcept nogil:
+    """The thread: turn after turn, until the plane stops."""
+    while not load_i32(&r.plane.stopping):
+        reactor_step(r, SWEEP_MS)

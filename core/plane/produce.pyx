@@ -1,0 +1,309 @@
+"""Produce, natively: what is in order is executed here, everything else is left to Python as it came.
+
+A request is read twice: first every topic, partition and batch is checked, and only if all of it can be appended here the
+answer is written, with room for what the append will say. The appends of one turn are gathered by partition and go out
+together at its end (`produce_drain`), before any answer leaves. Request v3-13, response v3-13; acks 0, 1 and all are the
+same with one replica.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+
+from pybroker.core.base.atomic cimport load_i32
+from pybroker.core.base.cursor cimport (
+    OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64, write_i8,
+    write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
+)
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
+from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
+from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
+from pybroker.core.partition.append cimport FROM_CLIENT, partition_append_ready, partition_check, ready_t
+from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
+from pybroker.core.plane.conn cimport conn_room, conn_t, conn_wrote
+from pybroker.core.plane.wire cimport (
+    read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+)
+from pybroker.core.storage.group_commit cimport sync_new, sync_put, sync_t
+from pybroker.core.storage.log cimport log_is_open, log_sync_due
+from pybroker.core.storage.producer_state cimport DUPLICATE
+from pybroker.core.storage.slow_disk cimport slow_is
+
+cdef enum:
+    VERSION_MIN = 3
+    VERSION_LOG_START = 5
+    VERSION_ZSTD = 7
+    VERSION_RECORD_ERRORS = 8
+    VERSION_FLEXIBLE = 9
+    VERSION_IDS = 13
+    VERSION_MAX = 13
+    ID_BYTES = 16
+    ANSWER_BYTES = 2 + 8 + 8 + 8 # error_code, base_offset, log_append_time_ms, log_start_offset
+    PARTITION_BYTES = 4 + ANSWER_BYTES + 16
+    HEADER_BYTES_MAX = 64
+    PLAIN_REQUEST_MAX = 4 << 20  # that come out of the batches of one request; with more to undo it is Python's
+
+cdef struct request_t:
+    int32_t correlation
+    text_t transactional_id
+    int16_t acks
+    int32_t topics
+    const uint8_t* body          # where the topics begin
+    int64_t answer_bytes         # at most
+
+
+cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept nogil:
+    """May a compressed batch be appended here? Where something is wrong with it, or it is large, it is Python's."""
+    cdef int64_t plain = 0
+    if version < VERSION_ZSTD and batch_codec(&o.ready.batch) == CODEC_ZSTD:
+        return False
+    if load_i32(&o.partition.opaque) != ENVELOPE:
+        if t.plain_bytes > t.plain_most + PLAIN_REQUEST_MAX:
+            return False
+        plain = batch_look_inside(&o.ready.batch)
+        t.plain_bytes += max(plain, <int64_t>0)
+    return plain >= 0
+
+
+cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const text_t* topic) noexcept nogil:
+    """Read one partition of a request into a new order; NULL if it is none that can be executed here."""
+    cdef bint flexible = version >= VERSION_FLEXIBLE
+    cdef order_t* o
+    cdef const uint8_t* data = NULL
+    cdef int32_t index = 0, n = -1
+    if t.count == ORDERS_MAX or read_i32(r, &index) != OK or read_length(r, flexible, &n) != OK or n <= 0:
+        return NULL
+    if read_span(r, n, &data) != OK or skip_tags(r, flexible) != OK:
+        return NULL
+    o = &t.orders[t.count]
+    if version >= VERSION_IDS:
+        o.partition = registry_by_id(reg, topic.at, index)
+    else:
+        o.partition = registry_by_name(reg, topic.at, topic.length, index)
+    if o.partition == NULL or not load_i32(&o.partition.opaque):
+        return NULL
+    if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
+        return NULL              # it is for threads that may wait for the disk
+    if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.ready) != 0:
+        return NULL
+    if batch_codec(&o.ready.batch) != CODEC_NONE and not check_inside(t, o, version):
+        return NULL
+    t.count += 1
+    return o
+
+
+cdef int read_topic(cursor_t* r, int16_t version, text_t* topic, int32_t* partitions) noexcept nogil:
+    cdef int status
+    if version >= VERSION_IDS:
+        topic.length = ID_BYTES
+        status = read_span(r, ID_BYTES, &topic.at)
+    else:
+        status = read_text(r, version >= VERSION_FLEXIBLE, topic)
+    if status == OK and topic.at == NULL:
+        return -1
+    return status if status != OK else read_length(r, version >= VERSION_FLEXIBLE, partitions)
+
+
+cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, request_t* q) noexcept nogil:
+    """Read a whole request and make its orders; False leaves it, and every mistake in it, to Python."""
+    cdef bint flexible = version >= VERSION_FLEXIBLE
+    cdef text_t topic
+    cdef int32_t partitions = 0, timeout = 0, _i, _k
+    if version < VERSION_MIN or version > VERSION_MAX or read_header(r, flexible, &q.correlation) != OK:
+        return False
+    if read_text(r, flexible, &q.transactional_id) != OK or q.transactional_id.at != NULL:
+        return False
+    if read_i16(r, &q.acks) != OK or q.acks < -1 or q.acks > 1:
+        return False
+    if read_i32(r, &timeout) != OK or read_length(r, flexible, &q.topics) != OK or q.topics < 0:
+        return False
+    q.body = r.at
+    q.answer_bytes = HEADER_BYTES_MAX
+    for _i in range(q.topics):
+        if read_topic(r, version, &topic, &partitions) != OK or partitions < 0:
+            return False
+        q.answer_bytes += topic.length + 16
+        for _k in range(partitions):
+            if check_partition(t, reg, r, version, &topic) == NULL:
+                return False
+            q.answer_bytes += PARTITION_BYTES
+        if skip_tags(r, flexible) != OK:
+            return False
+    return skip_tags(r, flexible) == OK and cursor_left(r) == 0
+
+
+cdef void write_partition(writer_t* w, int16_t version, order_t* o) noexcept nogil:
+    """One partition's answer, with room for what the append will say."""
+    write_i32(w, o.partition.index)
+    o.answer = w.at
+    write_i16(w, 0)
+    write_i64(w, -1)
+    write_i64(w, -1)
+    if version >= VERSION_LOG_START:
+        write_i64(w, -1)
+    if version >= VERSION_RECORD_ERRORS:
+        write_length(w, version >= VERSION_FLEXIBLE, 0)
+        if version >= VERSION_FLEXIBLE:
+            write_i8(w, 0)       # no error message
+        else:
+            write_i16(w, -1)
+    write_no_tags(w, version >= VERSION_FLEXIBLE)
+
+
+cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders, int32_t count, const uint8_t* end) noexcept nogil:
+    """The whole answer into the connection's output."""
+    cdef bint flexible = version >= VERSION_FLEXIBLE
+    cdef uint8_t* room = conn_room(c, q.answer_bytes)
+    cdef cursor_t r
+    cdef writer_t w
+    cdef text_t topic
+    cdef const uint8_t* data = NULL
+    cdef int32_t partitions = 0, index = 0, n = 0, _i, _k, next_order = 0
+    if room == NULL:
+        return REFUSED
+    writer_init(&w, room, q.answer_bytes)
+    write_i32(&w, 0)
+    write_i32(&w, q.correlation)
+    write_no_tags(&w, flexible)
+    write_length(&w, flexible, q.topics)
+    cursor_init(&r, q.body, end - q.body)
+    for _i in range(q.topics):
+        read_topic(&r, version, &topic, &partitions)
+        if version >= VERSION_IDS:
+            write_span(&w, topic.at, ID_BYTES)
+        else:
+            write_text(&w, flexible, &topic)
+        write_length(&w, flexible, partitions)
+        for _k in range(partitions):
+            read_i32(&r, &index)
+            read_length(&r, flexible, &n)
+            read_span(&r, n, &data)
+            skip_tags(&r, flexible)
+            write_partition(&w, version, &orders[next_order])
+            next_order += 1
+        skip_tags(&r, flexible)
+        write_no_tags(&w, flexible)
+    write_i32(&w, 0)             # throttle_time_ms
+    write_no_tags(&w, flexible)
+    store_be32(room, <int32_t>(w.at - room - 4))
+    conn_wrote(c, w.at - room)
+    return DONE
+
+
+cdef dirty_t* find_dirty(turn_t* t, partition_t* p) noexcept nogil:
+    """The turn's chain of appends to a partition."""
+    cdef uint64_t i = ((<uint64_t><uintptr_t>p >> 6) * <uint64_t>0x9E3779B97F4A7C15) >> 40
+    while True:
+        i = i % DIRTY_SLOTS
+        if t.slots[i].partition == NULL:
+            t.slots[i].partition = p
+            t.slots[i].first = t.slots[i].last = NULL
+            t.dirty[t.dirty_count] = &t.slots[i]
+            t.dirty_count += 1
+        if t.slots[i].partition == p:
+            return &t.slots[i]
+        i += 1
+
+
+cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t version) noexcept nogil:
+    """Execute one Produce request, the cursor standing behind its api version. The caller is pinned until the drain."""
+    cdef request_t q
+    cdef int32_t first = t.count, i
+    cdef const uint8_t* end = r.end
+    cdef order_t* o
+    cdef dirty_t* d
+    if not check_request(t, reg, r, version, &q):
+        t.count = first
+        return DECLINED
+    if q.acks != 0 and write_answer(c, version, &q, &t.orders[first], t.count - first, end) != DONE:
+        t.count = first
+        return REFUSED
+    for i in range(first, t.count):
+        o = &t.orders[i]
+        o.conn = c
+        o.version = version
+        o.sync_end = -1
+        if q.acks == 0:
+            o.answer = NULL
+        d = find_dirty(t, o.partition)
+        if d.last != NULL:
+            d.last.next = &o.ready
+        else:
+            d.first = &o.ready
+        d.last = &o.ready
+    return DONE
+
+
+cdef void tell(turn_t* t, order_t* o) noexcept nogil:
+    """Put what became of an append into the answer that waits for it."""
+    cdef ready_t* a = &o.ready
+    cdef int status = 0 if a.status == DUPLICATE else a.status
+    if status < 0:
+        status = KAFKA_STORAGE_ERROR
+    t.errors += status != 0
+    if o.answer == NULL:
+        if status != 0:
+            o.conn.refused = "Produce with acks=0 failed"  # there is no answer that could say so
+        return
+    store_be16(o.answer, <int16_t>status)
+    if status == 0:
+        store_be64(o.answer + 2, a.out.base_offset)
+        store_be64(o.answer + 10, a.out.log_append_time_ms)
+        if o.version >= VERSION_LOG_START:
+            store_be64(o.answer + 18, a.out.log_start)
+
+
+cdef void refuse(uint8_t* answer, int16_t version) noexcept nogil:
+    """An answer that said where a batch lies says that it cannot be told."""
+    store_be16(answer, KAFKA_STORAGE_ERROR)
+    store_be64(answer + 2, -1)
+    store_be64(answer + 10, -1)
+    if version >= VERSION_LOG_START:
+        store_be64(answer + 18, -1)
+
+
+cdef void produce_refuse(const sync_t* s) noexcept nogil:
+    """What an answer that still waits says was appended could not be made durable."""
+    refuse(s.answer, s.version)
+
+
+cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
+    """A partition's answers wait for the disk: those of what was appended, and of what was there already."""
+    cdef ready_t* r = &o.ready
+    while r != NULL:
+        (<order_t*>r).sync_end = end
+        r = r.next
+
+
+cdef void ask_for_sync(turn_t* t, order_t* o) noexcept nogil:
+    """Have an answer wait until its log is on disk; with acks=0 nobody waits, but to the disk it goes."""
+    cdef bint waits = o.answer != NULL
+    cdef sync_t* s = sync_new(o.partition.log, o.sync_end, t.synced if waits else NULL, o.conn, o.answer)
+    if s == NULL:
+        if waits:
+            refuse(o.answer, o.version)
+        return
+    s.version = o.version
+    if waits:
+        o.conn.syncing += 1
+    sync_put(s)
+
+
+cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
+    """Append what the turn gathered, partition by partition, and complete the answers. False if there was nothing."""
+    cdef int32_t i
+    cdef int64_t end
+    if t.count == 0:
+        return False
+    for i in range(t.dirty_count):
+        partition_append_ready(t.dirty[i].partition, t.dirty[i].first, now_ms)
+        end = log_sync_due(t.dirty[i].partition.log)
+        if end >= 0:
+            hold_back(<order_t*>t.dirty[i].first, end)
+        t.dirty[i].partition = NULL
+    for i in range(t.count):
+        tell(t, &t.orders[i])
+        if t.orders[i].sync_end >= 0 and (t.orders[i].ready.status == 0 or t.orders[i].ready.status == DUPLICATE):
+            ask_for_sync(t, &t.orders[i])
+    t.count = 0
+    t.dirty_count = 0
+    return True

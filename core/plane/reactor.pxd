@@ -1,0 +1,73 @@
+# What one network thread knows: its sockets, its turn, what others left for it to do.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.chain cimport chain_append, chain_t
+from pybroker.core.base.counters cimport api_t, histogram_t
+from pybroker.core.partition.registry cimport registry_t
+from pybroker.core.plane.conn cimport conn_t, inbox_t
+from pybroker.core.plane.fetch cimport fetcher_t
+from pybroker.core.plane.fetch_session cimport sessions_t
+from pybroker.core.plane.mailbox cimport mailbox_t
+from pybroker.core.plane.memory_pool cimport pool_t
+from pybroker.core.plane.produce cimport turn_t
+from pybroker.core.storage.context cimport context_t
+
+cdef enum:
+    EVENTS_MAX = 256
+    ARENA_BYTES = 1 << 20        # read into in one turn; the caches hold it
+    READ_BYTES = 256 << 10       # of one connection at a time
+    FRAME_BYTES_MIN = 8          # api key, version, correlation id: less is no request
+
+cdef struct plane_t:             # what all reactors of a broker share
+    context_t* context
+    registry_t* registry
+    sessions_t sessions
+    mailbox_t mailbox
+    pool_t pool
+    int64_t holder_ms            # that a request which was let through may take while memory is short
+    int32_t requests_max         # queued.max.requests: that wait in the mailbox
+    int64_t frame_bytes_max      # socket.request.max.bytes
+    int64_t fetch_bytes_max      # fetch.max.bytes
+    int64_t idle_ms              # connections.max.idle.ms
+    int32_t finishing            # answer what runs, read nothing more, close what is quiet
+    int32_t stopping
+    int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
+    int64_t cut                  # connections with an id up to this one are to be closed
+
+cdef struct reactor_t:
+    plane_t* plane
+    int32_t poll
+    inbox_t inbox
+    chain_t listed               # all connections, the one that was silent for longest first
+    chain_t ready                # those that have something to do, in this turn or the next
+    chain_t waiting              # the line: for memory, or for a place in the mailbox
+    int64_t relieved_ms          # when it last looked at who has to go
+    conn_t** heap                # of parked connections, by deadline
+    int32_t heap_count
+    int32_t heap_capacity
+    int32_t connections          # how many, for whoever asks
+    int64_t now_ms
+    int64_t swept_ms
+    int32_t diverted             # what the plane said in the last turn
+    int64_t cut
+    int64_t arena_used
+    int64_t began_ns             # this turn
+    int64_t ended_ns             # the last one
+    int64_t talker               # the only connection that the last turn served; 0: there was none, or several
+    int32_t brisk                # 1: it has the turns to itself, and what came next came soon; below 0: turns to rest
+    int64_t busy_ns              # from here on what is counted: peeked at by anybody
+    api_t produces
+    api_t fetches
+    int64_t others               # requests of other APIs, all Python's
+    int64_t bytes_in             # of all connections
+    int64_t bytes_out
+    int64_t parked               # fetches that wait, as the last turn left them
+    histogram_t turns            # how long each took
+    turn_t turn
+    fetcher_t fetch
+    uint8_t arena[<int>ARENA_BYTES]
+
+
+cdef inline void make_ready(reactor_t* r, conn_t* c) noexcept nogil:
+    """The connection has something to do in this turn."""
+    chain_append(&r.ready, &c.ready, c)

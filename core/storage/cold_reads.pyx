@@ -1,0 +1,188 @@
+"""Cold reads: a page that is not in the cache is read by a thread of its log dir, never by a reactor.
+
+Before a fetch looks into a log, it asks the kernel whether the pages from the index entry on, as many as it may answer,
+are in the cache (page_cache.pyx). If not, it waits
+as a fetch that is parked does, and the thread reads them; once told, the fetch is executed again, and finds them. The
+thread then reads as much again, for a reader that goes on. The tail of the active segment was written a moment ago and
+is not asked about; what was seen in the cache is remembered for the connection as far as it was looked at.
+"""
+
+from libc.errno cimport ENODATA
+from libc.errno cimport EMFILE
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free, malloc
+
+from pybroker.core.base.atomic cimport load_ptr
+from pybroker.core.base.budget cimport budget_wait
+from pybroker.core.base.page_cache cimport is_cached
+from pybroker.core.base.reclamation cimport pin, unpin
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
+from pybroker.core.base.worker cimport task_t, worker_put
+from pybroker.core.storage.index cimport entry_t, index_floor
+from pybroker.core.storage.log cimport (
+    log_drop, log_hold, log_note_unread, log_t, log_view, segment_limit, segments_floor, segments_t, view_t,
+)
+from pybroker.core.storage.segment cimport files_drop, files_hold, files_t, segment_files, segment_t
+
+cdef enum:
+    TAIL_BYTES = 16 << 20        # of the active segment, that was written a moment ago
+    SLACK_BYTES = 64 << 10       # from an index entry to the batch that it is for
+    SEEN_BYTES = 1 << 20         # that are looked at in one go
+    CHUNK_BYTES = 256 << 10
+
+cdef struct place_t:             # of an offset: where in which file reading begins
+    files_t* files
+    int64_t position
+    int64_t limit                # of the file's bytes that count
+
+
+cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t* limit) noexcept nogil:
+    """The segment that a reader at `offset` begins in; NULL if there is nothing to read, or only what is new and open.
+    Pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i
+    cdef segment_t* s
+    if offset < v.log_start or offset >= v.log_end:
+        return NULL
+    i = max(<int64_t>0, segments_floor(list, offset))
+    s = list.items[i].segment
+    limit[0] = segment_limit(s, v)
+    if limit[0] <= 0:
+        return NULL
+    if s.base_offset == v.active_base and limit[0] <= TAIL_BYTES and load_ptr(<void**>&s.files) != NULL:
+        return NULL
+    return s
+
+
+cdef int64_t position_of(const segment_t* s, const files_t* f, int64_t offset) noexcept nogil:
+    """Where a look-up of `offset` begins to read."""
+    cdef entry_t entry
+    return entry.value if index_floor(&f.indexes.offsets, offset - s.base_offset, &entry) >= 0 else 0
+
+
+cdef bint reader_is_open(log_t* l, int64_t offset) noexcept nogil:
+    """Can a reader at `offset` begin without opening a file? The caller is pinned."""
+    cdef view_t v
+    cdef segment_t* s
+    cdef int64_t limit = 0
+    log_view(l, &v)
+    s = find_segment(l, offset, &v, &limit)
+    return s == NULL or load_ptr(<void**>&s.files) != NULL
+
+
+cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) noexcept nogil:
+    """Would a reader of `most` bytes from `offset` on wait for the disk? The caller is pinned."""
+    cdef view_t v
+    cdef segment_t* s
+    cdef files_t* f
+    cdef int64_t limit = 0, position, n
+    log_view(l, &v)
+    s = find_segment(l, offset, &v, &limit)
+    if s == NULL:
+        return False
+    f = <files_t*>load_ptr(<void**>&s.files)
+    if f == NULL:
+        return True              # it is to be opened first
+    position = position_of(s, f, offset)
+    if position >= limit or (s.base_offset == v.active_base and position >= limit - TAIL_BYTES):
+        return False
+    n = min(most + SLACK_BYTES, limit - position)
+    if warm.files == f and position + n <= warm.end:
+        return False
+    if is_cached(f.fd, position, min(max(n, <int64_t>SEEN_BYTES), limit - position)):
+        warm.files = f
+        warm.end = position + max(n, <int64_t>SEEN_BYTES)
+        return False
+    return not is_cached(f.fd, position, n)
+
+
+# -- the thread --------------------------------------------------------------------------------------------------------
+
+cdef int look_for_place(const wish_t* w, place_t* out) noexcept nogil:
+    cdef int status = 0, slot = pin(&w.log.context.quiesce)
+    cdef view_t v
+    cdef segment_t* s
+    log_view(w.log, &v)
+    s = find_segment(w.log, w.offset, &v, &out.limit)
+    out.files = NULL
+    if s != NULL:
+        status = segment_files(s, &out.files)
+    if out.files != NULL:
+        files_hold(out.files)
+        out.position = position_of(s, out.files, w.offset)
+    unpin(&w.log.context.quiesce, slot)
+    return status
+
+
+cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
+    """Where to read for a wish, its files held; False if there is nothing to do."""
+    cdef int status = look_for_place(w, out)
+    while status == -EMFILE and budget_wait(&w.log.context.fs.budget):
+        status = look_for_place(w, out)
+    return out.files != NULL
+
+
+cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, void* scratch) noexcept nogil:
+    """Bring a range into the cache."""
+    cdef int status
+    cdef int64_t end = min(position + n, p.limit)
+    cdef size_t got = 0
+    while position < end:
+        n = min(<int64_t>CHUNK_BYTES, end - position)
+        status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
+        if status < 0 or got == 0:
+            log_note_unread(l, status if status < 0 else -ENODATA)
+            return
+        position += got
+
+
+cdef void work(task_t* task) noexcept nogil:
+    """Read what was wished, tell, and read on."""
+    cdef cold_t* c = <cold_t*>task
+    cdef place_t places[COLD_MAX]
+    cdef void* scratch = malloc(CHUNK_BYTES)
+    cdef int64_t n
+    cdef int i
+    for i in range(c.count):
+        places[i].files = NULL
+        if scratch != NULL and find_place(&c.wishes[i], &places[i]):
+            read_range(c.wishes[i].log, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
+    c.done(c.owner)
+    for i in range(c.count):
+        n = c.wishes[i].most + SLACK_BYTES
+        if places[i].files != NULL:
+            read_range(c.wishes[i].log, &places[i], places[i].position + n, n, scratch)
+            files_drop(places[i].files)
+        log_drop(c.wishes[i].log)
+    free(scratch)
+    free(c)
+
+
+cdef cold_t* cold_new(warmed_fn done, void* owner) noexcept nogil:
+    cdef cold_t* c = <cold_t*>calloc(1, sizeof(cold_t))
+    if c != NULL:
+        c.task.run = work
+        c.done = done
+        c.owner = owner
+    return c
+
+
+cdef void cold_wish(cold_t* c, log_t* l, int64_t offset, int64_t most) noexcept nogil:
+    """One more range to read; beyond COLD_MAX none."""
+    if c.count < COLD_MAX:
+        log_hold(l)
+        c.wishes[c.count].log = l
+        c.wishes[c.count].offset = offset
+        c.wishes[c.count].most = most
+        c.count += 1
+
+
+cdef bint cold_put(cold_t* c) noexcept nogil:
+    """Have it read by the thread of the first wish's log dir; False, and it is gone, if there is none."""
+    cdef int i
+    if worker_put(&c.wishes[0].log.log_dir.reader, &c.task):
+        return True
+    for i in range(c.count):
+        log_drop(c.wishes[i].log)
+    free(c)
+    return False

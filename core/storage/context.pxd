@@ -1,0 +1,24 @@
+# The broker's context: what all of its logs share. No state outlives it and none is global.
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.base.reclamation cimport pthread_mutex_t, quiesce_t
+from pybroker.core.base.vfs cimport vfs_t
+from pybroker.core.base.worker cimport task_fn
+from pybroker.core.storage.log_dir cimport log_dir_t
+
+cdef struct context_t:
+    vfs_t* fs
+    quiesce_t quiesce
+    pthread_mutex_t lock         # guards the list of log dirs, and stopping
+    log_dir_t* log_dirs
+    task_fn close_idle           # what the closer of a log dir does
+    int32_t stopping
+    int32_t no_cleaning          # compaction ends where it is
+    int32_t suspects             # a log has a segment in which a read met what is no batch
+    int64_t write_behind_bytes   # of one log, before the kernel is asked to begin writing
+    int64_t idle_ms              # between two looks at the trash of a log dir
+
+cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms, task_fn close_idle) noexcept nogil
+cdef void context_free(context_t* c) noexcept nogil
+cdef void context_stop(context_t* c) noexcept nogil
+cdef log_dir_t* context_log_dir(context_t* c, const char* path) noexcept nogil

@@ -1,0 +1,151 @@
+# The ordered segments of a partition, with the watermarks that readers see.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pybroker.core.base.atomic cimport load_i32, load_i64
+from pybroker.core.base.chain cimport link_t
+from pybroker.core.base.counters cimport traffic_t
+from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.vfs cimport iovec
+from pybroker.core.storage.backlog cimport work_t
+from pybroker.core.storage.context cimport context_t
+from pybroker.core.storage.leader_epochs cimport epochs_t
+from pybroker.core.storage.log_dir cimport log_dir_t
+from pybroker.core.storage.producer_state cimport sequence_t
+from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.slow_disk cimport slow_t
+
+# Topic configs, under Kafka's names with dots as underscores; times in ms, sizes in bytes, -1 no limit.
+cdef struct settings_t:
+    int64_t segment_bytes
+    int64_t segment_ms
+    int64_t segment_jitter_ms
+    int64_t segment_index_bytes
+    int64_t index_interval_bytes
+    int64_t retention_ms
+    int64_t retention_bytes
+    int64_t max_message_bytes
+    int64_t message_timestamp_type   # 0 CreateTime, 1 LogAppendTime
+    int64_t file_delete_delay_ms
+    int64_t producer_id_expiration_ms
+    int64_t flush_messages           # records that are not on disk before an acknowledgement waits for it
+    int64_t cleanup_policy           # CLEANUP_DELETE | CLEANUP_COMPACT
+
+cdef enum:
+    CLEANUP_DELETE = 1
+    CLEANUP_COMPACT = 2
+
+cdef struct listed_t:
+    int64_t base_offset
+    segment_t* segment
+
+# Immutable but for its end: a roll adds in place while there is room, everything else publishes a new list.
+cdef struct segments_t:
+    int64_t count
+    int64_t capacity
+    listed_t* items
+
+# log_start <= last_stable <= high_watermark <= log_end; see log_view and assert_watermarks
+cdef struct view_t:
+    int64_t log_start
+    int64_t last_stable
+    int64_t high_watermark
+    int64_t log_end
+    int64_t active_base      # of the segment that log_end lies in
+    int64_t active_size      # its bytes up to log_end
+
+cdef struct pending_t:       # a snapshot that the flusher is to write
+    pending_t* next
+    int64_t offset
+    size_t length
+    uint8_t* data
+
+cdef enum:
+    SNAPSHOTS_KEPT = 3
+
+cdef struct snapshots_t:     # of producers, that are in the directory; under the flush mutex
+    int32_t known            # 0: nobody looked yet
+    int32_t count
+    int64_t offsets[<int>SNAPSHOTS_KEPT]  # descending
+
+cdef struct log_t:
+    context_t* context
+    work_t work              # in the backlog of its log dir
+    int32_t refs
+    log_dir_t* log_dir
+    link_t listed            # there, for those who close what is idle
+    int32_t offline          # a write could not be undone: no more appends
+    int32_t deleted          # unpublished: nothing may be opened by name any more
+    uint32_t sequence_lock   # the seqlock over `view`
+    view_t view
+    pthread_mutex_t append_mutex     # one writer
+    pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are, by log_lock_files
+    int32_t waiting          # for flush_mutex: the flusher lets them go first
+    char directory[<int>2048]
+    segments_t* segments
+    int64_t edition          # grows as listed segments go or are replaced: who looks segments up by number looks anew
+    int32_t cleaning         # one round of compaction at a time
+    int64_t generation       # grows as a truncation begins, to odd, and as it ends: slices of an older one are void
+    int32_t lent             # uses of slices that run just now, which a truncation waits for
+    int64_t recovery_point   # everything below is on disk
+    int64_t synced           # everything below is on disk, its indexes and snapshots perhaps not
+    int64_t synced_base      # of the segment whose name was made durable with it, + 1; under flush_mutex
+    int64_t roll_jitter_ms   # of the active segment
+    settings_t settings
+    sequence_t producers
+    epochs_t epochs
+    pending_t* pending       # under append_mutex
+    snapshots_t snapshots
+    int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
+    traffic_t traffic
+    int32_t unread           # an errno: a read failed, or a range of the log could not be sent
+    int32_t unread_told      # Python knows of it
+    int64_t looked_at        # the log's end when its active file was last seen to have a name
+    slow_t slow_appends
+    slow_t slow_reads
+    int32_t repair           # a look-up met a bad index: the flusher is to write it anew
+    int64_t suspect          # base offset + 1 of a segment in which a read met what is no batch; 0 none
+
+cdef struct placed_t:        # what the accounting needs of a batch that was written
+    int64_t bytes
+    int64_t last_offset
+    int64_t max_timestamp
+
+cdef struct found_t:         # what a read found: a held range of a file
+    files_t* files           # NULL: nothing to read
+    int64_t position
+    int64_t length
+
+cdef inline bint log_offline(const log_t* l) noexcept nogil:
+    """A write or a sync failed, of the log or in its log dir: nothing is appended or flushed any more."""
+    return load_i32(&l.offline) != 0 or load_i32(&l.log_dir.failed) != 0
+
+
+cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
+    """The offset below which every record is on disk."""
+    return max(load_i64(&l.recovery_point), load_i64(&l.synced))
+
+
+cdef void log_view(log_t* l, view_t* out) noexcept nogil
+cdef void log_publish(log_t* l, const view_t* v) noexcept nogil
+cdef void log_hold(log_t* l) noexcept nogil
+cdef void log_drop(log_t* l) noexcept nogil
+cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil
+cdef void log_take_back(log_t* l) noexcept nogil
+cdef void log_lock_files(log_t* l) noexcept nogil
+cdef void log_wake_flusher(log_t* l) noexcept nogil
+cdef int64_t log_sync_due(log_t* l) noexcept nogil
+cdef segments_t* segments_new(int64_t capacity) noexcept nogil
+cdef void segments_free(void* list) noexcept nogil
+cdef segment_t* log_active(log_t* l) noexcept nogil
+cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil
+cdef bint log_is_open(log_t* l) noexcept nogil
+cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
+cdef int log_roll(log_t* l) noexcept nogil
+cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil
+cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
+cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
+cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
+cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil
+cdef int log_trust(log_t* l, int status) noexcept nogil
+cdef int log_note_unread(log_t* l, int status) noexcept nogil
+cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil

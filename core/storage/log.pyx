@@ -1,0 +1,430 @@
+"""The ordered segments of a partition: append, roll and read.
+
+An append is O(1): it touches the active segment alone. A read is one binary search among segments and one in an index.
+Readers take no lock: they are pinned, load the list of segments and the watermarks, and hold the files of what they
+found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
+"""
+
+from libc.errno cimport EEXIST, ENOENT, ENOMEM, ENOTDIR
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, rand
+
+from pybroker.core.base.atomic cimport (
+    add_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set,
+    store_i32, store_i64, store_ptr,
+)
+from pybroker.core.base.chain cimport chain_remove
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
+from pybroker.core.base.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.storage.backlog cimport backlog_put
+from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY
+from pybroker.core.storage.leader_epochs cimport epochs_free
+from pybroker.core.storage.log_dir cimport log_dir_note_unread, log_dir_trust
+from pybroker.core.storage.producer_state cimport sequence_free, sequence_save
+from pybroker.core.storage.segment cimport (
+    files_hold, files_t, segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new,
+    segment_note, segment_t, segment_unlink, segment_write,
+)
+from pybroker.core.storage.segment_search cimport (
+    DAMAGED, NOT_FOUND, walk_init, walk_t, walk_to_boundary, walk_to_offset,
+)
+
+cdef enum:
+    SEGMENT_SPAN_MAX = 2147483647    # relative offsets are 32 bits
+
+
+# -- watermarks --------------------------------------------------------------------------------------------------------
+
+cdef void log_view(log_t* l, view_t* out) noexcept nogil:
+    """The watermarks of one moment."""
+    cdef uint32_t s
+    while True:
+        s = seq_read(&l.sequence_lock)
+        out.log_start = seq_get(&l.view.log_start)
+        out.last_stable = seq_get(&l.view.last_stable)
+        out.high_watermark = seq_get(&l.view.high_watermark)
+        out.log_end = seq_get(&l.view.log_end)
+        out.active_base = seq_get(&l.view.active_base)
+        out.active_size = seq_get(&l.view.active_size)
+        if not seq_retry(&l.sequence_lock, s):
+            return
+
+
+cdef void log_publish(log_t* l, const view_t* v) noexcept nogil:
+    """Show readers new watermarks, all at once. The caller holds the append mutex."""
+    seq_begin(&l.sequence_lock)
+    seq_set(&l.view.log_start, v.log_start)
+    seq_set(&l.view.last_stable, v.last_stable)
+    seq_set(&l.view.high_watermark, v.high_watermark)
+    seq_set(&l.view.log_end, v.log_end)
+    seq_set(&l.view.active_base, v.active_base)
+    seq_set(&l.view.active_size, v.active_size)
+    seq_end(&l.sequence_lock)
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef void log_hold(log_t* l) noexcept nogil:
+    add_i32(&l.refs, 1)
+
+
+cdef void log_drop(log_t* l) noexcept nogil:
+    """Let go; the last one out frees the log. Nobody can be pinned in it then: whoever reads it holds it too."""
+    cdef int64_t i
+    cdef pending_t* p
+    if add_i32(&l.refs, -1) > 0:
+        return
+    pthread_mutex_lock(&l.log_dir.closing.lock)
+    chain_remove(&l.listed)
+    pthread_mutex_unlock(&l.log_dir.closing.lock)
+    if l.segments != NULL:
+        for i in range(l.segments.count):
+            segment_free(l.segments.items[i].segment)
+        segments_free(l.segments)
+    while l.pending != NULL:
+        p = l.pending
+        l.pending = p.next
+        free(p.data)
+        free(p)
+    sequence_free(&l.producers)
+    epochs_free(&l.epochs)
+    pthread_mutex_destroy(&l.append_mutex)
+    pthread_mutex_destroy(&l.flush_mutex)
+    free(l)
+
+
+cdef void log_wake_flusher(log_t* l) noexcept nogil:
+    log_hold(l)
+    if not backlog_put(&l.log_dir.backlog, &l.work):
+        log_drop(l)
+
+
+cdef int log_trust(log_t* l, int status) noexcept nogil:
+    """Pass on what became of a call that changes files of a log. Those of a deleted one have other names: its directory's
+    is no failure to whoever was at work in it."""
+    if (status == -ENOENT or status == -ENOTDIR) and load_i32(&l.deleted):
+        return status
+    return log_dir_trust(l.log_dir, status)
+
+
+cdef int log_note_unread(log_t* l, int status) noexcept nogil:
+    """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches to
+    Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut off in
+    the middle of an answer."""
+    return log_dir_note_unread(l.log_dir, &l.unread, status)
+
+
+cdef void log_lock_files(log_t* l) noexcept nogil:
+    """Take the flush mutex. The flusher, which comes back to it again and again while a log is busy, lets others go first."""
+    add_i32(&l.waiting, 1)
+    pthread_mutex_lock(&l.flush_mutex)
+    add_i32(&l.waiting, -1)
+
+
+cdef int64_t log_sync_due(log_t* l) noexcept nogil:
+    """The offset up to which the log must be durable before what was appended is acknowledged; -1: it need not."""
+    cdef int64_t every = peek_i64(&l.settings.flush_messages)
+    cdef view_t v
+    if every == INT64_MAX:
+        return -1
+    log_view(l, &v)
+    return v.log_end if v.log_end - log_durable(l) >= every else -1
+
+
+cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil:
+    """May the bytes of a slice be used? If so no truncation cuts before log_take_back; False if one did since it was read."""
+    add_i32(&l.lent, 1)
+    if load_i64(&l.generation) == generation:
+        return True
+    log_take_back(l)
+    return False
+
+
+cdef void log_take_back(log_t* l) noexcept nogil:
+    add_i32(&l.lent, -1)
+
+
+# -- the list of segments ----------------------------------------------------------------------------------------------
+
+cdef segments_t* segments_new(int64_t capacity) noexcept nogil:
+    cdef segments_t* list = <segments_t*>malloc(sizeof(segments_t) + sizeof(listed_t) * capacity)
+    if list != NULL:
+        list.count = 0
+        list.capacity = capacity
+        list.items = <listed_t*>(list + 1)
+    return list
+
+
+cdef void segments_free(void* list) noexcept nogil:
+    free(list)
+
+
+cdef segment_t* log_active(log_t* l) noexcept nogil:
+    """The segment that appends go to. The caller holds the append mutex."""
+    return l.segments.items[l.segments.count - 1].segment
+
+
+cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil:
+    """The number of the last segment whose base is <= offset; -1 if all begin later."""
+    cdef int64_t low = 0, high = load_i64(&list.count), middle
+    while low < high:
+        middle = (low + high) >> 1
+        if list.items[middle].base_offset <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil:
+    """List a segment after all others. The caller holds the append mutex (or is alone)."""
+    cdef segments_t* list = l.segments
+    cdef segments_t* larger
+    cdef int64_t i
+    if list == NULL or list.count == list.capacity:
+        larger = segments_new(list.capacity * 2 if list != NULL else 4)
+        if larger == NULL:
+            return -ENOMEM
+        if list != NULL:
+            for i in range(list.count):
+                larger.items[i] = list.items[i]
+            larger.count = list.count
+        larger.items[larger.count].base_offset = s.base_offset
+        larger.items[larger.count].segment = s
+        larger.count += 1
+        store_ptr(<void**>&l.segments, larger)
+        retire(&l.context.quiesce, list, segments_free)
+        return 0
+    list.items[list.count].base_offset = s.base_offset
+    list.items[list.count].segment = s
+    store_i64(&list.count, list.count + 1)
+    return 0
+
+
+# -- append ------------------------------------------------------------------------------------------------------------
+
+cdef bint log_is_open(log_t* l) noexcept nogil:
+    """Can be appended without opening a file? The caller is pinned."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t last = load_i64(&list.count) - 1
+    return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL  # a truncation lists none for a moment
+
+
+cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
+    """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
+    cdef segment_t* s = log_active(l)
+    cdef int64_t waited
+    if s.size + bytes > peek_i64(&l.settings.segment_bytes) and s.size > 0:
+        return True
+    if s.size > 0:
+        waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
+        if waited > peek_i64(&l.settings.segment_ms) - l.roll_jitter_ms:
+            return True
+        if (load_i64(&s.indexes.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
+            return True
+        if (load_i64(&s.indexes.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):  # one is for the seal
+            return True
+    return last_offset - s.base_offset > SEGMENT_SPAN_MAX
+
+
+cdef int keep_snapshot(log_t* l) noexcept nogil:
+    """Leave the state of the producers, at the log's end, to the flusher to write."""
+    cdef pending_t* p
+    cdef int status
+    if l.segments == NULL:
+        return 0
+    p = <pending_t*>calloc(1, sizeof(pending_t))
+    if p == NULL:
+        return -ENOMEM
+    status = sequence_save(&l.producers, &p.data, &p.length)
+    if status < 0:
+        free(p)
+        return status
+    p.offset = l.view.log_end
+    p.next = l.pending
+    l.pending = p
+    return 0
+
+
+cdef int make_next(log_t* l, int64_t base_offset, bint alone, segment_t** out) noexcept nogil:
+    """Make the file of a segment to come; `alone`: -EEXIST if there is one of its name. A failure leaves none."""
+    cdef segment_t* s
+    cdef int status = vfs_pass(l.context.fs, P_ROLL_BEFORE, l.directory)
+    if status < 0:
+        return status
+    s = segment_new(l.context.fs, l.directory, base_offset)
+    if s == NULL:
+        return -ENOMEM
+    status = segment_claim(s) if alone else segment_create(s, "")
+    if status == 0:
+        status = vfs_pass(l.context.fs, P_ROLL_AFTER, l.directory)
+    if status < 0:
+        drop_next(s)
+        return status if status == -EEXIST else log_trust(l, status)
+    out[0] = s
+    return 0
+
+
+cdef void drop_next(segment_t* s) noexcept nogil:
+    """Undo make_next, or an empty file would lie in the middle of a segment that goes on."""
+    if s.files != NULL:
+        segment_unlink(s, "")
+    segment_free(s)
+
+
+cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
+    """Begin to append to a segment that was made for the log's end; the flusher seals the one before. Under the append
+    mutex."""
+    cdef view_t v = l.view
+    cdef int64_t jitter_ms = peek_i64(&l.settings.segment_jitter_ms)
+    cdef int status = keep_snapshot(l)
+    if status == 0:
+        if l.segments != NULL and l.segments.count > 0:
+            log_active(l).end_offset = v.log_end
+        status = log_add_segment(l, s)
+    if status < 0:
+        return status
+    l.roll_jitter_ms = rand() % jitter_ms if jitter_ms > 0 else 0
+    v.active_base = s.base_offset
+    v.active_size = 0
+    log_publish(l, &v)
+    log_wake_flusher(l)
+    return 0
+
+
+cdef int log_roll(log_t* l) noexcept nogil:
+    """Begin a new active segment for an append that needs one. The caller holds the append mutex."""
+    cdef segment_t* s = NULL
+    cdef int status = make_next(l, l.view.log_end, False, &s)
+    if status == 0:
+        status = list_next(l, s)
+        if status < 0:
+            drop_next(s)
+    return status
+
+
+cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil:
+    """Begin a new active segment if the log still ends at `end`; no append waits for its file to be made. Under the flush
+    mutex.
+
+    A crash between the two may leave an empty file in the middle of the segment before it: a start removes it."""
+    cdef segment_t* s = NULL
+    cdef bint taken
+    cdef int status = make_next(l, end, True, &s)
+    rolled[0] = False
+    if status < 0:
+        return 0 if status == -EEXIST else status  # an append rolled to just there
+    pthread_mutex_lock(&l.append_mutex)
+    taken = log_active(l).base_offset >= end and l.segments.items[segments_floor(l.segments, end)].base_offset == end
+    if not taken and l.view.log_end == end and not load_i32(&l.deleted) and not log_offline(l):
+        status = list_next(l, s)
+        rolled[0] = status == 0
+    pthread_mutex_unlock(&l.append_mutex)
+    if taken:
+        segment_free(s)          # the file is the log's: an append that rolled found it made
+    elif not rolled[0]:
+        drop_next(s)
+    return status
+
+
+cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
+    """Write stamped batches at the end in one call; readers do not see them before log_publish.
+
+    The caller holds the append mutex and rolled where that was due. A write that failed, or could not be undone, takes
+    the log dir offline: the next reader of the file would not know which bytes are ours."""
+    cdef segment_t* s = log_active(l)
+    cdef int64_t position = s.size
+    cdef int i, status = log_trust(l, segment_write(s, v, n, bytes))
+    if status < 0:
+        return status
+    for i in range(count):
+        segment_note(
+            s, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
+            peek_i64(&l.settings.index_interval_bytes))
+        position += batches[i].bytes
+    store_i64(&s.size, position)
+    if segment_is_behind(s, position, l.context.write_behind_bytes):
+        log_wake_flusher(l)
+    return 0
+
+
+# -- read --------------------------------------------------------------------------------------------------------------
+
+cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil:
+    """The bytes of a segment that belong to a view: a sealed one's are all below its end."""
+    return v.active_size if s.base_offset == v.active_base else load_i64(&s.size)
+
+
+cdef int bound_position(walk_t* w, int64_t bound) noexcept nogil:
+    """Lower the walk's limit to where the batch with offset `bound` starts."""
+    cdef batch_t b
+    cdef int64_t position
+    cdef int status = walk_to_offset(w, bound, &position, &b)
+    if status == 0 or status == DAMAGED:
+        w.limit = position
+    return 0 if status == NOT_FOUND or status == DAMAGED else status
+
+
+cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil:
+    """Have the flusher write the indexes of a segment anew, if a look-up found one bad."""
+    if load_i32(&s.index_bad) and not load_i32(&l.repair):
+        store_i32(&l.repair, 1)
+        log_wake_flusher(l)
+
+
+cdef int read_segment(
+    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0, end = 0
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, segment_limit(s, v))
+    if bound < v.log_end:
+        status = bound_position(&w, bound)
+        if status != 0:
+            return status
+    status = walk_to_offset(&w, offset, &position, &b)
+    if status != 0:
+        return status
+    status = walk_to_boundary(&w, position, most, &end)
+    if status != 0:
+        return status
+    if end == position and minimum_one:
+        end = position + b.size
+    if end > position:
+        files_hold(f)
+        out.files = f
+        out.position = position
+        out.length = end - position
+    return 0
+
+
+cdef int log_read(
+    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    """Find the batches from `offset` up to `most` bytes that end at or before `bound`. The caller is pinned, took the
+    view inside its pin, and checked the offset against it. One answer never spans two segments."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = segments_floor(list, offset)
+    cdef int status
+    out.files = NULL
+    out.length = 0
+    if offset >= bound:
+        return 0
+    if i < 0:
+        i = 0
+    while i < load_i64(&list.count) and list.items[i].base_offset < bound:
+        status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
+        log_note_index(l, list.items[i].segment)
+        if status == CORRUPT_MESSAGE:
+            store_i64(&l.suspect, list.items[i].base_offset + 1)
+            store_i32(&l.context.suspects, 1)
+        if status != NOT_FOUND:
+            return status if status != DAMAGED else CORRUPT_MESSAGE
+        i += 1
+    return 0

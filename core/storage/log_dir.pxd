@@ -1,0 +1,33 @@
+# A log dir: its threads, what waits for its flusher, and whether its disk failed.
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.base.budget cimport budget_t
+from pybroker.core.base.chain cimport chain_t
+from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.worker cimport task_fn, task_t, worker_t
+from pybroker.core.storage.backlog cimport backlog_t
+
+cdef struct closing_t:       # of files that nobody uses, where descriptors are scarce
+    task_t task
+    int32_t asked            # it waits for the closer
+    int32_t stopping
+    budget_t* budget
+    pthread_mutex_t lock     # guards the chain
+    chain_t logs             # of the log dir, the next one to be looked at first
+
+cdef struct log_dir_t:
+    log_dir_t* next
+    worker_t syncer          # makes durable what acknowledgements wait for
+    worker_t reader          # reads what is not in the page cache
+    backlog_t backlog        # of its flusher
+    worker_t closer          # of files that nobody uses
+    closing_t closing
+    int32_t failed           # an errno: the disk failed, and nothing in the log dir is trusted any more
+    int64_t unread           # reads that failed
+    char path[<int>2048]
+
+cdef log_dir_t* log_dir_new(const char* path, budget_t* budget, task_fn close_idle) noexcept nogil
+cdef void log_dir_stop(log_dir_t* d) noexcept nogil
+cdef void log_dir_free(log_dir_t* d) noexcept nogil
+cdef int log_dir_trust(log_dir_t* d, int status) noexcept nogil
+cdef int log_dir_note_unread(log_dir_t* d, int32_t* unread, int status) noexcept nogil

@@ -1,0 +1,81 @@
+"""A log dir, and what an error of its disk means: it is offline then, with everything in it, until the broker is started
+again.
+
+What comes of each call that changes files passes `log_trust` or `log_dir_trust`. An error that says that the disk failed,
+or that the files are not where they were, takes the log dir offline. A lack of space, memory, descriptors or rights does
+not: it passes. Neither does an error of a read, which fails alone, and is told.
+"""
+
+from libc.errno cimport (
+    EBADMSG, EILSEQ, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOTCONN, ENOTDIR, ENXIO, EROFS, ESHUTDOWN, ESTALE,
+)
+from libc.stdint cimport int32_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+
+from pybroker.core.base.atomic cimport add_i64, cas_i32, store_i32
+from pybroker.core.base.budget cimport budget_t
+from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_init
+from pybroker.core.base.worker cimport task_fn, worker_destroy, worker_init, worker_stop
+from pybroker.core.storage.backlog cimport backlog_destroy, backlog_init
+
+cdef extern from "<errno.h>" nogil:
+    int EUCLEAN, EREMOTEIO
+
+
+cdef log_dir_t* log_dir_new(const char* path, budget_t* budget, task_fn close_idle) noexcept nogil:
+    """Its threads begin when they are first needed; `close_idle` is what its closer does."""
+    cdef log_dir_t* d = <log_dir_t*>calloc(1, sizeof(log_dir_t))
+    if d == NULL:
+        return NULL
+    worker_init(&d.syncer)
+    worker_init(&d.reader)
+    worker_init(&d.closer)
+    d.closing.task.run = close_idle
+    d.closing.budget = budget
+    pthread_mutex_init(&d.closing.lock, NULL)
+    backlog_init(&d.backlog)
+    snprintf(d.path, sizeof(d.path), "%s", path)
+    return d
+
+
+cdef void log_dir_stop(log_dir_t* d) noexcept nogil:
+    """End the threads once nothing waits any more; what comes later fails at once."""
+    worker_stop(&d.syncer)
+    worker_stop(&d.reader)
+    store_i32(&d.closing.stopping, 1)
+    worker_stop(&d.closer)
+
+
+cdef void log_dir_free(log_dir_t* d) noexcept nogil:
+    worker_destroy(&d.syncer)
+    worker_destroy(&d.reader)
+    worker_destroy(&d.closer)
+    pthread_mutex_destroy(&d.closing.lock)
+    backlog_destroy(&d.backlog)
+    free(d)
+
+
+cdef bint failed(int error) noexcept nogil:
+    """Does an errno say that the disk failed, or is not there any more?"""
+    return error in (EIO, EROFS, ENODEV, ENXIO, ENOENT, ENOTDIR, ESTALE, EUCLEAN, EREMOTEIO, ENOTCONN, ESHUTDOWN)
+
+
+cdef bint unreadable(int error) noexcept nogil:
+    """Does an errno of a read, or of sending what is read, say that the disk failed? None of a socket's does."""
+    return error in (EIO, EBADMSG, EILSEQ, EINVAL, ENODATA, ENODEV, ENOENT, ENOTDIR, ENXIO, EREMOTEIO, ESTALE, EUCLEAN)
+
+
+cdef int log_dir_trust(log_dir_t* d, int status) noexcept nogil:
+    """Pass on what became of a call that changes files of a log dir; it is offline where the disk failed."""
+    if status < 0 and failed(-status):
+        cas_i32(&d.failed, 0, -status)
+    return status
+
+
+cdef int log_dir_note_unread(log_dir_t* d, int32_t* unread, int status) noexcept nogil:
+    """Pass on what became of a read of a log. Where the disk failed it is noted, of the log and of the log dir."""
+    if status < 0 and unreadable(-status):
+        cas_i32(unread, 0, -status)
+        add_i64(&d.unread, 1)
+    return status

@@ -1,0 +1,19 @@
+# The state of idempotent producers on disk: snapshots, and what the log's headers add to them.
+from libc.stdint cimport int64_t
+
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.storage.log cimport log_t, pending_t
+from pybroker.core.storage.producer_state cimport sequence_t
+
+cdef enum:
+    TAIL_BYTES = 8 << 20     # of log before a snapshot whose headers are read to refill the windows of five
+
+cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil
+cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil
+cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil
+cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil
+cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil
+cdef int producers_restore(log_t* l, int64_t end) noexcept nogil
+cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil
+cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil
+cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil

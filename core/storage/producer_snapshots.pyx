@@ -1,0 +1,319 @@
+"""Producer snapshots: which one to begin from, how to refill the windows, which ones to keep.
+
+A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end, of a
+log without producers too: where there is none, one was lost), and holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
+five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
+an older one, but for one from before the log's first segment; with none the replay begins there, and producers that
+wrote nothing since come from the newest of all.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc, strtoll
+from libc.string cimport strcmp
+from posix.fcntl cimport O_RDONLY
+
+from pybroker.core.base.atomic cimport load_i64
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.vfs cimport (
+    P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
+)
+from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
+from pybroker.core.storage.damage cimport damage_search
+from pybroker.core.storage.index cimport entry_t, index_floor_value
+from pybroker.core.storage.log cimport SNAPSHOTS_KEPT, log_t, pending_t, segments_floor, segments_t
+from pybroker.core.storage.producer_state cimport (
+    SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_adopt, sequence_free, sequence_init, sequence_load,
+    sequence_marker, sequence_merge, sequence_t, sequence_update,
+)
+from pybroker.core.storage.segment cimport PATH_BYTES, files_t, segment_files, segment_t
+from pybroker.core.storage.segment_search cimport DAMAGED, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    cdef struct dirent:
+        char d_name[256]
+    DIR* opendir(const char*)
+    dirent* readdir(DIR*)
+    int closedir(DIR*)
+
+cdef enum:
+    SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX
+    NAME_DIGITS = 20
+
+
+cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil:
+    """Account for a batch that is in the log already."""
+    if b.producer_id < 0:
+        return 0
+    if b.attributes & CONTROL:
+        return sequence_marker(s, b.producer_id, b.producer_epoch, b.max_timestamp, -1)
+    if b.base_sequence < 0:
+        return 0
+    return sequence_update(
+        s, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, batch_last_offset(b), b.max_timestamp,
+        (b.attributes & TRANSACTIONAL) != 0)
+
+
+cdef void snapshot_path(const log_t* l, int64_t offset, char* out) noexcept nogil:
+    snprintf(out, PATH_BYTES, "%s/%020lld.snapshot", l.directory, <long long>offset)
+
+
+cdef int64_t snapshot_offset(const char* name) noexcept nogil:
+    """The offset that a file is named by if it is a snapshot; -1 if it is not."""
+    cdef char* end = NULL
+    cdef int64_t offset = strtoll(name, &end, 10)
+    return offset if end == name + NAME_DIGITS and strcmp(end, ".snapshot") == 0 else -1
+
+
+cdef int64_t newest_snapshot(const log_t* l, int64_t at_most) noexcept nogil:
+    """The largest offset <= at_most that a snapshot is named by; -1 if there is none."""
+    cdef int64_t offset, best = -1
+    cdef dirent* e
+    cdef DIR* d = opendir(l.directory)
+    if d == NULL:
+        return -1
+    e = readdir(d)
+    while e != NULL:
+        offset = snapshot_offset(e.d_name)
+        if best < offset <= at_most:
+            best = offset
+        e = readdir(d)
+    closedir(d)
+    return best
+
+
+cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int64_t size
+    cdef int fd, status
+    snapshot_path(l, offset, path)
+    fd = vfs_open(l.context.fs, P_SEGMENT_READ, path, O_RDONLY)
+    if fd < 0:
+        return fd
+    size = vfs_size(fd)
+    if size < 0 or size > SNAPSHOT_BYTES_MAX:
+        vfs_close(fd)
+        return -ENOMEM
+    data[0] = <uint8_t*>malloc(size + 1)
+    status = -ENOMEM
+    if data[0] != NULL:
+        status = vfs_pread(l.context.fs, P_SEGMENT_READ, fd, data[0], size, 0, n)
+    vfs_close(fd)
+    return status
+
+
+cdef int replay_segment(segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
+    """Account for a segment's batches from the one that holds `start`, which moves with them, up to offset `end`."""
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    walk_init(&w, s, f, load_i64(&s.size))
+    status = walk_to_offset(&w, start[0], &position, &b)
+    if status == DAMAGED:
+        status = walk_header(&w, &position, &b)
+    while status == 0 and b.base_offset < end:
+        status = producers_see(into, &b)
+        if status < 0:
+            return status
+        start[0] = batch_last_offset(&b) + 1
+        position += b.size
+        status = walk_header(&w, &position, &b)
+    return 0 if status == NOT_FOUND else status
+
+
+cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept nogil:
+    """Account for the batches from the one that holds `start` up to offset `end`. Nobody else changes the log."""
+    cdef segments_t* list = l.segments
+    cdef segment_t* s
+    cdef int64_t next_base, i = max(<int64_t>0, segments_floor(list, start))
+    cdef int status = 0
+    while i < list.count and list.items[i].base_offset < end:
+        s = list.items[i].segment
+        status = replay_segment(s, &start, end, into)
+        if status == CORRUPT_MESSAGE:
+            next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
+            status = damage_search(l, s, next_base, False)
+            if status == 0:
+                status = replay_segment(s, &start, end, into)
+        if status != 0:
+            return status
+        i += 1
+    return 0
+
+
+cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
+    """The offset of a batch about TAIL_BYTES before `offset`, by whole index entries or segments."""
+    cdef segments_t* list = l.segments
+    cdef int64_t i = segments_floor(list, offset - 1), bytes = 0
+    cdef segment_t* s
+    cdef files_t* f
+    cdef walk_t w
+    cdef batch_t b
+    cdef int64_t position = 0, from_
+    while i >= 0:
+        s = list.items[i].segment
+        if segment_files(s, &f) < 0:
+            break
+        walk_init(&w, s, f, load_i64(&s.size))
+        position = load_i64(&s.size)
+        if i == segments_floor(list, offset - 1) and walk_to_offset(&w, offset, &from_, &b) == 0:
+            position = from_
+        if bytes + position >= TAIL_BYTES:
+            return tail_entry(&w, position - (TAIL_BYTES - bytes))
+        bytes += position
+        i -= 1
+    return list.items[0].base_offset if list.count else offset
+
+
+cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
+    """The base offset of a batch at or shortly before a position."""
+    cdef batch_t b
+    cdef entry_t entry
+    if index_floor_value(&w.files.indexes.offsets, position, &entry) >= 0 and walk_header(w, &entry.value, &b) == 0:
+        return b.base_offset
+    return w.segment.base_offset
+
+
+cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
+    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none. `torn`: a newer one
+    was there, but not whole."""
+    cdef int64_t offset = newest_snapshot(l, at_most)
+    cdef uint8_t* data = NULL
+    cdef size_t n = 0
+    cdef int status
+    torn[0] = False
+    while offset >= first:
+        data = NULL
+        status = read_whole(l, offset, &data, &n)
+        if status == 0:
+            status = sequence_load(into, data, n)
+        free(data)
+        if status == 0:
+            break
+        torn[0] = True
+        offset = newest_snapshot(l, offset - 1)
+    return offset
+
+
+cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil:
+    """Forget all producers and take the newest whole snapshot in [first, offset]; its offset, or -1 if there is none.
+
+    One from before the log's first segment would miss what its producers wrote between the two. `torn`: a newer one was
+    there, but not whole."""
+    cdef int64_t highest = l.producers.highest_id
+    cdef sequence_t tail
+    cdef int status
+    sequence_free(&l.producers)
+    l.producers.highest_id = highest
+    loaded[0] = load_newest(l, first, offset, &l.producers, torn)
+    if loaded[0] < first:
+        loaded[0] = -1
+    if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
+        return 0
+    sequence_init(&tail)
+    status = replay(l, producers_tail(l, loaded[0]), loaded[0], &tail)
+    if status == 0:
+        sequence_merge(&l.producers, &tail)
+    sequence_free(&tail)
+    return status
+
+
+cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
+    """The producers of a log whose head is gone, and which was replayed from its first segment to its end: whoever wrote
+    nothing in it is as the newest snapshot says. Those of what lay past the end, and was lost, are removed first."""
+    cdef sequence_t older
+    cdef bint torn
+    cdef int status = 0
+    producers_prune(l, end)
+    sequence_init(&older)
+    if load_newest(l, 0, end, &older, &torn) >= 0:
+        status = sequence_adopt(&l.producers, &older)
+    sequence_free(&older)
+    return status
+
+
+cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
+    """Account for the batches of [start, end)."""
+    return replay(l, start, end, &l.producers)
+
+
+cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
+    """The producers as the log's batches before `end` left them. Under the append mutex."""
+    cdef int64_t first = l.segments.items[0].base_offset, loaded = -1
+    cdef bint torn
+    cdef int status = producers_load(l, first, end, &loaded, &torn)
+    return status if status != 0 else producers_replay(l, max(loaded, first), end)
+
+
+cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    snapshot_path(l, p.offset, path)
+    return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length, durable)
+
+
+cdef void note_kept(log_t* l, int64_t offset) noexcept nogil:
+    """Add an offset to the largest few, which descend."""
+    cdef int32_t i = l.snapshots.count
+    if i < SNAPSHOTS_KEPT:
+        l.snapshots.count += 1
+    elif offset < l.snapshots.offsets[i - 1]:
+        return
+    else:
+        i -= 1
+    while i > 0 and l.snapshots.offsets[i - 1] < offset:
+        l.snapshots.offsets[i] = l.snapshots.offsets[i - 1]
+        i -= 1
+    l.snapshots.offsets[i] = offset
+
+
+cdef void unlink_snapshot(const log_t* l, int64_t offset) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    snapshot_path(l, offset, path)
+    vfs_unlink(l.context.fs, P_NONE, path)
+
+
+cdef void look_through(log_t* l, int64_t newest_first, bint remove) noexcept nogil:
+    """Note the snapshots to be kept, of all in the directory; or remove those that are not."""
+    cdef int64_t offset
+    cdef dirent* e
+    cdef DIR* d = opendir(l.directory)
+    if d == NULL:
+        return
+    e = readdir(d)
+    while e != NULL:
+        offset = snapshot_offset(e.d_name)
+        if remove and (offset > newest_first or 0 <= offset < l.snapshots.offsets[max(l.snapshots.count, 1) - 1]):
+            unlink_snapshot(l, offset)
+        elif not remove and 0 <= offset <= newest_first:
+            note_kept(l, offset)
+        e = readdir(d)
+    closedir(d)
+
+
+cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
+    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
+    l.snapshots.count = 0
+    l.snapshots.offsets[0] = 0
+    look_through(l, newest_first, False)
+    look_through(l, newest_first, True)
+    l.snapshots.known = 1
+
+
+cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil:
+    """Count a snapshot in that was written, after all others, and remove the one that is one too many. The directory is
+    looked through once: a roll costs the same however many segments there are. Under the flush mutex."""
+    cdef int64_t oldest = l.snapshots.offsets[SNAPSHOTS_KEPT - 1]
+    if not l.snapshots.known:
+        producers_prune(l, offset)
+        return
+    if l.snapshots.count == SNAPSHOTS_KEPT and oldest < offset and l.snapshots.offsets[0] != offset:
+        unlink_snapshot(l, oldest)
+    if l.snapshots.count == 0 or l.snapshots.offsets[0] != offset:
+        note_kept(l, offset)

@@ -1,0 +1,227 @@
+"""The check of a segment's file, batch by batch, and what lies behind a batch that fails.
+
+A batch is good if its header is whole, its length lies in the file, its CRC is right, and its offset and epoch may come
+next. Nothing is allocated by a length read from disk: the CRC runs over a fixed buffer.
+
+Where a batch fails, good ones may follow:
+
+    good | bad ............ | good | good      a bad spot: bits went wrong, or a page was never written
+    good | bad ................ end of file    a tail that was being written as the power went
+
+The header of the bad batch, if it may be believed, says where the next one begins; otherwise each byte is tried. A batch
+that reaches beyond the end of the file was torn, and what looks like a batch inside it may be a record's value: it is
+only believed if good batches go on from there to the end of the file.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport INT32_MAX, int64_t, uint32_t
+from libc.stdlib cimport free, malloc
+
+from pybroker.core.base.crc32c cimport crc32c
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.page_cache cimport is_cached
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_forget, vfs_pread
+from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
+from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
+
+cdef extern from "<string.h>" nogil:
+    void* memchr(const void* at, int byte, size_t n)
+
+cdef enum:
+    SEARCH_BYTES = 64 << 20      # a search may read so much more than the file has: each candidate costs a CRC
+
+
+cdef int scan_init(scan_t* c, vfs_t* fs) noexcept nogil:
+    """A scan of files that are told one after the other; offsets have gaps until somebody says otherwise."""
+    c.fs = fs
+    c.expected = 0
+    c.epoch = c.epoch_max = -1
+    c.check_from = 0
+    c.strict = c.gentle = False
+    c.scanned_bytes = 0
+    c.buffer = <uint8_t*>malloc(SCAN_BYTES)
+    scan_file(c, -1, 0, 0)
+    return 0 if c.buffer != NULL else -ENOMEM
+
+
+cdef void scan_free(scan_t* c) noexcept nogil:
+    free(c.buffer)
+
+
+cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexcept nogil:
+    """Go on with this file."""
+    c.fd = fd
+    c.size = size
+    c.base_offset = base_offset
+    c.buffered = 0
+    c.length = 0
+
+
+cdef void scan_accept(scan_t* c, const batch_t* b) noexcept nogil:
+    """The batch is the log's: what comes next follows on it."""
+    c.expected = batch_last_offset(b) + 1
+    c.epoch = b.leader_epoch
+
+
+# -- one batch ---------------------------------------------------------------------------------------------------------
+
+cdef int fill(scan_t* c, int64_t position, int64_t n) noexcept nogil:
+    """See that n bytes at `position` are in the buffer; CORRUPT_MESSAGE if the file has fewer."""
+    cdef bint hot
+    cdef int status
+    if position >= c.buffered and position + n <= c.buffered + <int64_t>c.length:
+        return 0
+    hot = not c.gentle or is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
+    c.buffered = position
+    c.length = 0
+    status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)
+    if status < 0:
+        return status
+    if not hot:
+        vfs_forget(c.fd, position, c.length)
+    return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
+
+
+cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
+    """CRC over the body of a batch, buffer by buffer."""
+    cdef int64_t at = position + AT_ATTRIBUTES, end = position + b.size, n
+    cdef uint32_t crc = 0
+    cdef int status
+    c.scanned_bytes += b.size
+    while at < end:
+        status = fill(c, at, 1)
+        if status != 0:
+            return status
+        n = min(end - at, c.buffered + <int64_t>c.length - at)
+        crc = crc32c(c.buffer + (at - c.buffered), n, crc)
+        at += n
+    return 0 if crc == b.crc else CORRUPT_MESSAGE
+
+
+cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexcept nogil:
+    """May the header at `position` come next, wherever its batch ends? 0 if so, else CORRUPT_MESSAGE."""
+    cdef int status = fill(c, position, HEADER_BYTES)
+    if status == 0:
+        status = batch_parse(c.buffer + (position - c.buffered), BODY_ELSEWHERE, b)
+    if status != 0:
+        return status if status < 0 and status != NOT_FOUND else CORRUPT_MESSAGE
+    if b.base_offset < c.expected or (strict and b.base_offset != c.expected):
+        return CORRUPT_MESSAGE
+    if batch_last_offset(b) - c.base_offset > INT32_MAX:
+        return CORRUPT_MESSAGE
+    if b.leader_epoch < c.epoch or (c.epoch_max >= 0 and b.leader_epoch > c.epoch_max):
+        return CORRUPT_MESSAGE
+    return 0
+
+
+cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
+    """Is the next batch of the log at `position`, whole? 0 if so, else CORRUPT_MESSAGE."""
+    cdef int status = read_header(c, position, c.strict, b)
+    if status == 0 and b.size > c.size - position:
+        status = CORRUPT_MESSAGE
+    if status == 0 and b.base_offset >= c.check_from:
+        status = check_crc(c, position, b)
+    return status
+
+
+# -- behind a bad one --------------------------------------------------------------------------------------------------
+
+cdef int try_at(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
+    """Does a sound batch of a later offset begin here? CORRUPT_MESSAGE if not."""
+    cdef int status = read_header(c, position, False, b)
+    if status == 0 and b.size > c.size - position:
+        status = CORRUPT_MESSAGE
+    return status if status != 0 else check_crc(c, position, b)
+
+
+cdef int reaches_end(scan_t* c, int64_t position) noexcept nogil:
+    """Do sound batches go on from here to the end of the file? CORRUPT_MESSAGE if not."""
+    cdef scan_t ahead = c[0]     # the buffer is shared: it says itself what it holds
+    cdef batch_t b
+    cdef int status = 0
+    ahead.check_from = 0
+    ahead.strict = False
+    while status == 0 and position < c.size:
+        status = scan_batch(&ahead, position, &b)
+        if status == 0:
+            scan_accept(&ahead, &b)
+            ahead.strict = c.strict
+            position += b.size
+    c.length = 0
+    return status
+
+
+cdef int candidate(scan_t* c, int64_t* position) noexcept nogil:
+    """Move to the next place where the magic byte of a header may stand; NOT_FOUND if there is none."""
+    cdef const uint8_t* from_
+    cdef uint8_t* found
+    cdef int status
+    while position[0] + HEADER_BYTES <= c.size:
+        status = fill(c, position[0], HEADER_BYTES)
+        if status != 0:
+            return status if status < 0 else NOT_FOUND
+        from_ = c.buffer + (position[0] - c.buffered) + AT_MAGIC
+        found = <uint8_t*>memchr(from_, MAGIC, c.length - (from_ - c.buffer))
+        if found != NULL:
+            position[0] = c.buffered + (found - c.buffer) - AT_MAGIC
+            return 0
+        position[0] = c.buffered + <int64_t>c.length - AT_MAGIC
+    return NOT_FOUND
+
+
+cdef int search(scan_t* c, int64_t position, bint torn, batch_t* b, int64_t* at) noexcept nogil:
+    """The first sound batch of a later offset behind `position`; NOT_FOUND if there is none that may be believed."""
+    cdef int64_t most = c.scanned_bytes + c.size - position + SEARCH_BYTES
+    cdef int status
+    at[0] = position + 1
+    while c.scanned_bytes < most:
+        status = candidate(c, at)
+        if status == 0:
+            status = try_at(c, at[0], b)
+            if status == 0 and torn:
+                status = reaches_end(c, at[0])
+        if status != CORRUPT_MESSAGE:
+            return status
+        at[0] += 1
+    return NOT_FOUND
+
+
+cdef int scan_behind(scan_t* c, int64_t position, spot_t* out) noexcept nogil:
+    """The bad spot at `position`, up to where sound batches go on; NOT_FOUND if none does in this file."""
+    cdef batch_t b, next_
+    cdef bint torn = False
+    cdef int status = read_header(c, position, c.strict, &b)
+    out.position = position
+    out.first = c.expected
+    if status == 0:
+        if b.size == c.size - position:
+            return NOT_FOUND
+        torn = b.size > c.size - position
+        if not torn:
+            out.end = position + b.size
+            status = try_at(c, out.end, &next_)
+    if status == CORRUPT_MESSAGE or torn:
+        status = search(c, position, torn, &next_, &out.end)
+    if status == 0:
+        out.next = next_.base_offset
+    return status
+
+
+cdef int scan_tail(scan_t* c, int64_t position, bint* torn) noexcept nogil:
+    """Is what lies from `position` to the end of the file no more than one batch that was being written, or zeros?"""
+    cdef batch_t b
+    cdef int64_t i
+    cdef int status = read_header(c, position, c.strict, &b)
+    torn[0] = (status == 0 and b.size > c.size - position) or c.size - position < HEADER_BYTES
+    if status < 0 or torn[0]:
+        return status if status < 0 else 0
+    while position < c.size:
+        status = fill(c, position, 1)
+        if status != 0:
+            return status
+        for i in range(position - c.buffered, <int64_t>c.length):
+            if c.buffer[i] != 0:
+                return 0
+        position = c.buffered + <int64_t>c.length
+    torn[0] = True
+    return 0

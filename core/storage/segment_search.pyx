@@ -1,0 +1,181 @@
+"""Finding batches in a segment without reading records: one index search, then from header to header.
+
+Headers are read by pread into a small buffer: a lost page is an error code here, not a signal. What the index says is
+checked against the header that stands there; an index that lied is marked, and the walk starts at the segment's start.
+At the limit (the published end of the file) every walk answers NOT_FOUND. Bad spots that are known are passed by; who asks
+for an offset in one gets DAMAGED.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
+
+from pybroker.core.base.atomic cimport load_i32, load_ptr, store_i32
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
+from pybroker.core.batch.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
+from pybroker.core.storage.index cimport entry_t, index_floor, index_floor_value, index_t
+from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.spots cimport spot_at, spot_from, spot_t, spots_t
+
+
+cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil:
+    w.segment = s
+    w.files = f
+    w.spots = <const spots_t*>load_ptr(<void**>&s.spots)
+    w.limit = limit
+    w.buffered = 0
+    w.length = 0
+
+
+cdef int header_at(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
+    """The header of the batch at `position`; NOT_FOUND at the limit, CORRUPT_MESSAGE if no whole batch stands there,
+    DAMAGED in a bad spot."""
+    cdef int64_t at = position - w.buffered
+    cdef int status
+    if position >= w.limit:
+        return NOT_FOUND
+    if w.spots != NULL and spot_at(w.spots, position) != NULL:
+        return DAMAGED
+    if position < 0 or w.limit - position < HEADER_BYTES:
+        return CORRUPT_MESSAGE
+    if at < 0 or at + <int64_t>HEADER_BYTES > <int64_t>w.length:
+        w.length = 0
+        status = vfs_pread(
+            w.segment.fs, P_SEGMENT_READ, w.files.fd, w.buffer, min(<int64_t>WALK_BYTES, w.limit - position), position,
+            &w.length)
+        if status < 0:
+            return status
+        w.buffered = position
+        at = 0
+        if w.length < HEADER_BYTES:
+            return CORRUPT_MESSAGE
+    status = batch_parse(w.buffer + at, BODY_ELSEWHERE, out)
+    if status == 0 and out.size <= w.limit - position and out.base_offset >= w.segment.base_offset:
+        if batch_last_offset(out) - w.segment.base_offset <= INT32_MAX:
+            return 0
+    return status if status < 0 else CORRUPT_MESSAGE
+
+
+cdef int walk_header(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
+    """The header of the next batch from `position` on, which moves behind bad spots. NOT_FOUND at the limit,
+    CORRUPT_MESSAGE if no whole batch stands there."""
+    cdef int status = header_at(w, position[0], out)
+    while status == DAMAGED:
+        position[0] = spot_at(w.spots, position[0]).end
+        status = header_at(w, position[0], out)
+    return status
+
+
+cdef int64_t start_of(walk_t* w, int64_t found, entry_t* entry, int64_t offset) noexcept nogil:
+    """Where to begin: at the index entry, if a batch stands there that is not past `offset`; else at the start."""
+    cdef batch_t b
+    if found == -1:
+        return 0
+    if found >= 0 and header_at(w, entry.value, &b) == 0 and b.base_offset <= offset:
+        return entry.value
+    store_i32(<int32_t*>&w.segment.index_bad, 1)
+    return 0
+
+
+cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil:
+    """The first batch whose last offset is >= `offset`: the one that holds it, or the next after a gap. DAMAGED, and where
+    it begins, if a bad spot holds it."""
+    cdef entry_t entry
+    cdef const spot_t* spot
+    cdef int64_t relative = offset - w.segment.base_offset
+    cdef int64_t at = start_of(w, index_floor(&w.files.indexes.offsets, relative, &entry), &entry, offset)
+    cdef int status
+    while True:
+        status = header_at(w, at, out)
+        if status == DAMAGED:
+            spot = spot_at(w.spots, at)
+            if offset < spot.next:
+                position[0] = spot.position
+                return DAMAGED
+            at = spot.end
+            continue
+        if status != 0:
+            return status
+        if out.base_offset + out.last_offset_delta >= offset:
+            position[0] = at
+            return 0
+        at += out.size
+
+
+cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil:
+    """The largest batch boundary within `most` bytes of `start`, before any bad spot; `start` if not even one batch fits."""
+    cdef entry_t entry
+    cdef batch_t b
+    cdef int64_t at = start, limit = start + most
+    cdef int status
+    if w.spots != NULL:
+        limit = spot_from(w.spots, start, limit)
+    if limit >= w.limit:
+        end[0] = w.limit
+        return 0
+    if index_floor_value(&w.files.indexes.offsets, limit, &entry) >= 0 and entry.value > start:
+        if header_at(w, entry.value, &b) == 0:
+            at = entry.value
+    while True:
+        status = header_at(w, at, &b)
+        if status == DAMAGED:
+            end[0] = at
+            return 0
+        if status != 0:
+            return status
+        if at + b.size > limit:
+            end[0] = at
+            return 0
+        at += b.size
+
+
+cdef int walk_to_entry(
+    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* at, batch_t* out) noexcept nogil:
+    """The batch that the last time index entry up to `timestamp` names, before which nothing is later; NOT_FOUND if none
+    is named, or one before `start`, or one that is not there: then the index is bad, or the batch not shown yet."""
+    cdef entry_t entry
+    cdef int64_t found = index_floor(times, timestamp, &entry)
+    cdef int status = NOT_FOUND
+    if found == -1 or (found >= 0 and w.segment.base_offset + entry.value <= start):
+        return NOT_FOUND
+    if found >= 0:
+        status = walk_to_offset(w, w.segment.base_offset + entry.value, at, out)
+        if status == 0 and out.base_offset <= w.segment.base_offset + entry.value and out.max_timestamp == entry.key:
+            return 0
+    if status != NOT_FOUND or load_i32(&w.segment.sealed):
+        store_i32(<int32_t*>&w.segment.index_bad, 1)
+    return NOT_FOUND
+
+
+cdef int walk_to_time(
+    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
+    """The first batch that holds records, whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
+    cdef int64_t at = 0
+    cdef int status = walk_to_entry(w, times, timestamp - 1, start, &at, out)
+    if status == NOT_FOUND:
+        status = walk_to_offset(w, start, &at, out)
+    if status == DAMAGED:
+        status = walk_header(w, &at, out)
+    while status == 0 and (out.max_timestamp < timestamp or out.count == 0):
+        at += out.size
+        status = walk_header(w, &at, out)
+    position[0] = at
+    return status
+
+
+cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
+    """The last batch below the limit."""
+    cdef batch_t b
+    cdef entry_t entry
+    cdef int64_t at = 0
+    cdef int status
+    if index_floor_value(&w.files.indexes.offsets, w.limit - 1, &entry) >= 0:
+        at = start_of(w, 0, &entry, (<int64_t>1) << 62)
+    status = walk_header(w, &at, &b)
+    while status == 0:
+        position[0] = at
+        out[0] = b
+        at += b.size
+        status = walk_header(w, &at, &b)
+        if status == NOT_FOUND:
+            return 0
+    return status
