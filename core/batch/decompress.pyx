@@ -1,13 +1,15 @@
 """Compressed records undone on the thread that received them, as long as that takes no longer than a short turn.
 
-Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is libzstd's, where the system has it
-(libzstd.so.1): it is opened at import, and needs no header to build. They are stricter than the libraries that Python
-decompresses with: what is refused here may still be taken there, what is taken here never is refused there. Nothing is
-allocated for a batch, and what comes out is bounded: a batch that becomes more than PLAIN_BYTES is left to Python's threads.
+Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is libzstd's, where the system
+has it (libzstd.so.1): it is opened at import, and needs no header to build. They are stricter than the libraries that
+Python decompresses with: what is refused here may still be taken there, what is taken here is not refused there. (Of
+zstd a library before 1.5.6 still takes some damaged sequences: what zstd_frame.pyx checks are headers.)
+Nothing is allocated for a batch, and what comes out is bounded: a batch that becomes more than PLAIN_BYTES is left to
+Python's threads.
 
-Measured on 16 KB of text (gzip and zstd half its size, one core of an EPYC): LZ4 8 us, snappy 8 us, zstd 17 us, gzip 34 us.
-A hand-over to a thread and back costs 40 us and more on one core, a request that goes to Python 200 us: so up to about
-200 us of work are done in place.
+Measured on 16 KB of text (gzip and zstd half its size, one core of an EPYC): LZ4 8 us, snappy 8 us, zstd 17 us, gzip 34
+us. A hand-over to a thread and back costs 40 us and more on one core, a request that goes to Python 200 us: so up to
+about 200 us of work are done in place.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -18,6 +20,7 @@ from pybroker.core.base.reclamation cimport (
 )
 from pybroker.core.batch.batch cimport CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD
 from pybroker.core.batch.lz4 cimport lz4_undo
+from pybroker.core.batch.zstd_frame cimport zstd_is_strict
 
 cdef extern from "inflate_impl.h" nogil:
     ctypedef struct inflate_t:
@@ -124,7 +127,7 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
     cdef size_t made
     if zstd.undo == NULL or n < ZSTD_HEAD_BYTES or (p[0] | p[1] << 8 | p[2] << 16 | <uint32_t>p[3] << 24) != ZSTD_MAGIC:
         return -1
-    if zstd.size(p, n) != n:
+    if zstd.size(p, n) != n or not zstd_is_strict(p, n):
         return -1
     made = zstd.undo(d.zstd, d.plain, PLAIN_BYTES_ZSTD, p, n)
     return -1 if zstd.failed(made) else <int64_t>made

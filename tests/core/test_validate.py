@@ -165,6 +165,26 @@ def test_changed_bytes_are_taken_only_if_they_can_be_read(codec: int, records: l
     assert_sound(sealed(len(records), bytes(payload), codec))
 
 
+@pytest.mark.parametrize(
+    ("frame", "library_says"),
+    [
+        ("28b52ffd0400c50000709c01008001000184010100004100030147dd42377c0544f5d7057e", "corruption"),
+        ("28b52ffd2450ad0000689c0100800100018401010000000201d409b70011e9a31fd7", "corruption"),
+        (
+            "28b52ffd20503d0100f89c01008080ff8080010001840101000001000001000081000001000001ff00020141d15d2b63",
+            "corruption",
+        ),
+        ("28b52ffd0489050100a89c0100808080808001000184010100000100001100030080839df51db08401983d2115", "memory"),
+    ],
+    ids=["reserved bits", "reserved bits in one segment", "bytes behind no sequences", "a window of gigabytes"],
+)
+def test_a_zstd_frame_that_a_stricter_library_refuses(frame: str, library_says: str) -> None:
+    """libzstd before 1.5.5, or asked for the whole frame at once, reads these; a client's library does not."""
+    with pytest.raises(zstandard.ZstdError, match=library_says):
+        zstandard.ZstdDecompressor().decompressobj().decompress(bytes.fromhex(frame))
+    assert not taken(sealed(1, bytes.fromhex(frame), ZSTD))
+
+
 @pytest.mark.parametrize("codec", PACK)
 def test_the_largest_that_is_undone_in_place_and_one_byte_more(codec: int) -> None:
     """At the limit a batch is taken, beyond it a thread looks: however small it is on the wire, no more is written."""

@@ -1,0 +1,5 @@
+# What a zstd frame must be like for every client's library to read it.
+from libc.stdint cimport uint8_t
+
+# One frame in n bytes, as its headers tell: False where a library of today refuses what one of yesterday reads.
+cdef bint zstd_is_strict(const uint8_t* p, size_t n) noexcept nogil
