@@ -1,8 +1,8 @@
 """What one core can do when it does only what nobody can leave out: the bar that a broker stands beside.
 
-An epoll loop that speaks just enough for pybroker.client.load: a batch of Produce v7 is checked by its CRC, stamped with
-its offset and written into space reserved ahead, all batches of one turn for one partition in one call; Fetch v11 is
-answered from the file. One topic, no groups, no recovery, no errors: what it reaches no broker can be far above.
+An epoll loop that speaks just enough for pybroker.client.load: a batch of Produce v7 is checked by its CRC, stamped
+with its offset and written into space reserved ahead, all batches of one turn for one partition in one call; Fetch v11
+is answered from the file. One topic, no groups, no recovery, no errors: what it reaches no broker can be far above.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -15,7 +15,7 @@ from posix.unistd cimport close
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
 from pybroker.core.base.epoll cimport (
-    EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
 from pybroker.core.batch.batch cimport (
     AT_ATTRIBUTES, AT_BASE_OFFSET, AT_CRC, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, HEADER_BYTES,
@@ -171,7 +171,8 @@ cdef int flush(conn_t* c) noexcept nogil:
 
 # -- the two requests: positions behind the header are those of pybroker.client.load's frames ------------------------
 
-cdef void answer_produce(conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t base) noexcept nogil:
+cdef void answer_produce(
+    conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t base) noexcept nogil:
     cdef int64_t name = 2 + load_be16(topic)
     cdef uint8_t* start = c.output + c.output_to
     cdef uint8_t* o = start + 4
@@ -192,7 +193,8 @@ cdef void answer_produce(conn_t* c, int32_t correlation, const uint8_t* topic, i
 
 
 cdef void answer_fetch(
-    conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t offset, int64_t bytes_max) noexcept nogil:
+    conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t offset,
+    int64_t bytes_max) noexcept nogil:
     """Whole batches of at most bytes_max, but one at least."""
     cdef partition_t* p = &partitions[index]
     cdef int64_t name = 2 + load_be16(topic), at = first_above(p.offsets, p.count, offset) - 1

@@ -1,4 +1,5 @@
-"""The loops that figures are measured with: core's own calls again and again, and the least that anybody could do instead.
+"""The loops that figures are measured with: core's own calls again and again, and the least that anybody could do
+instead.
 
 Each runs without the GIL and checks that it did what it was asked for. Raises OSError where the kernel refuses, and
 AssertionError where core does, since the caller prepared what is appended and read.
@@ -13,7 +14,8 @@ from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.handles cimport Partition
 from pybroker.core.partition.append cimport FROM_CLIENT, appended_t, partition_append
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
-from pybroker.core.storage.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN, files_drop
+from pybroker.core.storage.open_files cimport files_drop
+from pybroker.core.storage.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN
 
 import os
 
@@ -83,7 +85,8 @@ cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
 def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, bint ahead=False, int64_t behind_least=0):
     """CRC and pwritev of one batch, `times` times from the file's start; `ahead`: into space reserved ahead.
 
-    With behind_least, write-behind too: the kernel is asked to write in the steps that a segment takes from there on."""
+    With behind_least, write-behind too: the kernel is asked to write in the steps that a segment takes from there
+    on."""
     cdef iovec v
     cdef int64_t at = 0, reserved = 0, behind = 0, _
     cdef uint32_t crc = 0

@@ -19,7 +19,16 @@ import pytest
 import pybroker
 from bench.figures import Body, Loop, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS, stamp_into
-from pybroker.core import COLUMNS, BatchBuilder, ByteColumn, Columns, Encoder, Feed, build_batch, partitions_of
+from pybroker.core import (
+    COLUMNS,
+    BatchBuilder,
+    ByteColumn,
+    Columns,
+    Encoder,
+    PartitionBatches,
+    build_batch,
+    partitions_of,
+)
 from pybroker.protocol.compression import compress, decompress
 
 VALUE_BYTES = 100
@@ -71,7 +80,7 @@ def test_decode(benchmark: Any, codec: int, name: str, target: int | None) -> No
 
     def decode(columns: Columns) -> None:
         for _ in range(10):
-            assert columns.read(Feed(data)) == 64_000
+            assert columns.read(PartitionBatches(data)) == 64_000
             columns.take()
 
     alone, every = Columns(["value"], decompress=decompress), Columns(decompress=decompress)
@@ -138,11 +147,11 @@ def test_read_log(benchmark: Any, log_dir: Path, codec: int, name: str, target: 
     def read_mapping() -> None:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
             pages.madvise(mmap.MADV_SEQUENTIAL)
-            feed = Feed(pages)
-            while not feed.finished:
-                mapped.read(feed, max_records=1 << 16)
+            batches = PartitionBatches(pages)
+            while not batches.finished:
+                mapped.read(batches, max_records=1 << 16)
                 mapped.take()
-            del feed
+            del batches
 
     rounds = Rounds({"mapping": plain(read_mapping), "read_log": plain(read)}).run(benchmark, ROUNDS)
     found = rate(rounds, "read_log", records)

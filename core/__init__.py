@@ -13,7 +13,7 @@ from pybroker.core.base.vfs import FAILPOINTS, write_atomic
 from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
 from pybroker.core.batch.record import check_records, walk_records
 from pybroker.core.broker import Broker
-from pybroker.core.client.load_generator import Load
+from pybroker.core.client.load_generator import LoadGenerator
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
 from pybroker.core.handles import Appended, Partition, Read
@@ -29,7 +29,7 @@ from pybroker.core.client.producer_batch import Delivery, PendingBatch, RecordMe
 from pybroker.core.columns.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.columns.encode import Encoder, partitions_of
 from pybroker.core.columns.objects import Record, read_records
-from pybroker.core.columns.partition_records import Feed
+from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
 
 __all__ = [
@@ -52,14 +52,14 @@ __all__ = [
     "Columns",
     "Delivery",
     "Encoder",
-    "Feed",
     "HeaderColumn",
     "Headers",
-    "Load",
+    "LoadGenerator",
     "LogError",
     "MissingFiles",
     "OpenQueue",
     "Partition",
+    "PartitionBatches",
     "PendingBatch",
     "Plane",
     "Read",

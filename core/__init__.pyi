@@ -28,7 +28,7 @@ from pybroker.core.columns.encode import Encoder as Encoder
 from pybroker.core.columns.encode import partitions_of as partitions_of
 from pybroker.core.columns.objects import Record as Record
 from pybroker.core.columns.objects import read_records as read_records
-from pybroker.core.columns.partition_records import Feed as Feed
+from pybroker.core.columns.partition_batches import PartitionBatches as PartitionBatches
 from pybroker.core.columns.source import ByteColumn as ByteColumn
 from pybroker.core.columns.source import HeaderColumn as HeaderColumn
 
@@ -411,7 +411,7 @@ class Traffic(TypedDict):
 
 # -- load ------------------------------------------------------------------------------------------------------------
 
-class Load:
+class LoadGenerator:
     """Connections that send a ready frame and count the answers: a generator without the GIL, for benchmarks.
 
     The sockets stay the caller's, and outlive it. A connection's frame (with its size) goes to each of its partitions

@@ -20,12 +20,12 @@ from pybroker.core.base.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_METADATA_WRITE, P_PARTITION_CREATE,
     P_PARTITION_RENAME, vfs_arm, vfs_disarm, vfs_mkdir, vfs_rename, vfs_replace,
 )
-from pybroker.core.compact.replace_segments cimport swap_finish
+from pybroker.core.compact.replace_segments cimport replace_finish
 from pybroker.core.handles cimport Partition
 from pybroker.core.partition.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t, partition_tell
 from pybroker.core.settings cimport read_settings
 from pybroker.core.storage.backlog cimport backlog_discard
-from pybroker.core.storage.context cimport context_free, context_new, context_stop, context_log_dir, context_t
+from pybroker.core.storage.context cimport context_free, context_log_dir, context_new, context_stop, context_t
 from pybroker.core.storage.flusher cimport flusher_run, log_close
 from pybroker.core.storage.idle_files cimport IDLE_NOW, IDLE_SEALED, idle_add, log_close_idle, log_dir_close_idle
 from pybroker.core.storage.leader_epochs cimport epochs_init, epochs_load
@@ -77,9 +77,9 @@ cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) exc
 
 
 def list_segments(str directory) -> tuple:
-    """The base offsets of the segments in a partition's directory, and of those that are still to be put in place (.swap),
-    both ascending; what a crash left half done is removed. Where a .cleaned was being written, Kafka may not have
-    decided on a .swap after it (one segment that became several): it goes as well."""
+    """The base offsets of the segments in a partition's directory, and of those that are still to be put in place
+    (.swap), both ascending; what a crash left half done is removed. Where a .cleaned was being written, Kafka may not
+    have decided on a .swap after it (one segment that became several): it goes as well."""
     bases, swaps, others, cleaned = [], [], [], None
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
@@ -124,7 +124,8 @@ cdef str recovered(const recovery_t* r, int64_t end):
     if r.cut_bytes:
         name = f"{r.cut_base:020}.log"
         kind = "a torn tail" if not r.aside else "a damaged tail"
-        told.append(f"cut {r.cut_bytes} bytes of {kind} at position {r.cut_position} of {name}: the log ends at offset {end}")
+        told.append(
+            f"cut {r.cut_bytes} bytes of {kind} at position {r.cut_position} of {name}: the log ends at offset {end}")
         if r.aside > 0:
             told.append(f"they are kept in {name}.{r.cut_position}.damaged")
         elif r.aside < 0:
@@ -189,7 +190,8 @@ cdef class Broker:
         return self.context.fs.budget.most
 
     def close(self, *, bint clean=True) -> None:
-        """Stop the flushers; clean: every partition is durable first, with its snapshot and indexes. OSError, LogError."""
+        """Stop the flushers; clean: every partition is durable first, with its snapshot and indexes. OSError,
+        LogError."""
         cdef Partition p
         cdef int status
         failed = None
@@ -264,7 +266,8 @@ cdef class Broker:
         return found
 
     def lost_file(self, str log_dir):
-        """A partition of a log dir whose active file was removed beneath it, which takes the log dir offline; or None."""
+        """A partition of a log dir whose active file was removed beneath it, which takes the log dir offline; or
+        None."""
         cdef Partition p
         cdef log_dir_t* where = self.log_dir(log_dir)
         cdef list held = self.partitions()
@@ -331,7 +334,8 @@ cdef class Broker:
         return histogram_dict(&self.context.fs.syncs)
 
     def open(self, str log_dir, str topic, int partition, *, bytes topic_id, config, int64_t recovery_point=0,
-             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1, bint compacted=False,
+             int64_t log_start_offset=0, int64_t high_watermark=-1, bint clean=False, int32_t epoch_max=-1,
+             bint compacted=False,
              int64_t written=0, bint given_up=False) -> Partition:
         """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless clean."""
         cdef Partition p = Partition()
@@ -404,7 +408,8 @@ cdef class Broker:
             raise_status(status, directory)
         known = read_metadata(directory)
         if known and topic_id != bytes(16) and known != topic_id:
-            raise LogError(INCONSISTENT_TOPIC_ID, f"{directory} belongs to topic id {known.hex()}, not to {topic_id.hex()}")
+            raise LogError(
+                INCONSISTENT_TOPIC_ID, f"{directory} belongs to topic id {known.hex()}, not to {topic_id.hex()}")
         if not known:
             encoded = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
             text = b"version: 0\ntopic_id: " + encoded
@@ -423,7 +428,7 @@ cdef class Broker:
         cdef int64_t n = len(bases)
         cdef int status
         with nogil:
-            status = swap_finish(p.state.log, base, &listed[0], n)
+            status = replace_finish(p.state.log, base, &listed[0], n)
         p.check(status, "open")
 
     cdef _recover(self, Partition p, recovery_t* r):
@@ -458,7 +463,8 @@ cdef class Broker:
         log_wake_flusher(l)
 
     def delete(self, Partition partition not None) -> None:
-        """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then too.
+        """Unpublish, rename the directory to -delete, remove it in the background. OSError; the partition is gone then
+        too.
 
         Its name is free again once this returns. LogError(3) if it was deleted before."""
         cdef Partition p = partition

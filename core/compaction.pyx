@@ -27,10 +27,10 @@ def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_
     memset(&c, 0, sizeof(c))
     c.log = partition.state.log
     c.bytes_per_s = bytes_per_s
-    c.sieve.keys_from = first_dirty
-    c.sieve.now_ms = now_ms
-    c.sieve.delete_retention_ms = delete_retention_ms
-    c.sieve.codec = <void*>codec
+    c.filter.keys_from = first_dirty
+    c.filter.now_ms = now_ms
+    c.filter.delete_retention_ms = delete_retention_ms
+    c.filter.codec = <void*>codec
     with nogil:
         status = log_clean(&c, end, map_bytes)
     if status == CHANGED or status == STOPPED:
@@ -38,11 +38,12 @@ def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_
     if status == FAILED_IN_PYTHON:
         raise LogError(CORRUPT_MESSAGE, f"clean {partition.name()}: {codec.failure}") from codec.failure
     if status == CORRUPT_MESSAGE:
-        raise LogError(status, f"clean {partition.name()}: the segment that begins at offset {c.source.base_offset} holds "
-                       "a batch whose CRC or records are not sound")
+        raise LogError(
+            status, f"clean {partition.name()}: the segment that begins at offset {c.source.base_offset} holds a batch "
+            "whose CRC or records are not sound")
     partition.check(status, "clean")
     out = Cleaned()
-    out.first_dirty = c.sieve.keys_end
+    out.first_dirty = c.filter.keys_end
     out.bytes_before, out.bytes_after, out.bytes_moved = c.before_bytes, c.after_bytes, c.moved_bytes
-    out.records_dropped = c.sieve.records_dropped
+    out.records_dropped = c.filter.records_dropped
     return out

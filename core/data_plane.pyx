@@ -34,7 +34,7 @@ from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, react
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold
-from pybroker.core.storage.segment cimport files_hold
+from pybroker.core.storage.open_files cimport files_hold
 
 import contextlib
 import os
@@ -122,7 +122,7 @@ cdef class Plane:
     cdef Broker owner
     cdef list threads
     cdef dict bells              # Partition -> the address of its bell_t
-    cdef set away                # the tokens of requests that were taken and not answered: these connections are not freed
+    cdef set away                # tokens of requests that were taken and not answered: their connections are not freed
     cdef int64_t published
     cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
     cdef bint inherited          # this process is such a child: the plane is out of use
@@ -172,7 +172,8 @@ cdef class Plane:
         registry_free(self.state.registry)
 
     def _inherit(self) -> None:
-        """This process is the child of a fork: close what the parent goes on with, and touch nothing of it ever after."""
+        """This process is the child of a fork: close what the parent goes on with, and touch nothing of it ever
+        after."""
         cdef int i
         self.inherited = True
         for fd, inode in self.sockets.values():
@@ -245,8 +246,8 @@ cdef class Plane:
     def publish(self, Partition partition not None, *, bint opaque, bint envelope=False) -> int:
         """Let the reactors find a partition; the id that "grown" letters name it by.
 
-        opaque: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether those of
-        compressed batches can be read."""
+        opaque: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether those
+        of compressed batches can be read."""
         cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
         cdef int status
         if bell == NULL:
@@ -270,7 +271,8 @@ cdef class Plane:
         store_i32(&partition.state.opaque, 0 if not opaque else ENVELOPE if envelope else FULL)
 
     def watch(self, Partition partition not None) -> None:
-        """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after it."""
+        """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after
+        it."""
         cdef uintptr_t address = self.bells[partition]
         cdef bell_t* bell = <bell_t*>address
         partition_watch(partition.state, &bell.watch)
@@ -278,7 +280,7 @@ cdef class Plane:
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
         with nogil:  # a fetch of a session that has it may be at the disk
-            registry_remove(self.state.registry, &self.state.context.quiesce, partition.state)
+            registry_remove(self.state.registry, &self.state.context.reclaim, partition.state)
             sessions_leave(&self.state.sessions, partition.state)
             partition_tell(partition.state)
         self._unbell(partition)
@@ -294,7 +296,8 @@ cdef class Plane:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def adopt(self, int fd) -> int:
-        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the caller's."""
+        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the
+        caller's."""
         cdef conn_t* c
         cdef note_t* n
         cdef reactor_t* r
@@ -332,8 +335,8 @@ cdef class Plane:
 
     def take(self) -> list:
         """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
-        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says why
-        unless its peer ended it; "grown": see watch(). A frame that there is no memory for is None."""
+        comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says
+        why unless its peer ended it; "grown": see watch(). A frame that there is no memory for is None."""
         cdef letter_t* l
         cdef letter_t* after
         out = []
@@ -405,7 +408,8 @@ cdef class Plane:
             r = self.reactors[i]
             out.append({
                 "connections": load_i32(&r.connections), "parked": peek_i64(&r.parked), "busy_ns": peek_i64(&r.busy_ns),
-                "bytes_in": peek_i64(&r.bytes_in), "bytes_out": peek_i64(&r.bytes_out), "turns": histogram_dict(&r.turns),
+                "bytes_in": peek_i64(&r.bytes_in), "bytes_out": peek_i64(&r.bytes_out),
+                "turns": histogram_dict(&r.turns),
                 "Produce": api_dict(&r.produces), "Fetch": api_dict(&r.fetches), "others": peek_i64(&r.others),
             })
         return out

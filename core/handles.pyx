@@ -1,4 +1,5 @@
-"""Python's handles: `Partition`, and what its calls give. Every call lets go of the GIL while it touches files or locks."""
+"""Python's handles: `Partition`, and what its calls give. Every call lets go of the GIL while it touches files or
+locks."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -140,9 +141,9 @@ cdef class Partition:
 
     @property
     def segment_count(self) -> int:
-        cdef int slot = pin(&self.state.log.context.quiesce)
+        cdef int slot = pin(&self.state.log.context.reclaim)
         cdef int64_t count = load_i64(&(<segments_t*>load_ptr(<void**>&self.state.log.segments)).count)
-        unpin(&self.state.log.context.quiesce, slot)
+        unpin(&self.state.log.context.reclaim, slot)
         return count
 
     def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False) -> Appended:
@@ -178,12 +179,14 @@ cdef class Partition:
         cdef log_t* l = self.state.log
         if status == INVALID_PRODUCER_EPOCH or status == OUT_OF_ORDER_SEQUENCE_NUMBER:
             batch_check(data, n, 0, False, &b)
-            raise LogError(status, f"append to {self.name()}: producer {b.producer_id} epoch {b.producer_epoch} sequence "
-                           f"{b.base_sequence} does not follow what it wrote last")
+            raise LogError(
+                status, f"append to {self.name()}: producer {b.producer_id} epoch {b.producer_epoch} sequence "
+                f"{b.base_sequence} does not follow what it wrote last")
         if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
             raise LogError(status, f"append to {self.name()}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
         if status == RECORD_LIST_TOO_LARGE:
-            raise LogError(status, f"append to {self.name()}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
+            raise LogError(
+                status, f"append to {self.name()}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
         if status == INVALID_TXN_STATE:
             raise LogError(status, f"append to {self.name()}: a transactional batch outside a transaction")
         if status > 0 and batch_validate(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
@@ -215,7 +218,8 @@ cdef class Partition:
             while status == -EMFILE and self.waited():
                 status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
         if status == OFFSET_OUT_OF_RANGE:
-            raise LogError(status, f"offset {offset} of {self.name()} is outside {r.view.log_start} .. {r.view.log_end}")
+            raise LogError(
+                status, f"offset {offset} of {self.name()} is outside {r.view.log_start} .. {r.view.log_end}")
         self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
         out = Read()
         out.slice = None
@@ -275,7 +279,8 @@ cdef class Partition:
         with nogil:
             status = partition_lead(self.state, leader_epoch, partition_epoch)
         if status == FENCED_LEADER_EPOCH:
-            raise LogError(status, f"{self.name()}: leader epoch {leader_epoch} is older than ours, {self.leader_epoch}")
+            raise LogError(
+                status, f"{self.name()}: leader epoch {leader_epoch} is older than ours, {self.leader_epoch}")
         self.check(status, "lead")
 
     def set_log_start(self, int64_t offset) -> int:
@@ -356,7 +361,7 @@ cdef class Partition:
         cdef int64_t i
         cdef int slot
         with nogil:
-            slot = pin(&l.context.quiesce)
+            slot = pin(&l.context.reclaim)
             list_ = <segments_t*>load_ptr(<void**>&l.segments)
             for i in range(load_i64(&list_.count)):
                 segment_learn(list_.items[i].segment)
@@ -364,7 +369,7 @@ cdef class Partition:
         for i in range(load_i64(&list_.count)):
             s = list_.items[i].segment
             out.append((s.base_offset, load_i64(&s.size), load_i64(&s.largest_timestamp)))
-        unpin(&l.context.quiesce, slot)
+        unpin(&l.context.reclaim, slot)
         return out
 
     def roll(self) -> None:

@@ -47,14 +47,14 @@ def bad_spots(Partition partition not None) -> list:
     cdef int slot
     out = []
     with nogil:
-        slot = pin(&l.context.quiesce)
+        slot = pin(&l.context.reclaim)
     list_ = <segments_t*>load_ptr(<void**>&l.segments)
     for i in range(load_i64(&list_.count)):
         spots = <const spots_t*>load_ptr(<void**>&list_.items[i].segment.spots)
         for k in range(spots.count if spots != NULL else 0):
             spot = spots.items[k]
             out.append((list_.items[i].base_offset, spot.position, spot.end, spot.first, spot.next))
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     return out
 
 
@@ -66,7 +66,7 @@ cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcep
     cdef int64_t i
     cdef int slot, status = -ESTALE
     log_lock_files(l)            # no segment is swapped, removed or cut meanwhile
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     list = <segments_t*>load_ptr(<void**>&l.segments)
     i = segments_floor(list, base)
     if i >= 0 and list.items[i].base_offset == base:
@@ -78,7 +78,7 @@ cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcep
         pthread_mutex_unlock(&l.append_mutex)
         store_i32(&s.index_bad, 1)
         store_i32(&l.repair, 1)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -103,12 +103,12 @@ cdef int64_t listed_size(log_t* l, int64_t base) noexcept nogil:
     """How many bytes readers see of the segment with this base: what is appended just now is not among them, and what
     was cut off its file is. -1 if there is no such segment."""
     cdef int64_t size = -1
-    cdef int slot = pin(&l.context.quiesce)
+    cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t i = segments_floor(list, base)
     if i >= 0 and list.items[i].base_offset == base:
         size = load_i64(&list.items[i].segment.size)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     return size
 
 
@@ -192,8 +192,9 @@ cdef class SegmentScan:
         return 0
 
     def step(self, int64_t most=INT64_MAX) -> list:
-        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them. The partition,
-        where there is one, passes them by from now on; a segment that was replaced meanwhile has none. Raises OSError."""
+        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them. The
+        partition, where there is one, passes them by from now on; a segment that was replaced meanwhile has none.
+        Raises OSError."""
         cdef int64_t until = self.position + min(most, self.c.size - self.position)
         cdef spot_t spot
         cdef int status = CORRUPT_MESSAGE

@@ -19,7 +19,8 @@ cdef int64_t setting(object config, str name) except? -3:
 
 
 cdef int read_settings(log_t* l, object config) except -1:
-    """Take the topic configs that core acts on. Each counts from now on, by itself: everybody peeks at them without a lock."""
+    """Take the topic configs that core acts on. Each counts from now on, by itself: everybody peeks at them without a
+    lock."""
     poke_i64(&l.settings.segment_bytes, setting(config, "segment.bytes"))
     poke_i64(&l.settings.segment_ms, setting(config, "segment.ms"))
     poke_i64(&l.settings.segment_jitter_ms, setting(config, "segment.jitter.ms"))

@@ -11,7 +11,7 @@ from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.storage.log cimport log_drop, log_lend, log_note_unread, log_take_back
-from pybroker.core.storage.segment cimport files_drop
+from pybroker.core.storage.open_files cimport files_drop
 
 from pybroker.core.base.status import LogError
 
@@ -45,7 +45,8 @@ cdef class Slice:
         return 0 if log_lend(self.log, self.generation) else self.refuse()
 
     cdef int refuse(self) except -1:
-        raise LogError(KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
+        raise LogError(
+            KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
 
     cdef int check_read(self, int status, bint short) except -1:
         """Raise what a read of the bytes came to; `short`: the file has fewer than that."""

@@ -1,8 +1,9 @@
 """The budget of descriptors: segments keep so many open, whatever their number, and the rest is there for connections.
 
-Who opens a segment takes one. Where fewer than an eighth are left, idle segments are closed in the background (idle_files.pyx),
-down to three quarters; where none is left, a read or an append gets -EMFILE. It says that to its client at once on a
-reactor, and waits for one elsewhere. What has no way back, a roll or a start, takes one beyond the budget: such are few.
+Who opens a segment takes one. Where fewer than an eighth are left, idle segments are closed in the background
+(idle_files.pyx), down to three quarters; where none is left, a read or an append gets -EMFILE. It says that to its
+client at once on a reactor, and waits for one elsewhere. What has no way back, a roll or a start, takes one beyond the
+budget: such are few.
 
 RocksDB's table cache does the same with a lock around look-ups. Here an open segment is found by one load, and the lock
 is the pin that every reader has.
@@ -45,7 +46,8 @@ cdef void budget_ask(budget_t* b) noexcept nogil:
 
 
 cdef int32_t budget_excess(const budget_t* b) noexcept nogil:
-    """How many descriptors are to be closed once it was asked for. Some always: the system may have fewer than we think."""
+    """How many descriptors are to be closed once it was asked for. Some always: the system may have fewer than we
+    think."""
     cdef int32_t most = load_i32(&b.most), open_ = load_i32(&b.open)
     return max(open_ - (most - most // 4) if most else 0, max(open_ // 16, <int32_t>1))
 

@@ -1,5 +1,5 @@
-"""Doubly linked lists of what is there already: a link is a member of its owner, so that nothing is allocated, and whoever
-stands in the middle leaves at once.
+"""Doubly linked lists of what is there already: a link is a member of its owner, so that nothing is allocated, and
+whoever stands in the middle leaves at once.
 
 A link of zeros is in no chain. Whoever guards a chain guards the links in it.
 """

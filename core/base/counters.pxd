@@ -1,10 +1,10 @@
 # What is counted as it passes, for whoever asks later: plain numbers, written by their owner, read by anybody.
 #
-# `tally` and `histogram_add` are for a counter with one writer (a reactor's own, or one under a log's append mutex): a load
-# and a store, no locked instruction. Counters that several threads write take `add_i64` or `histogram_share`.
+# `tally` and `histogram_add` are for a counter with one writer (a reactor's own, or one under a log's append mutex): a
+# load and a store, no locked instruction. Counters that several threads write take `add_i64` or `histogram_share`.
 #
-# A histogram is log-linear: a value below 4 has a bucket of its own, and every doubling above has four of equal width, so
-# that a bucket is never wider than a quarter of its values. The last one has all that is larger.
+# A histogram is log-linear: a value below 4 has a bucket of its own, and every doubling above has four of equal width,
+# so that a bucket is never wider than a quarter of its values. The last one has all that is larger.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from pybroker.core.base.atomic cimport add_i64, peek_i64, poke_i64

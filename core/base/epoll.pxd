@@ -1,4 +1,4 @@
-# epoll(7), as far as it is used here.
+# epoll(7) and eventfd(2), as far as they are used here.
 from libc.stdint cimport uint32_t
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -12,3 +12,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_wait(int ep, epoll_event* events, int n, int timeout_ms)
     int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL
     uint32_t EPOLLIN, EPOLLOUT, EPOLLET, EPOLLRDHUP, EPOLLHUP, EPOLLERR
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initial, int flags)
+    int EFD_NONBLOCK, EFD_CLOEXEC

@@ -1,5 +1,5 @@
-"""Whether the kernel has a range of a file in its page cache: cachestat of Linux 6.5; before it, one byte of every 32 KiB is
-read with RWF_NOWAIT."""
+"""Whether the kernel has a range of a file in its page cache: cachestat of Linux 6.5; before it, one byte of every 32
+KiB is read with RWF_NOWAIT."""
 
 from libc.stdint cimport int64_t, uint64_t
 

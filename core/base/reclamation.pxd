@@ -20,29 +20,29 @@ cdef enum:
     PIN_BLOCKS = 128     # at most: one more pin than fit into so many waits for a slot
 
 cdef struct pin_t:
-    int64_t turn         # the turn that its reader entered in; 0 free
+    int64_t era         # the era that its reader entered in; 0 free
     uint8_t padding[56]  # a cache line each
 
 cdef struct pins_t:
     pin_t pins[<int>PINS]
 
 cdef struct retired_t:
-    int64_t turn
+    int64_t era
     void* object
     free_fn free
     retired_t* next
 
-cdef struct quiesce_t:
-    int64_t turn         # grows with every retirement
+cdef struct reclaim_t:
+    int64_t era         # grows with every retirement
     pins_t first         # a block
     pins_t* blocks[<int>PIN_BLOCKS]  # the first, and those that were added because all slots were taken
     int32_t count        # of blocks; none ever goes
     pthread_mutex_t lock # guards the list alone
     retired_t* retired
 
-cdef void quiesce_init(quiesce_t* q) noexcept nogil
-cdef void quiesce_destroy(quiesce_t* q) noexcept nogil
-cdef int pin(quiesce_t* q) noexcept nogil
-cdef void unpin(quiesce_t* q, int slot) noexcept nogil
-cdef void retire(quiesce_t* q, void* object, free_fn free) noexcept nogil
-cdef int collect(quiesce_t* q) noexcept nogil
+cdef void reclaim_init(reclaim_t* q) noexcept nogil
+cdef void reclaim_destroy(reclaim_t* q) noexcept nogil
+cdef int pin(reclaim_t* q) noexcept nogil
+cdef void unpin(reclaim_t* q, int slot) noexcept nogil
+cdef void retire(reclaim_t* q, void* object, free_fn free) noexcept nogil
+cdef int collect(reclaim_t* q) noexcept nogil

@@ -1,11 +1,12 @@
 """Publish, pin, quiesce, free.
 
 A reader takes a pin, follows published pointers and lets go; it never waits for a writer. A writer first unpublishes an
-object and then retires it; `collect` frees what was retired before every reader that is still inside came in. (Epoch based
-reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" is Kafka's word for something else, so it is a turn here.)
+object and then retires it; `collect` frees what was retired before every reader that is still inside came in. (Epoch
+based reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" is Kafka's word for something else, so it is an
+era here.)
 
-A pin never waits for another one: a thread that holds one takes more, and as many reactors as there are slots, each of which
-waited for its second, would wait for ever. Where all slots are taken, one more block of them is added.
+A pin never waits for another one: a thread that holds one takes more, and as many reactors as there are slots, each of
+which waited for its second, would wait for ever. Where all slots are taken, one more block of them is added.
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -24,15 +25,15 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
-cdef void quiesce_init(quiesce_t* q) noexcept nogil:
-    memset(q, 0, sizeof(quiesce_t))
-    q.turn = 1
+cdef void reclaim_init(reclaim_t* q) noexcept nogil:
+    memset(q, 0, sizeof(reclaim_t))
+    q.era = 1
     q.blocks[0] = &q.first
     q.count = 1
     pthread_mutex_init(&q.lock, NULL)
 
 
-cdef void quiesce_destroy(quiesce_t* q) noexcept nogil:
+cdef void reclaim_destroy(reclaim_t* q) noexcept nogil:
     """Free everything that waits. The caller knows that no reader is left."""
     cdef retired_t* r = q.retired
     cdef retired_t* after
@@ -48,11 +49,11 @@ cdef void quiesce_destroy(quiesce_t* q) noexcept nogil:
     pthread_mutex_destroy(&q.lock)
 
 
-cdef inline int64_t* turn_at(quiesce_t* q, int slot) noexcept nogil:
-    return &(<pins_t*>load_ptr(<void**>&q.blocks[slot // PINS])).pins[slot % PINS].turn
+cdef inline int64_t* era_at(reclaim_t* q, int slot) noexcept nogil:
+    return &(<pins_t*>load_ptr(<void**>&q.blocks[slot // PINS])).pins[slot % PINS].era
 
 
-cdef bint grow(quiesce_t* q, int32_t count) noexcept nogil:
+cdef bint grow(reclaim_t* q, int32_t count) noexcept nogil:
     """See that there are more than so many blocks; False if that cannot be."""
     cdef pins_t* block
     if count == PIN_BLOCKS:
@@ -68,16 +69,16 @@ cdef bint grow(quiesce_t* q, int32_t count) noexcept nogil:
     return True
 
 
-cdef int pin(quiesce_t* q) noexcept nogil:
+cdef int pin(reclaim_t* q) noexcept nogil:
     """Enter; the slot to leave by. What is loaded between the two stays allocated."""
     cdef int32_t count = load_i32(&q.count)
     cdef int slots = count * PINS, i = <int>((pthread_self() >> 12) % slots), looked = 0
-    cdef int64_t* turn
+    cdef int64_t* era
     while True:
-        # A stale turn is harmless: it only makes the collector wait. The exchange is a full barrier, so that whoever
+        # A stale era is harmless: it only makes the collector wait. The exchange is a full barrier, so that whoever
         # looked at this slot before it had retired, and therefore unpublished, what we are about to load.
-        turn = turn_at(q, i)
-        if load_i64(turn) == 0 and cas_i64(turn, 0, load_i64(&q.turn)):
+        era = era_at(q, i)
+        if load_i64(era) == 0 and cas_i64(era, 0, load_i64(&q.era)):
             return i
         i = (i + 1) % slots
         looked += 1
@@ -91,11 +92,11 @@ cdef int pin(quiesce_t* q) noexcept nogil:
             i %= slots           # the first of the new slots
 
 
-cdef void unpin(quiesce_t* q, int slot) noexcept nogil:
-    store_i64(turn_at(q, slot), 0)
+cdef void unpin(reclaim_t* q, int slot) noexcept nogil:
+    store_i64(era_at(q, slot), 0)
 
 
-cdef void retire(quiesce_t* q, void* object, free_fn free_object) noexcept nogil:
+cdef void retire(reclaim_t* q, void* object, free_fn free_object) noexcept nogil:
     """Free `object`, already unpublished, once every reader of now has left."""
     cdef retired_t* r
     if object == NULL:
@@ -106,31 +107,31 @@ cdef void retire(quiesce_t* q, void* object, free_fn free_object) noexcept nogil
     r.object = object
     r.free = free_object
     pthread_mutex_lock(&q.lock)
-    r.turn = add_i64(&q.turn, 1) - 1
+    r.era = add_i64(&q.era, 1) - 1
     r.next = q.retired
     q.retired = r
     pthread_mutex_unlock(&q.lock)
 
 
-cdef int collect(quiesce_t* q) noexcept nogil:
+cdef int collect(reclaim_t* q) noexcept nogil:
     """Free what no reader can hold any more; how many objects still wait."""
-    cdef int64_t oldest, turn
+    cdef int64_t oldest, era
     cdef int i, slots, waiting = 0
     cdef retired_t* r
     cdef retired_t* after
     cdef retired_t* kept = NULL
     cdef retired_t* ready = NULL
     pthread_mutex_lock(&q.lock)
-    oldest = load_i64(&q.turn)
+    oldest = load_i64(&q.era)
     slots = add_i32(&q.count, 0) * PINS
     for i in range(slots):
-        turn = add_i64(turn_at(q, i), 0)
-        if turn != 0 and turn < oldest:
-            oldest = turn
+        era = add_i64(era_at(q, i), 0)
+        if era != 0 and era < oldest:
+            oldest = era
     r = q.retired
     while r != NULL:
         after = r.next
-        if r.turn < oldest:
+        if r.era < oldest:
             r.next = ready
             ready = r
         else:

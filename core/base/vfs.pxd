@@ -74,7 +74,8 @@ cdef struct vfs_t:
 cdef vfs_t* vfs_new() noexcept nogil
 cdef void vfs_stop(vfs_t* fs) noexcept nogil
 cdef void vfs_free(vfs_t* fs) noexcept nogil
-cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil
+cdef void vfs_arm(
+    vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil
 cdef void vfs_disarm(vfs_t* fs) noexcept nogil
 cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil   # 0, or the -errno to fail with
 cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil            # the same, of an open file
@@ -84,7 +85,8 @@ cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil
 cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil
-cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil  # bytes or -errno
+# How many bytes went out, or -errno.
+cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil

@@ -1,8 +1,8 @@
 """Every file call of core, with named failpoints, so that a test can make any of them fail.
 
-A call answers 0 (or what it counts) and a negative errno; EINTR and short writes are finished here. A failpoint is armed
-with an action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep. What is
-not armed costs one load.
+A call answers 0 (or what it counts) and a negative errno; EINTR and short writes are finished here. A failpoint is
+armed with an action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep.
+What is not armed costs one load.
 """
 
 from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
@@ -89,7 +89,8 @@ cdef enum:
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
-    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "segment.close", "clean.write",
+    "segment.read", "segment.send", "segment.truncate", "segment.rename", "segment.unlink", "segment.close",
+    "clean.write",
     "clean.sync", "roll.before", "roll.after", "index.write", "index.sync", "index.rename", "snapshot.write",
     "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
@@ -117,7 +118,8 @@ cdef void vfs_free(vfs_t* fs) noexcept nogil:
     free(fs)
 
 
-cdef void vfs_arm(vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
+cdef void vfs_arm(
+    vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
     cdef failpoint_t* f = &fs.points[point]
     snprintf(f.under, UNDER_BYTES, "%s", under)
     store_i64(&f.value, value)
@@ -218,8 +220,8 @@ cdef void vfs_close(int fd) noexcept nogil:
 
 
 cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil:
-    """Have a thread do `t`, which closes a file, where that takes a disk its time: a large one that has no name any more
-    gives back all its blocks with its last hold. False: the caller does it, at once."""
+    """Have a thread do `t`, which closes a file, where that takes a disk its time: a large one that has no name any
+    more gives back all its blocks with its last hold. False: the caller does it, at once."""
     return freed_by_close(fd) >= CLOSE_BYTES and worker_put(&fs.closer, t)
 
 
@@ -405,8 +407,8 @@ cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
 
 
 cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:
-    """Make the names in a directory durable. -EIO if the sync itself fails, for whatever reason: it is not to be trusted
-    if it is tried again."""
+    """Make the names in a directory durable. -EIO if the sync itself fails, for whatever reason: it is not to be
+    trusted if it is tried again."""
     cdef int status
     cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
     if fd < 0:

@@ -1,8 +1,8 @@
 """Blocks that Python borrows: NumPy and Arrow read them in place, and they live as long as anybody does.
 
-Fresh memory costs more than encoding or decoding into it: the system clears each page at its first touch, 0.2 us and more
-for 4 KiB, and an allocator gives large pieces back at once. So large blocks that nobody reads any more wait here for whoever
-needs one next, in any thread.
+Fresh memory costs more than encoding or decoding into it: the system clears each page at its first touch, 0.2 us and
+more for 4 KiB, and an allocator gives large pieces back at once. So large blocks that nobody reads any more wait here
+for whoever needs one next, in any thread.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo

@@ -1,4 +1,5 @@
-"""A batch being built: room for its header, and the records that were added so far; formats in batch.pxd, record.pxd."""
+"""A batch being built: room for its header, and the records that were added so far; formats in batch.pxd,
+record.pxd."""
 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -30,7 +31,7 @@ cdef struct builder_t:
     int64_t max_timestamp
     int32_t count
 
-cdef struct entry_t:
+cdef struct new_record_t:
     # A record to be added.
     int64_t timestamp
     const uint8_t* key
@@ -61,7 +62,7 @@ cdef inline uint8_t* put_field(uint8_t* p, const uint8_t* data, int64_t size) no
     return p
 
 
-cdef inline int64_t entry_body(const builder_t* b, const entry_t* e) noexcept nogil:
+cdef inline int64_t entry_body(const builder_t* b, const new_record_t* e) noexcept nogil:
     """The bytes of the record after its length, if it is added next."""
     cdef int64_t delta = 0 if b.count == 0 else <int64_t>(<uint64_t>e.timestamp - <uint64_t>b.base_timestamp)
     return (
@@ -75,7 +76,7 @@ cdef inline int64_t builder_size(const builder_t* b) noexcept nogil:
     return b.block.size if b.count else HEADER_BYTES
 
 
-cdef inline int builder_add(builder_t* b, const entry_t* e, int64_t body, uint8_t** headers) noexcept nogil:
+cdef inline int builder_add(builder_t* b, const new_record_t* e, int64_t body, uint8_t** headers) noexcept nogil:
     """Add a record of so many bytes, as entry_body counts them; `headers` is where its headers are to be written.
 
     0, -ENOMEM or MESSAGE_TOO_LARGE."""

@@ -1,4 +1,5 @@
-"""Batches built from records: one by one for a producer's send, or all at once; sealed, and stamped by who sends them."""
+"""Batches built from records: one by one for a producer's send, or all at once; sealed, and stamped by who sends
+them."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -158,7 +159,7 @@ cdef class BatchBuilder:
         """Add a record of (str, bytes or None) headers; False, and nothing added, if the batch is too full for it.
 
         Raises LogError 10 if no batch could hold it."""
-        cdef entry_t e
+        cdef new_record_t e
         cdef int64_t body
         cdef uint8_t* at = NULL
         cdef list pairs = None

@@ -7,7 +7,7 @@ from pybroker.core.batch.block cimport block_t
 # something; MESSAGE_TOO_LARGE if it holds more than `most` bytes; -ENOMEM.
 cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil
 
-# The same into the `room` bytes at `to`, behind which 64 more may be written, for who must take nothing that one of Kafka's
-# clients refuses: blocks may not refer to each other, as Java reads no others, and a checksum of the content has to be
-# right, as Python's libraries want it. How many bytes came out, -1 if none may.
+# The same into the `room` bytes at `to`, behind which 64 more may be written, for who must take nothing that one of
+# Kafka's clients refuses: blocks may not refer to each other, as Java reads no others, and a checksum of the content
+# has to be right, as Python's libraries want it. How many bytes came out, -1 if none may.
 cdef int64_t lz4_undo(const uint8_t* p, size_t n, uint8_t* to, int64_t room) noexcept nogil

@@ -64,7 +64,8 @@ cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content
     return OK
 
 
-cdef int _block(cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, block_t* out) noexcept nogil:
+cdef int _block(
+    cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, block_t* out) noexcept nogil:
     """One block of the frame whose content begins at `start` of out; out has room for it."""
     cdef const uint8_t* p = NULL
     cdef const uint8_t* check = NULL

@@ -84,7 +84,7 @@ cdef inline int _record_read(cursor_t* r, record_t* out) noexcept nogil:
     return status
 
 
-cdef inline int record_walk(cursor_t* r, record_t* out) noexcept nogil:
+cdef inline int record_next(cursor_t* r, record_t* out) noexcept nogil:
     """The next record, its spans borrowed; OK, SHORT or BAD. The cursor has moved past it if OK."""
     cdef cursor_t body
     cdef const uint8_t* at = r.at
@@ -127,10 +127,10 @@ cdef struct record_faults_t:
     int64_t count
     record_fault_t* first  # FAULTS_MAX of them at most; the caller frees it
 
-# Walks the n bytes of the uncompressed records of b and notes which are at fault. One that is malformed ends the walk, and
-# is then the only one noted. Malformed is also an offset delta that does not rise or leaves the batch, and bytes after the
-# last (at index b.count). Timestamps are held to [timestamp_min, timestamp_max]; -1, none, passes always, and all pass with
-# LogAppendTime. OK or -ENOMEM.
+# Walks the n bytes of the uncompressed records of b and notes which are at fault. One that is malformed ends the walk,
+# and is then the only one noted. Malformed is also an offset delta that does not rise or leaves the batch, and bytes
+# after the last (at index b.count). Timestamps are held to [timestamp_min, timestamp_max]; -1, none, passes always, and
+# all pass with LogAppendTime. OK or -ENOMEM.
 cdef int records_check(
     const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max,
     record_faults_t* out

@@ -44,7 +44,7 @@ cdef int records_check(
     for i in range(b.count):
         reason = 0
         if (
-            record_walk(&r, &record) != OK
+            record_next(&r, &record) != OK
             or record.offset_delta <= last_delta
             or record.offset_delta > b.last_offset_delta
         ):
@@ -106,7 +106,7 @@ cdef list record_headers(const record_t* record):
     cdef cursor_t r = record.headers
     cdef span_t key, value
     for _ in range(record.header_count):
-        if header_next(&r, &key, &value) == OK:  # record_walk saw to it, but a bytearray may have changed since
+        if header_next(&r, &key, &value) == OK:  # record_next saw to it, but a bytearray may have changed since
             name = PyUnicode_DecodeUTF8(<char*>key.at, key.size, b"surrogateescape")
             headers.append((name, _bytes_or_none(&value)))
     return headers
@@ -134,7 +134,7 @@ cdef class _Records:
 
     def __next__(self):
         cdef record_t record
-        if self.index < self.b.count and record_walk(&self.r, &record) == OK:
+        if self.index < self.b.count and record_next(&self.r, &record) == OK:
             self.index += 1
             return (
                 self.b.base_offset + record.offset_delta,

@@ -1,8 +1,9 @@
 """Records held against their batch's header: what is stored is what a consumer can read.
 
-Uncompressed records are walked where they lie. The loop is on the way of every produced batch: records as nearly all are
-(lengths of at most four bytes, no headers, some bytes behind them) are passed without a call, in some twenty instructions;
-all others, and what is malformed, take the careful path, `record_walk`, which alone says what is malformed.
+Uncompressed records are walked where they lie. The loop is on the way of every produced batch: records as nearly all
+are (lengths of at most four bytes, no headers, some bytes behind them) are passed without a call, in some twenty
+instructions; all others, and what is malformed, take the careful path, `record_next`, which alone says what is
+malformed.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -12,7 +13,7 @@ from pybroker.core.batch.batch cimport (
     CODEC_NONE, batch_check, batch_codec, batch_payload, batch_payload_size, batch_refuse_record, batch_t,
 )
 from pybroker.core.batch.decompress cimport decompress, decompressor_give, decompressor_t, decompressor_take
-from pybroker.core.batch.record cimport record_t, record_walk
+from pybroker.core.batch.record cimport record_next, record_t
 
 cdef enum:
     FIELDS_BYTES = 24  # length, attributes, deltas and a length: that many are read without a look at the end
@@ -57,7 +58,7 @@ cdef int64_t records_walk(const uint8_t* p, size_t n, const batch_t* b) noexcept
         after = _next(r.at, r.end, i) if r.end - r.at >= FIELDS_BYTES else NULL
         if after != NULL:
             r.at = after
-        elif record_walk(&r, &record) != OK or record.offset_delta != i:
+        elif record_next(&r, &record) != OK or record.offset_delta != i:
             return i
     return b.count if cursor_left(&r) else -1
 

@@ -4,8 +4,8 @@
     appender.know("topic", [OpenQueue("topic", 0), OpenQueue("topic", 1)])
     made = appender.append("topic", b"value", b"key", None, None, None)
 
-`append` answers with a Delivery, or with why it did nothing, for Python to see to. No step of it lets another thread run
-between a look and what is done by it.
+`append` answers with a Delivery, or with why it did nothing, for Python to see to. No step of it lets another thread
+run between a look and what is done by it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -19,7 +19,7 @@ from collections import deque
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.builder cimport (
-    builder_add, builder_size, entry_body, entry_t, field_bytes, put_field, zigzag_size,
+    builder_add, builder_size, entry_body, field_bytes, new_record_t, put_field, zigzag_size,
 )
 from pybroker.core.batch.murmur2 cimport murmur2_partition
 from pybroker.core.batch.record cimport NULL_LENGTH
@@ -82,7 +82,7 @@ cdef object _number(object given, str what):
     return given
 
 
-cdef list _pairs(object headers, entry_t* e):
+cdef list _pairs(object headers, new_record_t* e):
     """Headers as pairs of bytes, measured. Keys that were no UTF-8 when they were read survive: surrogateescape."""
     cdef list pairs = []
     for pair in headers:
@@ -164,7 +164,7 @@ cdef class Appender:
         that is too large."""
         cdef int32_t place = NO_CHOICE
         cdef PyObject* known
-        cdef entry_t e
+        cdef new_record_t e
         cdef list pairs = None
         if value is not None and type(value) is not bytes:
             value = _plain(value, "value")
@@ -189,7 +189,7 @@ cdef class Appender:
             return NO_TOPIC
         return self._append(<_Topic>known, &e, pairs, place)
 
-    cdef object _append(self, _Topic topic, entry_t* e, list pairs, int32_t partition):
+    cdef object _append(self, _Topic topic, new_record_t* e, list pairs, int32_t partition):
         """Where the record goes, and into which batch."""
         cdef bint sticky = partition == NO_CHOICE and e.key == NULL
         cdef OpenQueue queue
@@ -241,7 +241,7 @@ cdef class Appender:
             queue.open = None
         return why
 
-    cdef int _add(self, PendingBatch batch, entry_t* e, int64_t body, list pairs) except -1:
+    cdef int _add(self, PendingBatch batch, new_record_t* e, int64_t body, list pairs) except -1:
         cdef uint8_t* at = NULL
         cdef int status = builder_add(&batch.builder, e, body, &at)
         if status == -ENOMEM:

@@ -32,7 +32,7 @@ cdef struct tally_t:
     int64_t last_error
     int64_t elapsed_ns
 
-cdef struct load_t:
+cdef struct generator_t:
     lane_t* lanes
     int32_t lane_count
     int32_t depth

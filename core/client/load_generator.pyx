@@ -1,10 +1,11 @@
 """A generator of load, so that what a broker reaches is not what its client library reaches.
 
-One frame a connection is made by the caller, and sent again and again, to one partition after the other: closed loop (each connection keeps `depth` requests on
-their way) or open loop (requests fall due at a fixed rate, and each is timed from when it was due, not from when there
-was room to send it: a broker that stalls must not slow down the clock that it is judged by). Answers are told apart by
-their sizes alone, since each connection gets them in order; of Produce the error code is looked at, of Fetch also the
-headers of the batches, which tell the offset to ask for next. At the end of a log reading begins again at offset 0.
+One frame a connection is made by the caller, and sent again and again, to one partition after the other: closed loop
+(each connection keeps `depth` requests on their way) or open loop (requests fall due at a fixed rate, and each is timed
+from when it was due, not from when there was room to send it: a broker that stalls must not slow down the clock that it
+is judged by). Answers are told apart by their sizes alone, since each connection gets them in order; of Produce the
+error code is looked at, of Fetch also the headers of the batches, which tell the offset to ask for next. At the end of
+a log reading begins again at offset 0.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -20,7 +21,7 @@ from pybroker.core.base.atomic cimport load_i64, store_i64
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be32, store_be64
 from pybroker.core.base.epoll cimport (
-    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
 from pybroker.core.batch.batch cimport (
     AT_BASE_OFFSET, AT_BATCH_LENGTH, AT_COUNT, AT_LAST_OFFSET_DELTA, HEADER_BYTES, LENGTH_BYTES,
@@ -85,7 +86,7 @@ cdef int push_rest(lane_t* e) noexcept nogil:
     return 1
 
 
-cdef int issue(load_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept nogil:
+cdef int issue(generator_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept nogil:
     """Send n frames, at most `burst`, each to the next partition; as much of them as the socket takes."""
     cdef int32_t i
     for i in range(n):
@@ -99,11 +100,11 @@ cdef int issue(load_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept nogil:
     return push_rest(e)
 
 
-cdef bint has_room(const load_t* g, const lane_t* e) noexcept nogil:
+cdef bint has_room(const generator_t* g, const lane_t* e) noexcept nogil:
     return not e.dead and e.left == 0 and e.waiting < g.depth
 
 
-cdef void read_batches(load_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept nogil:
+cdef void read_batches(generator_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept nogil:
     """Count the whole batches of an answer, and ask for what lies behind them."""
     cdef int64_t size, next_offset = 0
     cdef uint8_t* p = at
@@ -118,7 +119,7 @@ cdef void read_batches(load_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept no
     store_be64(e.frame + g.offset_at, next_offset)
 
 
-cdef int take_answer(load_t* g, lane_t* e, uint8_t* answer, int64_t n, int64_t at_ns) noexcept nogil:
+cdef int take_answer(generator_t* g, lane_t* e, uint8_t* answer, int64_t n, int64_t at_ns) noexcept nogil:
     """Count one answer; -1 if it is not one to what was asked."""
     cdef int32_t error, length
     if e.waiting == 0 or n < g.error_at + 2:
@@ -154,7 +155,7 @@ cdef int grow_input(lane_t* e, int64_t wanted) noexcept nogil:
     return 0
 
 
-cdef int hear(load_t* g, lane_t* e) noexcept nogil:
+cdef int hear(generator_t* g, lane_t* e) noexcept nogil:
     """Read until the socket is empty, and count the answers; -1: the connection is of no further use."""
     cdef int64_t at, n, at_ns
     cdef ssize_t got
@@ -182,7 +183,7 @@ cdef int hear(load_t* g, lane_t* e) noexcept nogil:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
-cdef void lose(load_t* g, lane_t* e) noexcept nogil:
+cdef void lose(generator_t* g, lane_t* e) noexcept nogil:
     """A connection that its peer closed, or that answered nonsense: what it was owed counts as errors."""
     e.dead = 1
     count(&g.tally.errors, max(1, e.waiting))
@@ -191,7 +192,7 @@ cdef void lose(load_t* g, lane_t* e) noexcept nogil:
     e.left = 0
 
 
-cdef int send_due(load_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* turn) noexcept nogil:
+cdef int send_due(generator_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* turn) noexcept nogil:
     """Open loop: send what fell due, to the connections in turn; how many could be sent."""
     cdef int32_t tried = 0, sent = 0
     cdef lane_t* e
@@ -209,7 +210,7 @@ cdef int send_due(load_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, in
     return sent
 
 
-cdef bint all_heard(const load_t* g) noexcept nogil:
+cdef bint all_heard(const generator_t* g) noexcept nogil:
     cdef int32_t i
     for i in range(g.lane_count):
         if g.lanes[i].waiting > 0:
@@ -217,7 +218,7 @@ cdef bint all_heard(const load_t* g) noexcept nogil:
     return True
 
 
-cdef bint all_dead(const load_t* g) noexcept nogil:
+cdef bint all_dead(const generator_t* g) noexcept nogil:
     cdef int32_t i
     for i in range(g.lane_count):
         if not g.lanes[i].dead:
@@ -225,7 +226,7 @@ cdef bint all_dead(const load_t* g) noexcept nogil:
     return True
 
 
-cdef void fill(load_t* g, lane_t* e) noexcept nogil:
+cdef void fill(generator_t* g, lane_t* e) noexcept nogil:
     """Closed loop: as many requests as may be on their way."""
     cdef int64_t at_ns = monotonic_ns()
     while has_room(g, e):
@@ -233,7 +234,7 @@ cdef void fill(load_t* g, lane_t* e) noexcept nogil:
             lose(g, e)
 
 
-cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max) noexcept nogil:
+cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max) noexcept nogil:
     """Send and hear for so long, or until so many bytes were sent, then only hear; -errno if epoll fails."""
     cdef epoll_event events[EVENTS_MAX]
     cdef epoll_event ev
@@ -278,10 +279,10 @@ cdef int drive(load_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max
     return 0
 
 
-cdef class Load:
+cdef class LoadGenerator:
     """Connections that send ready frames and count the answers. The sockets stay the caller's, and outlive it."""
 
-    cdef load_t g
+    cdef generator_t g
 
     def __cinit__(
         self, fds: Sequence[int], frames: Sequence[bytes], partitions: Sequence[Sequence[int]], *, int depth,
@@ -290,10 +291,11 @@ cdef class Load:
         if not 1 <= depth <= DEPTH_MAX or not 1 <= len(fds) <= LANES_MAX:
             raise ValueError(f"depth is 1 to {DEPTH_MAX}, connections are 1 to {LANES_MAX}")
         if records_at and (depth != 1 or any(len(each) != 1 for each in partitions)):
-            raise ValueError("each Fetch depends on the answer to the one before it: depth 1, one partition a connection")
+            raise ValueError(
+                "each Fetch depends on the answer to the one before it: depth 1, one partition a connection")
         if min(error_at, index_at, records_at, offset_at) < 0:
             raise ValueError("positions are not negative")
-        memset(&self.g, 0, sizeof(load_t))
+        memset(&self.g, 0, sizeof(generator_t))
         self.g.lanes = <lane_t*>calloc(len(fds), sizeof(lane_t))
         if self.g.lanes == NULL:
             raise MemoryError

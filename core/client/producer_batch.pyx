@@ -1,4 +1,5 @@
-"""Batches on their way to a broker, and the outcome of each of their records, which costs nothing until it is asked for.
+"""Batches on their way to a broker, and the outcome of each of their records, which costs nothing until it is asked
+for.
 
 An outcome is set once, by `PendingBatch.end`; whoever waits for one of its records is woken then, and what was to be
 called is called. What such a call raises is logged.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
 from pybroker.core.batch.block import Block
-from pybroker.core.columns.partition_records import Feed
+from pybroker.core.columns.partition_batches import PartitionBatches
 
 Bytes = bytes | bytearray | memoryview
 
@@ -29,13 +29,18 @@ class Columns:
     def nbytes(self) -> int:
         """Bytes of keys, values and headers so far."""
     def read(
-        self, feed: Feed, *, max_records: int | None = None, max_bytes: int | None = None, tag: object = None
+        self,
+        batches: PartitionBatches,
+        *,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        tag: object = None,
     ) -> int:
-        """Add the feed's next records, all that are left or max_records; how many it were.
+        """Add the partition's next records, all that are left or max_records; how many it were.
 
         It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
-        `feed.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10, 43,
-        76, 87) with the batch's offset; the rows before it are there.
+        `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
+        43, 76, 87) with the batch's offset; the rows before it are there.
         """
     def take(self) -> ColumnBatch:
         """The rows so far; the columns are empty after it."""

@@ -1,9 +1,9 @@
 """Columns: records of many batches, and of many partitions, gathered into what NumPy and Arrow read in place.
 
-    feed = Feed(fetched, start_offset=40)
+    batches = PartitionBatches(fetched, start_offset=40)
     columns = Columns(["offset", "value"], decompress=...)
-    while not feed.finished:
-        columns.read(feed, tag=("topic", 0))
+    while not batches.finished:
+        columns.read(batches, tag=("topic", 0))
     batch = columns.take()
 
 Neither reading nor what lies behind it takes the GIL, but for one call to `decompress` a batch.
@@ -17,7 +17,9 @@ from pybroker.core.columns.decode cimport (
     DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
     columns_free, columns_init, columns_seal, columns_t, decode_records,
 )
-from pybroker.core.columns.partition_records cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next, feed_t
+from pybroker.core.columns.partition_batches cimport (
+    BATCHES_END, BATCHES_PACKED, PartitionBatches, batches_advance, batches_next, batches_t,
+)
 
 WANTS = {
     "offset": WANT_OFFSET,
@@ -52,7 +54,7 @@ cdef class ColumnBatch:
     """Rows that Columns.take() gave; a column that was not asked for is None."""
 
     cdef readonly Py_ssize_t rows
-    cdef readonly list runs  # (tag, rows): of which feed the rows are, in order
+    cdef readonly list runs  # (tag, rows): of which batches the rows are, in order
     cdef readonly object offset  # int64
     cdef readonly object timestamp  # int64
     cdef readonly str timestamp_unit
@@ -81,15 +83,16 @@ cdef int64_t _nbytes(const columns_t* c) noexcept nogil:
     return c.key.data.size + c.value.data.size + c.header_key.data.size + c.header_value.data.size
 
 
-cdef int _fill(columns_t* c, feed_t* f, int64_t most, int64_t bytes_enough) noexcept nogil:
-    """Read on until `most` rows or enough bytes are there, the feed ends, the columns are full or Python has to act."""
+cdef int _fill(columns_t* c, batches_t* f, int64_t most, int64_t bytes_enough) noexcept nogil:
+    """Read on until `most` rows or enough bytes are there, the batches ends, the columns are full or Python has to
+    act."""
     cdef int64_t start = c.rows, wanted
     cdef int status
     while True:
         if not f.running:
             if _nbytes(c) >= bytes_enough:
                 return OK
-            status = feed_next(f)
+            status = batches_next(f)
             if status != OK:
                 return status
         wanted = most - (c.rows - start)
@@ -98,7 +101,7 @@ cdef int _fill(columns_t* c, feed_t* f, int64_t most, int64_t bytes_enough) noex
         status = decode_records(c, &f.run, f.next_offset, f.end_offset, wanted)
         if status != OK:
             return status
-        feed_advance(f, c.rows - start == most)
+        batches_advance(f, c.rows - start == most)
 
 
 cdef class Columns:
@@ -110,7 +113,7 @@ cdef class Columns:
 
     cdef columns_t c
     cdef object decompress
-    cdef int64_t scratch_bytes  # that the last feed needed to decompress into
+    cdef int64_t scratch_bytes  # that the last batches needed to decompress into
     cdef list runs
     cdef bint busy
 
@@ -137,46 +140,46 @@ cdef class Columns:
         """Bytes of keys, values and headers so far."""
         return _nbytes(&self.c)
 
-    def read(self, Feed feed not None, *, max_records=None, max_bytes=None, tag=None) -> int:
-        """Add the feed's next records, all that are left or max_records; how many it were.
+    def read(self, PartitionBatches batches not None, *, max_records=None, max_bytes=None, tag=None) -> int:
+        """Add the partition's next records, all that are left or max_records; how many it were.
 
         It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
-        `feed.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10, 43,
-        76, 87) with the batch's offset; the rows before it are there.
+        `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
+        43, 76, 87) with the batch's offset; the rows before it are there.
         """
         cdef int64_t start = self.c.rows
         cdef int64_t most = INT64_MAX if max_records is None else max_records
         if most < 0:
             raise ValueError(f"max_records is {max_records}")
-        if self.busy or feed.busy:
-            raise RuntimeError("columns and feeds are read by one thread at a time")
-        self.busy = feed.busy = True
+        if self.busy or batches.busy:
+            raise RuntimeError("columns and what fills them are read by one thread at a time")
+        self.busy = batches.busy = True
         try:
-            self._read(feed, most, INT64_MAX if max_bytes is None else max_bytes)
+            self._read(batches, most, INT64_MAX if max_bytes is None else max_bytes)
         finally:
-            self.busy = feed.busy = False
+            self.busy = batches.busy = False
             if self.c.rows > start:
                 self.runs.append((tag, self.c.rows - start))
         return self.c.rows - start
 
-    cdef int _read(self, Feed feed, int64_t most, int64_t bytes_enough) except -1:
+    cdef int _read(self, PartitionBatches batches, int64_t most, int64_t bytes_enough) except -1:
         cdef int64_t start = self.c.rows
-        cdef int status = FEED_PACKED
-        feed.f.scratch.hint = self.scratch_bytes
-        while status == FEED_PACKED:
-            if not feed.f.running:
-                feed.let_go()
+        cdef int status = BATCHES_PACKED
+        batches.f.scratch.hint = self.scratch_bytes
+        while status == BATCHES_PACKED:
+            if not batches.f.running:
+                batches.let_go()
             with nogil:
-                status = _fill(&self.c, &feed.f, most - (self.c.rows - start), bytes_enough)
-            if status == FEED_PACKED:
-                feed.let_go()
-                feed.hold(feed.unpack(self.decompress))
-        if not feed.f.running:
-            feed.let_go()
-            self.scratch_bytes = feed.f.scratch.capacity
-            block_free(&feed.f.scratch)
-        if status not in (OK, FEED_END, DECODE_FULL):
-            feed.refuse(status)
+                status = _fill(&self.c, &batches.f, most - (self.c.rows - start), bytes_enough)
+            if status == BATCHES_PACKED:
+                batches.let_go()
+                batches.hold(batches.unpack(self.decompress))
+        if not batches.f.running:
+            batches.let_go()
+            self.scratch_bytes = batches.f.scratch.capacity
+            block_free(&batches.f.scratch)
+        if status not in (OK, BATCHES_END, DECODE_FULL):
+            batches.refuse(status)
         return 0
 
     def take(self) -> ColumnBatch:

@@ -1,7 +1,7 @@
 """Records into columns, in Arrow's layout: what one batch after another adds to growing blocks, without an object.
 
-A column of bytes is three blocks: `offsets`, an i32 a row and one before the first, into `data`, and `validity`, a bit a
-row, 0 for null. Headers are one such list a row: `header_offsets` into two columns of bytes, keys and values. Offsets
+A column of bytes is three blocks: `offsets`, an i32 a row and one before the first, into `data`, and `validity`, a bit
+a row, 0 for null. Headers are one such list a row: `header_offsets` into two columns of bytes, keys and values. Offsets
 have 32 bits because nobody wants 2 GiB in one piece: who adds stops before a batch that might not fit (DECODE_FULL).
 """
 

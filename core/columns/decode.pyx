@@ -2,7 +2,7 @@
 
 Before a batch the blocks get room for the most that it can add, so that the loop only stores. Records as nearly all are
 (short lengths, no headers, some bytes behind them) take a path without a call; all others, malformed ones too, take the
-careful one, `record_walk`, which alone says what is malformed.
+careful one, `record_next`, which alone says what is malformed.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
@@ -12,7 +12,7 @@ from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t, short_varint
 from pybroker.core.base.error_codes cimport INVALID_RECORD
 from pybroker.core.batch.batch cimport LOG_APPEND_TIME
 from pybroker.core.batch.block cimport block_free, block_room, block_t
-from pybroker.core.batch.record cimport header_next, record_t, record_walk, span_t
+from pybroker.core.batch.record cimport header_next, record_next, record_t, span_t
 
 cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
@@ -125,7 +125,8 @@ cdef bint _fits(const columns_t* c, int64_t n) noexcept nogil:
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
-cdef inline int64_t _put(binary_t* column, int64_t row, int64_t end, const uint8_t* p, int64_t n, int64_t room) noexcept nogil:
+cdef inline int64_t _put(
+    binary_t* column, int64_t row, int64_t end, const uint8_t* p, int64_t n, int64_t room) noexcept nogil:
     """Store one field of n bytes (-1: null) as row `row` after `end` bytes; where the data ends then."""
     if n > 0:
         copy(column.data.data + end, p, n, room)
@@ -167,7 +168,7 @@ cdef int _put_headers(columns_t* c, const record_t* record) noexcept nogil:
 
 
 cdef inline bint _read_fast(cursor_t* r, record_t* out) noexcept nogil:
-    """record_walk for the usual record; False, and nothing moved, for any other."""
+    """record_next for the usual record; False, and nothing moved, for any other."""
     cdef const uint8_t* p = r.at
     cdef const uint8_t* fast_end = r.end - FAST_BYTES
     cdef const uint8_t* end
@@ -217,10 +218,10 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
     cdef uint64_t base_timestamp = <uint64_t>run.b.base_timestamp, scale = <uint64_t>c.timestamp_scale
     cdef int32_t wants = c.wants
     cdef int status = OK
-    record.headers = r  # no header is read before record_walk has set it
+    record.headers = r  # no header is read before record_next has set it
     while index < count and row < row_end:
         at = r.at
-        if not _read_fast(&r, &record) and record_walk(&r, &record) != OK:
+        if not _read_fast(&r, &record) and record_next(&r, &record) != OK:
             status = INVALID_RECORD
             break
         if record.offset_delta <= last_delta or record.offset_delta > delta_max:

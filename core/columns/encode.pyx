@@ -18,7 +18,7 @@ from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport CODEC_MASK, HEADER_BYTES
 from pybroker.core.batch.block cimport Block, block_free, block_init, block_room, block_t, block_take
 from pybroker.core.batch.builder cimport (
-    builder_add, builder_init, builder_seal, builder_t, builder_undo, entry_body, entry_t, field_bytes, put_field,
+    builder_add, builder_init, builder_seal, builder_t, builder_undo, entry_body, field_bytes, new_record_t, put_field,
     zigzag_size,
 )
 from pybroker.core.batch.murmur2 cimport murmur2_partition
@@ -57,7 +57,7 @@ cdef struct encoder_t:
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
-cdef int _measure_headers(const rows_t* r, int64_t first, entry_t* e) noexcept nogil:
+cdef int _measure_headers(const rows_t* r, int64_t first, new_record_t* e) noexcept nogil:
     """The bytes of the entry's headers, the first of which is number `first`."""
     cdef field_t key, value
     cdef int64_t i
@@ -68,7 +68,7 @@ cdef int _measure_headers(const rows_t* r, int64_t first, entry_t* e) noexcept n
     return OK
 
 
-cdef int _put_headers(const rows_t* r, int64_t first, const entry_t* e, uint8_t* at) noexcept nogil:
+cdef int _put_headers(const rows_t* r, int64_t first, const new_record_t* e, uint8_t* at) noexcept nogil:
     """Write the entry's headers. BAD, and no more written, where they take more than was measured: they changed."""
     cdef field_t key, value
     cdef int64_t i, left = e.header_bytes
@@ -82,7 +82,7 @@ cdef int _put_headers(const rows_t* r, int64_t first, const entry_t* e, uint8_t*
     return OK if left == 0 else BAD
 
 
-cdef inline int _read(const rows_t* r, int64_t row, entry_t* e, int64_t* first_header) noexcept nogil:
+cdef inline int _read(const rows_t* r, int64_t row, new_record_t* e, int64_t* first_header) noexcept nogil:
     """The row as an entry, its headers measured; BAD if its columns do not hold together."""
     cdef field_t field
     if source_get(&r.values, row, &field) != OK:
@@ -122,7 +122,7 @@ cdef int _close(encoder_t* e, int32_t partition) noexcept nogil:
 
 cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcept nogil:
     """Add rows up to `stop`; `row` is the one at fault if it answers other than OK: BAD, NOWHERE, 10 or -ENOMEM."""
-    cdef entry_t entry
+    cdef new_record_t entry
     cdef builder_t* builder
     cdef int64_t body, first_header = 0
     cdef int32_t partition = NO_PARTITION
@@ -155,7 +155,8 @@ cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcep
 
 
 cdef void _expect(encoder_t* e, const rows_t* r, int64_t row, int64_t rows) noexcept nogil:
-    """Let batches that begin now begin as large as they will be, should the rows be spread evenly: to grow is to copy."""
+    """Let batches that begin now begin as large as they will be, should the rows be spread evenly: to grow is to
+    copy."""
     cdef int64_t i, parts = max(1, e.partitions) if r.partitions != NULL else 1
     cdef int64_t bytes = source_bytes(&r.values, row, rows) + source_bytes(&r.keys, row, rows)
     bytes = HEADER_BYTES + (bytes + (rows - row) * RECORD_BYTES) // parts
@@ -225,7 +226,8 @@ cdef class Encoder:
         free(self.e.open)
 
     def add(
-        self, ByteColumn values not None, *, ByteColumn keys=None, timestamps, HeaderColumn headers=None, partitions=None,
+        self, ByteColumn values not None, *, ByteColumn keys=None, timestamps, HeaderColumn headers=None,
+        partitions=None,
         int64_t start=0, stop=None, int64_t before=0,
     ) -> list:
         """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.

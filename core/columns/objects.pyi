@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pybroker.core import Bytes
-from pybroker.core.columns.partition_records import Feed
+from pybroker.core.columns.partition_batches import PartitionBatches
 
 class Record:
     """One record that was read; equal to another with the same fields."""
@@ -30,9 +30,13 @@ class Record:
     ) -> None: ...
 
 def read_records(
-    feed: Feed, topic: str, partition: int, most: int, decompress: Callable[[int, memoryview, int], Bytes]
+    batches: PartitionBatches,
+    topic: str,
+    partition: int,
+    most: int,
+    decompress: Callable[[int, memoryview, int], Bytes],
 ) -> list[Record]:
-    """The feed's next records as objects, all that are left or `most`; `decompress` as of Columns.
+    """The partition's next records as objects, all that are left or `most`; `decompress` as of Columns.
 
     Raises LogError (2, 10, 43, 76, 87) with the batch's offset, once the records before were returned."""
 

@@ -1,7 +1,7 @@
 """Records as Python objects, straight from fetched batches: for those who want each one, and not columns.
 
-    feed = Feed(fetched, start_offset=40)
-    records = read_records(feed, "topic", 0, 500, decompress)
+    batches = PartitionBatches(fetched, start_offset=40)
+    records = read_records(batches, "topic", 0, 500, decompress)
 
 An object holds its key and value as bytes, its numbers as they are in C, and its headers, if it has any, as a list.
 """
@@ -13,9 +13,11 @@ from libc.stdint cimport int8_t, int32_t, int64_t
 from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t
 from pybroker.core.base.error_codes cimport INVALID_RECORD
 from pybroker.core.batch.batch cimport LOG_APPEND_TIME
-from pybroker.core.batch.record cimport record_headers, record_t, record_timestamp, record_walk, span_t
+from pybroker.core.batch.record cimport record_headers, record_next, record_t, record_timestamp, span_t
 from pybroker.core.columns.decode cimport run_t
-from pybroker.core.columns.partition_records cimport FEED_END, FEED_PACKED, Feed, feed_advance, feed_next
+from pybroker.core.columns.partition_batches cimport (
+    BATCHES_END, BATCHES_PACKED, PartitionBatches, batches_advance, batches_next,
+)
 
 
 @cython.freelist(1024)
@@ -92,68 +94,69 @@ cdef Record _record(const run_t* run, const record_t* record, str topic, int32_t
     return made
 
 
-cdef int _read_run(Feed feed, str topic, int32_t partition, Py_ssize_t most, list found) except -2:
+cdef int _read_run(PartitionBatches batches, str topic, int32_t partition, Py_ssize_t most, list found) except -2:
     """The records of the batch that is open, up to `most` in all; OK, or INVALID_RECORD."""
-    cdef run_t* run = &feed.f.run
+    cdef run_t* run = &batches.f.run
     cdef record_t record
     cdef cursor_t at
     while run.index < run.b.count and len(found) < most:
         at = run.r
-        if record_walk(&run.r, &record) != OK:
+        if record_next(&run.r, &record) != OK:
             return INVALID_RECORD
         if record.offset_delta <= run.last_delta or record.offset_delta > run.b.last_offset_delta:
             run.r = at
             return INVALID_RECORD
-        if run.b.base_offset + record.offset_delta >= feed.f.end_offset:
+        if run.b.base_offset + record.offset_delta >= batches.f.end_offset:
             run.r = at
             break
         run.index += 1
         run.last_delta = record.offset_delta
-        if run.b.base_offset + record.offset_delta >= feed.f.next_offset:
+        if run.b.base_offset + record.offset_delta >= batches.f.next_offset:
             found.append(_record(run, &record, topic, partition))
     if run.index == run.b.count and cursor_left(&run.r):
         return INVALID_RECORD
     return OK
 
 
-cdef int _open(Feed feed, object decompress) except -2:
-    """The next batch with wanted records, uncompressed, is open: OK, FEED_END, -ENOMEM or a Kafka code."""
+cdef int _open(PartitionBatches batches, object decompress) except -2:
+    """The next batch with wanted records, uncompressed, is open: OK, BATCHES_END, -ENOMEM or a Kafka code."""
     cdef int status = OK
-    while not feed.f.running and status == OK:
-        feed.let_go()
+    while not batches.f.running and status == OK:
+        batches.let_go()
         with nogil:
-            status = feed_next(&feed.f)
-        if status == FEED_PACKED:
+            status = batches_next(&batches.f)
+        if status == BATCHES_PACKED:
             status = OK
-            feed.hold(feed.unpack(decompress))
+            batches.hold(batches.unpack(decompress))
     return status
 
 
-def read_records(Feed feed not None, str topic not None, int32_t partition, Py_ssize_t most, decompress):
-    """The feed's next records as objects, all that are left or `most`; `decompress` as of Columns.
+def read_records(PartitionBatches batches not None, str topic not None, int32_t partition, Py_ssize_t most, decompress):
+    """The partition's next records as objects, all that are left or `most`; `decompress` as of Columns.
 
     Raises LogError (2, 10, 43, 76, 87) with the batch's offset, once the records before were returned."""
     cdef list found = []
     cdef int status = OK
-    if feed.busy:
-        raise RuntimeError("a feed is read by one thread at a time")
-    feed.busy = True
+    if batches.busy:
+        raise RuntimeError("a batches is read by one thread at a time")
+    batches.busy = True
     try:
         while status == OK and len(found) < most:
             try:
-                status = _open(feed, decompress)
+                status = _open(batches, decompress)
             except Exception:
                 if found:
                     return found  # the next call comes to it again
                 raise
             if status == OK:
-                status = _read_run(feed, topic, partition, most, found)
+                status = _read_run(batches, topic, partition, most, found)
             if status == OK:
-                feed_advance(&feed.f, len(found) == most)
-            elif feed.f.running and feed.f.run.last_delta >= 0:  # what comes next is at fault, and will be again
-                feed.f.next_offset = max(feed.f.next_offset, feed.f.run.b.base_offset + feed.f.run.last_delta + 1)
+                batches_advance(&batches.f, len(found) == most)
+            elif batches.f.running and batches.f.run.last_delta >= 0:  # what comes next is at fault, and will be again
+                batches.f.next_offset = max(
+                    batches.f.next_offset, batches.f.run.b.base_offset + batches.f.run.last_delta + 1)
     finally:
-        feed.busy = False
-    if status not in (OK, FEED_END) and not found:
-        feed.refuse(status)
+        batches.busy = False
+    if status not in (OK, BATCHES_END) and not found:
+        batches.refuse(status)
     return found

@@ -9,10 +9,10 @@ cdef enum:
     PLAIN_BYTES_MAX = 100 << 20  # what one batch may become when it is decompressed
 
 cdef enum:
-    FEED_END = -10020      # a status: no whole batch is left, or none with a wanted offset
-    FEED_PACKED = -10021   # a status: the batch is compressed by a codec that Python has
+    BATCHES_END = -10020      # a status: no whole batch is left, or none with a wanted offset
+    BATCHES_PACKED = -10021   # a status: the batch is compressed by a codec that Python has
 
-cdef struct producer_t:
+cdef struct transaction_t:
     int64_t producer_id
     int32_t aborting       # its transaction at this place of the log was aborted
 
@@ -20,7 +20,7 @@ cdef struct abort_t:
     int64_t first_offset
     int32_t producer       # place in producers
 
-cdef struct feed_t:
+cdef struct batches_t:
     const uint8_t* at
     const uint8_t* end
     int64_t next_offset
@@ -31,24 +31,25 @@ cdef struct feed_t:
     bint finished
     run_t run
     block_t scratch        # what lz4 made of the batch in `run`
-    producer_t* producers  # by id
+    transaction_t* producers  # by id
     int32_t producer_count
     abort_t* aborts        # by first offset, those before abort_next have begun
     int32_t abort_count
     int32_t abort_next
 
 # Step to the next batch that may hold wanted records and leave it in `run`.
-# OK, FEED_END, FEED_PACKED, -ENOMEM or a Kafka code: `run.b` then says which batch, and the feed stays before it.
-cdef int feed_next(feed_t* f) noexcept nogil
+# OK, BATCHES_END, BATCHES_PACKED, -ENOMEM or a Kafka code: `run.b` then says which batch, and the batches stays before
+# it.
+cdef int batches_next(batches_t* f) noexcept nogil
 
-# The records of the batch in `run`, uncompressed. OK, or FEED_END if it is a control batch, which is done with now.
-cdef int feed_open(feed_t* f, const uint8_t* plain, int64_t n) noexcept nogil
+# The records of the batch in `run`, uncompressed. OK, or BATCHES_END if it is a control batch, which is done with now.
+cdef int batches_open(batches_t* f, const uint8_t* plain, int64_t n) noexcept nogil
 
 # Where `run` was read to: on within the batch, or past it, or past everything that was wanted.
-cdef void feed_advance(feed_t* f, bint more) noexcept nogil
+cdef void batches_advance(batches_t* f, bint more) noexcept nogil
 
-cdef class Feed:
-    cdef feed_t f
+cdef class PartitionBatches:
+    cdef batches_t f
     cdef Py_buffer view
     cdef Py_buffer plain   # what Python decompressed the batch in `run` into
     cdef bint busy

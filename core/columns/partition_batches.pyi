@@ -1,15 +1,15 @@
-"""Feeds: the batches of one partition, to be read into columns."""
+"""The batches of one partition, to be read into columns or objects."""
 
 from collections.abc import Iterable
 
 from _typeshed import ReadableBuffer as Buffer
 
-class Feed:
+class PartitionBatches:
     """Record batches of one partition, as a Fetch answer or a segment has them, to be read into Columns.
 
     A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
-    lists them: with it the feed is read committed. reserved: zeros where a batch would begin are the
+    lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
     end, as Kafka may reserve space in the file that it writes."""
 
     def __init__(

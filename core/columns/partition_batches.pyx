@@ -1,7 +1,7 @@
-"""A feed: the batches of one partition, as a Fetch answer or a segment has them, read by whoever fills columns.
+"""The batches of one partition, as a Fetch answer or a segment has them, read by whoever fills columns.
 
 Batches before the wanted offset are stepped over by their headers alone. Control batches are never shown. With a list
-of aborted transactions the feed is read committed, as Kafka's consumer does it (KIP-98): a transaction of the list
+of aborted transactions they are read committed, as Kafka's consumer does it (KIP-98): a transaction of the list
 begins at its first offset, and until its producer's ABORT marker that producer's transactional batches are left out.
 """
 
@@ -19,7 +19,7 @@ from pybroker.core.batch.batch cimport (
 )
 from pybroker.core.batch.block cimport block_free
 from pybroker.core.batch.lz4 cimport lz4_frame
-from pybroker.core.batch.record cimport record_t, record_walk
+from pybroker.core.batch.record cimport record_next, record_t
 from pybroker.core.columns.decode cimport run_init
 
 cdef enum:
@@ -29,7 +29,7 @@ cdef enum:
 
 # -- transactions -----------------------------------------------------------------------------------------------------
 
-cdef producer_t* _producer(const feed_t* f, int64_t producer_id) noexcept nogil:
+cdef transaction_t* _producer(const batches_t* f, int64_t producer_id) noexcept nogil:
     """The producer among those with aborted transactions; NULL if it has none."""
     cdef int32_t low = 0, high = f.producer_count, middle
     while low < high:
@@ -43,26 +43,26 @@ cdef producer_t* _producer(const feed_t* f, int64_t producer_id) noexcept nogil:
     return NULL
 
 
-cdef void _begin_aborts(feed_t* f, int64_t last_offset) noexcept nogil:
+cdef void _begin_aborts(batches_t* f, int64_t last_offset) noexcept nogil:
     """Note the aborted transactions that begin up to there."""
     while f.abort_next < f.abort_count and f.aborts[f.abort_next].first_offset <= last_offset:
         f.producers[f.aborts[f.abort_next].producer].aborting = 1
         f.abort_next += 1
 
 
-cdef bint _is_aborted(feed_t* f, const batch_t* b) noexcept nogil:
-    cdef producer_t* producer
+cdef bint _is_aborted(batches_t* f, const batch_t* b) noexcept nogil:
+    cdef transaction_t* producer
     if not b.attributes & TRANSACTIONAL:
         return False
     producer = _producer(f, b.producer_id)
     return producer != NULL and producer.aborting
 
 
-cdef void _end_abort(feed_t* f) noexcept nogil:
+cdef void _end_abort(batches_t* f) noexcept nogil:
     """The control batch in `run`, opened: an ABORT marker ends its producer's aborted transaction."""
     cdef record_t record
-    cdef producer_t* producer = _producer(f, f.run.b.producer_id)
-    if producer == NULL or record_walk(&f.run.r, &record) != OK or record.key.size < MARKER_KEY_BYTES:
+    cdef transaction_t* producer = _producer(f, f.run.b.producer_id)
+    if producer == NULL or record_next(&f.run.r, &record) != OK or record.key.size < MARKER_KEY_BYTES:
         return
     if load_be16(record.key.at + 2) == MARKER_ABORT:
         producer.aborting = 0
@@ -70,12 +70,12 @@ cdef void _end_abort(feed_t* f) noexcept nogil:
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 
-cdef void _pass_batch(feed_t* f, const batch_t* b) noexcept nogil:
+cdef void _pass_batch(batches_t* f, const batch_t* b) noexcept nogil:
     f.at += b.size
     f.next_offset = min(max(f.next_offset, batch_last_offset(b) + 1), f.end_offset)
 
 
-cdef void feed_advance(feed_t* f, bint more) noexcept nogil:
+cdef void batches_advance(batches_t* f, bint more) noexcept nogil:
     if f.run.index < f.run.b.count:
         f.next_offset = f.run.b.base_offset + f.run.last_delta + 1 if more else f.end_offset
     if f.run.index == f.run.b.count or not more:
@@ -83,7 +83,7 @@ cdef void feed_advance(feed_t* f, bint more) noexcept nogil:
         _pass_batch(f, &f.run.b)
 
 
-cdef bint _is_wanted(feed_t* f, const batch_t* b) noexcept nogil:
+cdef bint _is_wanted(batches_t* f, const batch_t* b) noexcept nogil:
     """Has the batch records to show, or a marker to heed? Transactions begin on the way."""
     if f.abort_count:
         _begin_aborts(f, batch_last_offset(b))
@@ -96,12 +96,12 @@ cdef bint _is_wanted(feed_t* f, const batch_t* b) noexcept nogil:
     return batch_last_offset(b) >= f.next_offset
 
 
-cdef bint _is_reserved(const feed_t* f) noexcept nogil:
+cdef bint _is_reserved(const batches_t* f) noexcept nogil:
     """Are there zeros where a batch would have its base offset, length, leader epoch and magic?"""
     return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
 
 
-cdef int feed_next(feed_t* f) noexcept nogil:
+cdef int batches_next(batches_t* f) noexcept nogil:
     cdef batch_t* b = &f.run.b
     cdef int status
     while f.next_offset < f.end_offset:
@@ -121,42 +121,42 @@ cdef int feed_next(feed_t* f) noexcept nogil:
             if status != OK:
                 return status
         if batch_codec(b) == CODEC_NONE:
-            if feed_open(f, batch_payload(b), batch_payload_size(b)) == OK:
+            if batches_open(f, batch_payload(b), batch_payload_size(b)) == OK:
                 return OK
         elif batch_codec(b) == CODEC_LZ4:
             f.scratch.size = 0
             status = lz4_frame(batch_payload(b), <size_t>batch_payload_size(b), PLAIN_BYTES_MAX, &f.scratch)
             if status != OK:
                 return status
-            if feed_open(f, f.scratch.data, f.scratch.size) == OK:
+            if batches_open(f, f.scratch.data, f.scratch.size) == OK:
                 return OK
         elif batch_codec(b) > CODEC_ZSTD:
             return UNSUPPORTED_COMPRESSION_TYPE
         else:
-            return FEED_PACKED
+            return BATCHES_PACKED
     f.finished = True
-    return FEED_END
+    return BATCHES_END
 
 
-cdef int feed_open(feed_t* f, const uint8_t* plain, int64_t n) noexcept nogil:
+cdef int batches_open(batches_t* f, const uint8_t* plain, int64_t n) noexcept nogil:
     run_init(&f.run, &f.run.b, plain, n)
     if f.run.b.attributes & CONTROL:
         _end_abort(f)
         _pass_batch(f, &f.run.b)
-        return FEED_END
+        return BATCHES_END
     f.running = True
     return OK
 
 
 # -- what Python sees -------------------------------------------------------------------------------------------------
 
-cdef int _set_aborts(feed_t* f, list aborted) except -1:
+cdef int _set_aborts(batches_t* f, list aborted) except -1:
     """The aborted transactions as (first_offset, producer_id) in order; who set them frees them."""
     cdef int32_t i
     cdef dict places
     cdef list producers = sorted({producer_id for _, producer_id in aborted})
     places = {producer_id: place for place, producer_id in enumerate(producers)}
-    f.producers = <producer_t*>calloc(<size_t>len(producers), sizeof(producer_t))
+    f.producers = <transaction_t*>calloc(<size_t>len(producers), sizeof(transaction_t))
     f.aborts = <abort_t*>calloc(<size_t>len(aborted), sizeof(abort_t))
     if f.producers == NULL or f.aborts == NULL:
         raise MemoryError
@@ -170,7 +170,7 @@ cdef int _set_aborts(feed_t* f, list aborted) except -1:
     return 0
 
 
-cdef class Feed:
+cdef class PartitionBatches:
     """Record batches of one partition to be read into Columns; it holds `data` until it goes.
 
     start_offset: records before it are left out, as the first batch of a Fetch answer may have some.
@@ -214,7 +214,7 @@ cdef class Feed:
             raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
 
     cdef int refuse(self, int status) except -1:
-        """Raise what a status other than OK and FEED_END says of the batch that is next."""
+        """Raise what a status other than OK and BATCHES_END says of the batch that is next."""
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
@@ -234,7 +234,7 @@ cdef class Feed:
     cdef int hold(self, object plain) except -1:
         """Begin with the batch in `run`, decompressed into the bytes of `plain`."""
         PyObject_GetBuffer(plain, &self.plain, PyBUF_SIMPLE)
-        if feed_open(&self.f, <const uint8_t*>self.plain.buf, self.plain.len) != OK:
+        if batches_open(&self.f, <const uint8_t*>self.plain.buf, self.plain.len) != OK:
             self.let_go()
         return 0
 

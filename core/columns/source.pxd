@@ -1,4 +1,5 @@
-# Columns of bytes that come from outside: Arrow's layout, fields of one width, or Python's bytes; null or not, row by row.
+# Columns of bytes that come from outside: Arrow's layout, fields of one width, or Python's bytes; null or not, row by
+# row.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 

@@ -114,7 +114,8 @@ cdef class HeaderColumn:
     """A list of (key, value) a row in Arrow's layout: int32 `offsets` into two columns; a null list is empty."""
 
     def __cinit__(
-        self, offsets, ByteColumn keys not None, ByteColumn values not None, *, validity=None, int64_t start=0, length=None
+        self, offsets, ByteColumn keys not None, ByteColumn values not None, *, validity=None, int64_t start=0,
+        length=None
     ):
         if keys.s.length != values.s.length:
             raise ValueError(f"{keys.s.length} header keys and {values.s.length} values")

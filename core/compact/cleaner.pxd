@@ -1,14 +1,15 @@
 # One round of compaction over one log.
 from libc.stdint cimport int64_t
 
-from pybroker.core.compact.record_filter cimport buffer_t, sieve_t
+from pybroker.core.compact.record_filter cimport buffer_t, filter_t
 from pybroker.core.storage.log cimport log_t
-from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.open_files cimport files_t
+from pybroker.core.storage.segment cimport segment_t
 
 cdef enum:
     STOPPED = -100007            # a status: the broker is about to end
 
-cdef struct source_t:            # the segment that is read
+cdef struct input_t:            # the segment that is read
     files_t* files               # held
     int64_t base_offset
     int64_t next_base
@@ -18,8 +19,8 @@ cdef struct source_t:            # the segment that is read
 
 cdef struct round_t:
     log_t* log
-    sieve_t sieve
-    source_t source
+    filter_t filter
+    input_t source
     buffer_t read
     int64_t read_from            # position of the buffer in the source
     segment_t* fresh             # the segment that is written

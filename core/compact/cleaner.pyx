@@ -1,4 +1,5 @@
-"""The log cleaner: one round of compaction over one log (record_filter.pyx says what stays of a batch, replace_segments.pyx how it gets there).
+"""The log cleaner: one round of compaction over one log (record_filter.pyx says what stays of a batch,
+replace_segments.pyx how it gets there).
 
     |<------- cleaned before -------->|<-- learnt in this round -->|<-- next time -->| active |
     log start                    first_dirty                      end
@@ -27,15 +28,16 @@ from pybroker.core.base.vfs cimport (
     P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync, vfs_write_behind,
 )
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
-from pybroker.core.compact.offset_map cimport MAP_FULL, keymap_init
-from pybroker.core.compact.record_filter cimport buffer_reserve, sieve_free, sieve_learn, sieve_sift, sifted_t
-from pybroker.core.compact.replace_segments cimport CHANGED, swap_in
+from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
+from pybroker.core.compact.record_filter cimport buffer_reserve, filter_batch, filter_free, filter_learn, filtered_t
+from pybroker.core.compact.replace_segments cimport CHANGED, replace_segments
 from pybroker.core.storage.index cimport TIME_ENTRY
 from pybroker.core.storage.log cimport log_offline, log_t, log_trust, segments_floor, segments_t
+from pybroker.core.storage.open_files cimport files_drop, indexes_drop
 from pybroker.core.storage.producer_state cimport sequence_copy
 from pybroker.core.storage.segment cimport (
-    files_drop, indexes_drop, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t,
-    segment_unlink, segment_visit, segment_write_indexes,
+    segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t, segment_unlink,
+    segment_visit, segment_write_indexes,
 )
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
@@ -69,7 +71,7 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
         files_drop(c.source.files)
         c.source.files = NULL
     c.read.length = 0
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     list = <segments_t*>load_ptr(<void**>&l.segments)
     if load_i64(&l.edition) == c.edition and i + 1 < load_i64(&list.count):
         s = list.items[i].segment
@@ -79,7 +81,7 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
         c.source.modified_ms = s.modified_ms
         if load_i32(&s.sealed):
             status = segment_visit(s, &c.source.files)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     return CHANGED if load_i64(&l.edition) != c.edition else status
 
 
@@ -133,13 +135,13 @@ cdef int learn_source(round_t* c) noexcept nogil:
     cdef int64_t position = 0
     cdef int status = read_batch(c, 0, &b)
     while status == 0:
-        if batch_last_offset(&b) >= c.sieve.keys_from:
-            status = sieve_learn(&c.sieve, &b)
+        if batch_last_offset(&b) >= c.filter.keys_from:
+            status = filter_learn(&c.filter, &b)
         position += b.size
         if status == 0:
             status = read_batch(c, position, &b)
     if status == NOT_FOUND:
-        c.sieve.keys_end = c.source.next_base
+        c.filter.keys_end = c.source.next_base
         return 0
     return status
 
@@ -147,16 +149,16 @@ cdef int learn_source(round_t* c) noexcept nogil:
 cdef int learn(round_t* c, int64_t bound) noexcept nogil:
     """Learn the keys from first_dirty on, of whole segments below `bound`, or until the table is full."""
     cdef log_t* l = c.log
-    cdef int slot = pin(&l.context.quiesce)
+    cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
-    cdef int64_t i = max(<int64_t>0, segments_floor(list, c.sieve.keys_from))
+    cdef int64_t i = max(<int64_t>0, segments_floor(list, c.filter.keys_from))
     cdef int64_t n = load_i64(&list.count)
     cdef int status = 0
     while n > 0 and list.items[n - 1].base_offset >= bound:
         n -= 1
     if n < load_i64(&list.count) and list.items[n].base_offset > bound:
         n -= 1  # the bound lies in it
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     while status == 0 and i < n:
         status = open_source(c, i)
         if status == 0:
@@ -178,7 +180,7 @@ cdef int write_out(round_t* c) noexcept nogil:
     return status if status != 0 else account(c, n)
 
 
-cdef int add_batch(round_t* c, const batch_t* b, const sifted_t* made) noexcept nogil:
+cdef int add_batch(round_t* c, const batch_t* b, const filtered_t* made) noexcept nogil:
     cdef segment_t* s = c.fresh
     cdef int status = 0
     if c.written.length + made.size > BUFFER_BYTES:
@@ -199,11 +201,11 @@ cdef int add_batch(round_t* c, const batch_t* b, const sifted_t* made) noexcept 
 cdef int copy_source(round_t* c, bint last) noexcept nogil:
     """Write what stays of a segment; of the last batch of the last one, its header at least."""
     cdef batch_t b
-    cdef sifted_t made
+    cdef filtered_t made
     cdef int64_t position = 0
     cdef int status = read_batch(c, 0, &b)
     while status == 0:
-        status = sieve_sift(&c.sieve, &b, last and position + b.size == c.source.size, &made)
+        status = filter_batch(&c.filter, &b, last and position + b.size == c.source.size, &made)
         position += b.size
         if status == 0 and made.size:
             c.differs |= made.at != b.at
@@ -269,7 +271,7 @@ cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
         return status
     c.after_bytes += c.fresh.size
     if status == 0 and c.differs:
-        status = swap_in(c.log, c.edition, first, count, c.fresh)
+        status = replace_segments(c.log, c.edition, first, count, c.fresh)
         if status == 0:
             c.edition += 1
             c.fresh = NULL  # the log's now
@@ -289,7 +291,7 @@ cdef struct group_t:
 cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
     """As many neighbours from `first` on as make one segment, by the sizes that they have now; 0 if none is left."""
     cdef log_t* l = c.log
-    cdef int slot = pin(&l.context.quiesce)
+    cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t i = first, n = load_i64(&list.count), bytes = 0, size
     cdef int64_t limit = peek_i64(&l.settings.segment_bytes)
@@ -297,7 +299,7 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
     cdef int64_t most_entries = peek_i64(&l.settings.segment_index_bytes) // TIME_ENTRY
     out.count = 0
     out.last_filled = first
-    while i + 1 < n and i - first < GROUP_MAX and list.items[i].base_offset < c.sieve.keys_end:
+    while i + 1 < n and i - first < GROUP_MAX and list.items[i].base_offset < c.filter.keys_end:
         size = load_i64(&list.items[i].segment.size)
         if i > first and (
                 bytes + size > limit or list.items[i + 1].base_offset - list.items[first].base_offset > INT32_MAX
@@ -308,7 +310,7 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
             out.last_filled = i
         i += 1
     out.count = i - first
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     return CHANGED if load_i64(&l.edition) != c.edition else 0
 
 
@@ -320,12 +322,12 @@ cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
     pthread_mutex_lock(&l.append_mutex)
     c.edition = load_i64(&l.edition)
     bound[0] = min(bound[0], min(min(l.view.last_stable, l.view.active_base), load_i64(&l.recovery_point)))
-    c.sieve.keys_from = min(max(c.sieve.keys_from, l.view.log_start), bound[0])
-    c.sieve.keys_end = c.sieve.keys_from
+    c.filter.keys_from = min(max(c.filter.keys_from, l.view.log_start), bound[0])
+    c.filter.keys_end = c.filter.keys_from
     pthread_mutex_unlock(&l.append_mutex)
     c.started_ms = monotonic_ms()
     # After the bound: what a producer wrote since lies past it, and what it wrote before is then not its last.
-    return sequence_copy(&l.producers, &l.append_mutex, &c.sieve.producers)
+    return sequence_copy(&l.producers, &l.append_mutex, &c.filter.producers)
 
 
 cdef int run(round_t* c, int64_t bound) noexcept nogil:
@@ -347,12 +349,12 @@ cdef int log_clean(round_t* c, int64_t bound, int64_t map_bytes) noexcept nogil:
     cdef int status
     if not cas_i32(&c.log.cleaning, 0, 1):
         return -EAGAIN
-    status = keymap_init(&c.sieve.keys, map_bytes)
+    status = offset_map_init(&c.filter.keys, map_bytes)
     if status == 0:
         status = run(c, bound)
     if c.source.files != NULL:
         files_drop(c.source.files)
-    sieve_free(&c.sieve)
+    filter_free(&c.filter)
     free(c.read.at)
     free(c.written.at)
     store_i32(&c.log.cleaning, 0)

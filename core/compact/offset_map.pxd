@@ -9,14 +9,14 @@ cdef struct slot_t:
     uint64_t high
     int64_t next             # the offset after its last record; 0: a free slot
 
-cdef struct keymap_t:
+cdef struct offset_map_t:
     uint64_t secret[2]
     slot_t* slots
     int64_t capacity
     int64_t capacity_max
     int64_t count
 
-cdef int keymap_init(keymap_t* m, int64_t bytes_max) noexcept nogil
-cdef void keymap_free(keymap_t* m) noexcept nogil
-cdef int keymap_put(keymap_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil
-cdef int64_t keymap_last(const keymap_t* m, const uint8_t* key, int64_t n) noexcept nogil
+cdef int offset_map_init(offset_map_t* m, int64_t bytes_max) noexcept nogil
+cdef void offset_map_free(offset_map_t* m) noexcept nogil
+cdef int offset_map_put(offset_map_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil
+cdef int64_t offset_map_last(const offset_map_t* m, const uint8_t* key, int64_t n) noexcept nogil

@@ -1,9 +1,9 @@
 """Which offset holds the last record of each key, for a log that is compacted.
 
-A key is its 128-bit hash: two keys that shared one would be taken for one, and the older lost. So the hash is a keyed one
-(SipHash-2-4 with 128 bits, J.-P. Aumasson and D. J. Bernstein, 2012) under a secret drawn for each table: nobody who
-writes keys can choose such a pair, and by chance 2^32 keys hold one once in 2^65 tables. Slots are probed one after the
-other; a table grows by doubling up to its limit, while it moves it takes half as much again.
+A key is its 128-bit hash: two keys that shared one would be taken for one, and the older lost. So the hash is a keyed
+one (SipHash-2-4 with 128 bits, J.-P. Aumasson and D. J. Bernstein, 2012) under a secret drawn for each table: nobody
+who writes keys can choose such a pair, and by chance 2^32 keys hold one once in 2^65 tables. Slots are probed one after
+the other; a table grows by doubling up to its limit, while it moves it takes half as much again.
 """
 
 from libc.errno cimport ENOMEM, errno
@@ -79,11 +79,11 @@ cdef void hash_key(const uint64_t* secret, const uint8_t* p, int64_t n, uint64_t
     high[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
-cdef inline int64_t home(const keymap_t* m, uint64_t low) noexcept nogil:
+cdef inline int64_t home(const offset_map_t* m, uint64_t low) noexcept nogil:
     return <int64_t>(((low >> 32) * <uint64_t>m.capacity) >> 32)
 
 
-cdef inline slot_t* find(const keymap_t* m, uint64_t low, uint64_t high) noexcept nogil:
+cdef inline slot_t* find(const offset_map_t* m, uint64_t low, uint64_t high) noexcept nogil:
     """The slot that holds a hash, or the free one that it would go to."""
     cdef int64_t i = home(m, low)
     while m.slots[i].next != 0 and (m.slots[i].low != low or m.slots[i].high != high):
@@ -93,7 +93,7 @@ cdef inline slot_t* find(const keymap_t* m, uint64_t low, uint64_t high) noexcep
     return &m.slots[i]
 
 
-cdef int keymap_init(keymap_t* m, int64_t bytes_max) noexcept nogil:
+cdef int offset_map_init(offset_map_t* m, int64_t bytes_max) noexcept nogil:
     """An empty table whose slots take bytes_max at most (or SLOTS_MIN of them)."""
     m.count = 0
     m.capacity_max = min(max(bytes_max // <int64_t>sizeof(slot_t), <int64_t>SLOTS_MIN), <int64_t>SLOTS_MAX)
@@ -105,12 +105,12 @@ cdef int keymap_init(keymap_t* m, int64_t bytes_max) noexcept nogil:
     return 0 if m.slots != NULL else -ENOMEM
 
 
-cdef void keymap_free(keymap_t* m) noexcept nogil:
+cdef void offset_map_free(offset_map_t* m) noexcept nogil:
     free(m.slots)
     m.slots = NULL
 
 
-cdef int grow(keymap_t* m) noexcept nogil:
+cdef int grow(offset_map_t* m) noexcept nogil:
     cdef slot_t* old = m.slots
     cdef int64_t i, n = m.capacity
     cdef int64_t capacity = min(n * 2, m.capacity_max)
@@ -128,7 +128,7 @@ cdef int grow(keymap_t* m) noexcept nogil:
     return 0
 
 
-cdef int keymap_put(keymap_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil:
+cdef int offset_map_put(offset_map_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil:
     """Note that a key's last record is at `offset`. MAP_FULL, and nothing noted, where the limit leaves no room."""
     cdef uint64_t low, high
     cdef slot_t* slot
@@ -148,7 +148,7 @@ cdef int keymap_put(keymap_t* m, const uint8_t* key, int64_t n, int64_t offset) 
     return 0
 
 
-cdef int64_t keymap_last(const keymap_t* m, const uint8_t* key, int64_t n) noexcept nogil:
+cdef int64_t offset_map_last(const offset_map_t* m, const uint8_t* key, int64_t n) noexcept nogil:
     """The offset of a key's last record; -1 for a key that was never put."""
     cdef uint64_t low, high
     hash_key(m.secret, key, n, &low, &high)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.compact.offset_map cimport keymap_t
+from pybroker.core.compact.offset_map cimport offset_map_t
 from pybroker.core.storage.producer_state cimport sequence_t
 
 cdef enum:
@@ -18,8 +18,8 @@ cdef struct buffer_t:            # memory that grows and is used again
     int64_t length
     int64_t capacity
 
-cdef struct sieve_t:
-    keymap_t keys
+cdef struct filter_t:
+    offset_map_t keys
     int64_t keys_from            # the records of [keys_from, keys_end) are in `keys`
     int64_t keys_end
     sequence_t producers         # as they were when the round began
@@ -33,12 +33,12 @@ cdef struct sieve_t:
     buffer_t packed              # the same, compressed
     buffer_t made                # the batch made of them
 
-cdef struct sifted_t:            # a batch as it is to be stored; size 0: not at all
+cdef struct filtered_t:            # a batch as it is to be stored; size 0: not at all
     const uint8_t* at
     int64_t size
     int64_t timestamp            # the largest of its records; -1 without any
 
 cdef int buffer_reserve(buffer_t* b, int64_t n) noexcept nogil
-cdef void sieve_free(sieve_t* s) noexcept nogil
-cdef int sieve_learn(sieve_t* s, const batch_t* b) noexcept nogil
-cdef int sieve_sift(sieve_t* s, const batch_t* b, bint keep_empty, sifted_t* out) noexcept nogil
+cdef void filter_free(filter_t* s) noexcept nogil
+cdef int filter_learn(filter_t* s, const batch_t* b) noexcept nogil
+cdef int filter_batch(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil

@@ -1,15 +1,16 @@
 """What compaction keeps of a batch: of each key the last record, and of deletions those that readers may still need.
 
-A round first learns where each key's last record is, batch by batch of the part that was never compacted, and then sifts
-every batch up to there. A record stays
+A round first learns where each key's last record is, batch by batch of the part that was never compacted, and then
+sifts every batch up to there. A record stays
 
     if it lies past what was learnt, or if no later record of its key was learnt; and
     if it has a value, or is a deletion (a tombstone) whose time is not over.
 
-A tombstone's time begins when a round first keeps it: the batch then gets the delete horizon, now + delete.retention.ms,
-as its base timestamp, and bit 6 of its attributes says so (KIP-534); once it has passed, the next round drops the
-batch's tombstones. Batches keep base offset, last offset delta, leader epoch and producer fields; what stays of an emptied
-one that must (it is its producer's last, or keep_empty) is the header with count 0. Records without a key go.
+A tombstone's time begins when a round first keeps it: the batch then gets the delete horizon, now +
+delete.retention.ms, as its base timestamp, and bit 6 of its attributes says so (KIP-534); once it has passed, the next
+round drops the batch's tombstones. Batches keep base offset, last offset delta, leader epoch and producer fields; what
+stays of an emptied one that must (it is its producer's last, or keep_empty) is the header with count 0. Records without
+a key go.
 
 Transactions: nobody here knows whether one was committed. So a transactional record supersedes nothing and a tombstone
 among them stays, which is safe either way; it goes itself where a plain record superseded it. Markers stay.
@@ -31,8 +32,8 @@ from pybroker.core.batch.batch cimport (
     DELETE_HORIZON, HEADER_BYTES, LENGTH_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, batch_codec, batch_last_offset,
     batch_payload, batch_payload_size, batch_t, batch_timestamp,
 )
-from pybroker.core.batch.record cimport record_t, record_timestamp, record_walk
-from pybroker.core.compact.offset_map cimport keymap_free, keymap_last, keymap_put
+from pybroker.core.batch.record cimport record_next, record_t, record_timestamp
+from pybroker.core.compact.offset_map cimport offset_map_free, offset_map_last, offset_map_put
 from pybroker.core.storage.producer_state cimport producer_t, sequence_find, sequence_free
 
 cdef enum:
@@ -72,8 +73,8 @@ cdef int buffer_add(buffer_t* b, const uint8_t* p, int64_t n) noexcept nogil:
     return status
 
 
-cdef void sieve_free(sieve_t* s) noexcept nogil:
-    keymap_free(&s.keys)
+cdef void filter_free(filter_t* s) noexcept nogil:
+    offset_map_free(&s.keys)
     sequence_free(&s.producers)
     free(s.plain.at)
     free(s.kept.at)
@@ -90,7 +91,7 @@ cdef int through_python(Codec c, object how, int codec, const uint8_t* p, int64_
     return buffer_add(out, &made[0] if made.shape[0] else NULL, made.shape[0])
 
 
-cdef int transcode(sieve_t* s, bint pack, int codec, const uint8_t* p, int64_t n, buffer_t* out) noexcept with gil:
+cdef int transcode(filter_t* s, bint pack, int codec, const uint8_t* p, int64_t n, buffer_t* out) noexcept with gil:
     cdef Codec c = <Codec>s.codec
     try:
         return through_python(c, c.compress if pack else c.decompress, codec, p, n, out)
@@ -99,7 +100,7 @@ cdef int transcode(sieve_t* s, bint pack, int codec, const uint8_t* p, int64_t n
         return FAILED_IN_PYTHON
 
 
-cdef int open_records(sieve_t* s, const batch_t* b, cursor_t* out) noexcept nogil:
+cdef int open_records(filter_t* s, const batch_t* b, cursor_t* out) noexcept nogil:
     """The records of a batch, decompressed if they are not plain."""
     cdef int status = 0
     if batch_codec(b):
@@ -112,7 +113,7 @@ cdef int open_records(sieve_t* s, const batch_t* b, cursor_t* out) noexcept nogi
 
 # -- learning ----------------------------------------------------------------------------------------------------------
 
-cdef int sieve_learn(sieve_t* s, const batch_t* b) noexcept nogil:
+cdef int filter_learn(filter_t* s, const batch_t* b) noexcept nogil:
     """Learn where the keys of a batch have their last record; it follows on what was learnt before.
 
     MAP_FULL where the table is: keys_end is then where this round ends. CORRUPT_MESSAGE if the records do not parse."""
@@ -126,11 +127,11 @@ cdef int sieve_learn(sieve_t* s, const batch_t* b) noexcept nogil:
         for _ in range(b.count):
             if status != 0:
                 break
-            if record_walk(&r, &record) != OK:
+            if record_next(&r, &record) != OK:
                 return CORRUPT_MESSAGE
             offset = b.base_offset + record.offset_delta
             if record.key.at != NULL and offset >= s.keys_from:
-                status = keymap_put(&s.keys, record.key.at, record.key.size, offset)
+                status = offset_map_put(&s.keys, record.key.at, record.key.size, offset)
                 if status == 0:
                     s.keys_end = offset + 1
     if status == 0:
@@ -140,11 +141,11 @@ cdef int sieve_learn(sieve_t* s, const batch_t* b) noexcept nogil:
 
 # -- sifting -----------------------------------------------------------------------------------------------------------
 
-cdef bint stays(const sieve_t* s, const batch_t* b, const record_t* record) noexcept nogil:
+cdef bint stays(const filter_t* s, const batch_t* b, const record_t* record) noexcept nogil:
     cdef int64_t offset = b.base_offset + record.offset_delta
     if offset >= s.keys_end:
         return True
-    if record.key.at == NULL or keymap_last(&s.keys, record.key.at, record.key.size) > offset:
+    if record.key.at == NULL or offset_map_last(&s.keys, record.key.at, record.key.size) > offset:
         return False
     if record.value.at != NULL or b.attributes & TRANSACTIONAL or not b.attributes & DELETE_HORIZON:
         return True
@@ -157,7 +158,7 @@ cdef struct count_t:
     int64_t max_timestamp        # of them
 
 
-cdef int keep_records(sieve_t* s, const batch_t* b, cursor_t* r, count_t* out) noexcept nogil:
+cdef int keep_records(filter_t* s, const batch_t* b, cursor_t* r, count_t* out) noexcept nogil:
     """Copy the records that stay, run by run, to s.kept; none is copied while none has gone."""
     cdef const uint8_t* start = r.at
     cdef const uint8_t* run = r.at   # the first byte that stays and is not copied yet
@@ -170,7 +171,7 @@ cdef int keep_records(sieve_t* s, const batch_t* b, cursor_t* r, count_t* out) n
     out.max_timestamp = -1
     for _ in range(b.count):
         at = r.at
-        if status == 0 and record_walk(r, &record) != OK:
+        if status == 0 and record_next(r, &record) != OK:
             status = CORRUPT_MESSAGE
         if status != 0:
             return status
@@ -186,7 +187,7 @@ cdef int keep_records(sieve_t* s, const batch_t* b, cursor_t* r, count_t* out) n
     return buffer_add(&s.kept, run, r.at - run) if run != start else status
 
 
-cdef int shift_records(sieve_t* s, const uint8_t* p, int64_t n, int32_t count, uint64_t back) noexcept nogil:
+cdef int shift_records(filter_t* s, const uint8_t* p, int64_t n, int32_t count, uint64_t back) noexcept nogil:
     """Write records anew to s.shifted, each timestamp delta raised by `back`: for a base timestamp that much lower."""
     cdef cursor_t r, end
     cdef writer_t w
@@ -218,13 +219,14 @@ cdef int shift_records(sieve_t* s, const uint8_t* p, int64_t n, int32_t count, u
     return 0
 
 
-cdef bint is_producers_last(const sieve_t* s, const batch_t* b) noexcept nogil:
+cdef bint is_producers_last(const filter_t* s, const batch_t* b) noexcept nogil:
     """Does its producer's sequence go on from this batch?"""
     cdef const producer_t* p = sequence_find(&s.producers, b.producer_id) if b.producer_id >= 0 else NULL
     return p != NULL and p.count > 0 and p.window[p.newest].last_offset == batch_last_offset(b)
 
 
-cdef int make(sieve_t* s, const batch_t* b, const batch_t* header, const uint8_t* p, int64_t n, sifted_t* out) noexcept nogil:
+cdef int make(
+    filter_t* s, const batch_t* b, const batch_t* header, const uint8_t* p, int64_t n, filtered_t* out) noexcept nogil:
     """A batch of these records under b's header, but for what `header` says of attributes, timestamps and count."""
     cdef int status
     cdef uint8_t* h
@@ -250,13 +252,13 @@ cdef int make(sieve_t* s, const batch_t* b, const batch_t* header, const uint8_t
     return 0
 
 
-cdef void as_it_is(const batch_t* b, sifted_t* out) noexcept nogil:
+cdef void as_it_is(const batch_t* b, filtered_t* out) noexcept nogil:
     out.at = b.at
     out.size = b.size
     out.timestamp = batch_timestamp(b)
 
 
-cdef int make_empty(sieve_t* s, const batch_t* b, sifted_t* out) noexcept nogil:
+cdef int make_empty(filter_t* s, const batch_t* b, filtered_t* out) noexcept nogil:
     cdef batch_t header = b[0]
     if b.count == 0:
         as_it_is(b, out)
@@ -267,7 +269,8 @@ cdef int make_empty(sieve_t* s, const batch_t* b, sifted_t* out) noexcept nogil:
     return make(s, b, &header, NULL, 0, out)
 
 
-cdef int make_of_kept(sieve_t* s, const batch_t* b, const cursor_t* records, const count_t* n, sifted_t* out) noexcept nogil:
+cdef int make_of_kept(
+    filter_t* s, const batch_t* b, const cursor_t* records, const count_t* n, filtered_t* out) noexcept nogil:
     """A batch of what stays: all of `records` or, where some went, s.kept."""
     cdef batch_t header = b[0]
     cdef const uint8_t* p = <const uint8_t*>s.kept.at if n.kept < b.count else records.at
@@ -291,8 +294,9 @@ cdef int make_of_kept(sieve_t* s, const batch_t* b, const cursor_t* records, con
     return status if status != 0 else make(s, b, &header, p, size, out)
 
 
-cdef int sieve_sift(sieve_t* s, const batch_t* b, bint keep_empty, sifted_t* out) noexcept nogil:
-    """What stays of a batch, in bytes that are good until the next call. CORRUPT_MESSAGE if its records do not parse."""
+cdef int filter_batch(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil:
+    """What stays of a batch, in bytes that are good until the next call. CORRUPT_MESSAGE if its records do not
+    parse."""
     cdef cursor_t records, r
     cdef count_t n
     cdef int status

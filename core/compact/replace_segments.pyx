@@ -20,11 +20,12 @@ from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mut
 from pybroker.core.base.vfs cimport vfs_sync_dir
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t
 from pybroker.core.storage.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t
+from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.retention cimport log_discard_files, log_replace
 from pybroker.core.storage.segment cimport (
-    files_t, segment_files, segment_free, segment_new, segment_open, segment_rename, segment_t, segment_unlink,
+    segment_files, segment_free, segment_new, segment_open, segment_rename, segment_t, segment_unlink,
 )
-from pybroker.core.storage.segment_search cimport NOT_FOUND, walk_init, walk_t, walk_to_last
+from pybroker.core.storage.segment_search cimport NOT_FOUND, search_init, search_t, search_to_last
 
 
 cdef int open_all(segments_t* list, int64_t first, int64_t count) noexcept nogil:
@@ -72,12 +73,12 @@ cdef int list_fresh(log_t* l, int64_t first, int64_t count, segment_t* fresh) no
     if status != 0:
         return status
     for i in range(first, first + count):
-        retire(&l.context.quiesce, old.items[i].segment, segment_free)
-    retire(&l.context.quiesce, old, segments_free)
+        retire(&l.context.reclaim, old.items[i].segment, segment_free)
+    retire(&l.context.reclaim, old, segments_free)
     return 0
 
 
-cdef int swap_locked(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+cdef int replace_locked(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int status = CHANGED
     if load_i64(&l.edition) == edition and not load_i32(&l.deleted) and not log_offline(l):
@@ -97,15 +98,16 @@ cdef int swap_locked(log_t* l, int64_t edition, int64_t first, int64_t count, se
     return 0
 
 
-cdef int swap_in(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+cdef int replace_segments(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
     """Put `fresh`, whose files are on disk as .cleaned, in place of `count` segments from number `first`.
 
-    CHANGED if the list's edition is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of it."""
+    CHANGED if the list's edition is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of
+    it."""
     cdef int slot, status
     log_lock_files(l)
-    slot = pin(&l.context.quiesce)
-    status = swap_locked(l, edition, first, count, fresh)
-    unpin(&l.context.quiesce, slot)
+    slot = pin(&l.context.reclaim)
+    status = replace_locked(l, edition, first, count, fresh)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -114,15 +116,15 @@ cdef int swap_in(log_t* l, int64_t edition, int64_t first, int64_t count, segmen
 
 cdef int reach(segment_t* swap, int64_t* end) noexcept nogil:
     """The offset after the last batch of a .swap, if it consists of whole batches."""
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0
     cdef int status = segment_open(swap, ".swap", True)
     end[0] = swap.base_offset
     if status != 0:
         return status
-    walk_init(&w, swap, swap.files, swap.size)
-    status = walk_to_last(&w, &position, &b)
+    search_init(&w, swap, swap.files, swap.size)
+    status = search_to_last(&w, &position, &b)
     if status == 0:
         end[0] = batch_last_offset(&b) + 1
     return 0 if status == NOT_FOUND else status
@@ -150,7 +152,7 @@ cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noex
     return status if status != 0 else vfs_sync_dir(l.context.fs, l.directory)
 
 
-cdef int swap_finish(log_t* l, int64_t base, const int64_t* bases, int64_t n) noexcept nogil:
+cdef int replace_finish(log_t* l, int64_t base, const int64_t* bases, int64_t n) noexcept nogil:
     """At start: do what is left of a swap, beside the segments with these base offsets. The caller is alone."""
     cdef segment_t* swap = segment_new(l.context.fs, l.directory, base)
     cdef int status

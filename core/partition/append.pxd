@@ -15,8 +15,8 @@ cdef struct appended_t:
     int64_t log_start
     bint duplicate
 
-cdef struct ready_t:         # a checked batch on its way into a log, alone or with others of the same turn
-    ready_t* next
+cdef struct checked_t:         # a checked batch on its way into a log, alone or with others of the same turn
+    checked_t* next
     batch_t batch            # borrows the bytes it came in
     int32_t leader_epoch     # that the client knows; -1 none
     int32_t source
@@ -25,8 +25,9 @@ cdef struct ready_t:         # a checked batch on its way into a log, alone or w
     uint8_t header[<int>HEADER_BYTES]
 
 cdef int partition_check(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil
-cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, checked_t* out) noexcept nogil
+cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now_ms) noexcept nogil
 cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
+    appended_t* out) noexcept nogil
 cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil

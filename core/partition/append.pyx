@@ -1,8 +1,8 @@
 """Appends: what a batch must pass before it is in a partition's log.
 
-One writer at a time: the CRC is checked before the append mutex is taken; under it come the leader's epoch, the producer's
-sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped into a copy of its header, which
-goes out in front of the untouched rest: the caller's bytes are never written to.
+One writer at a time: the CRC is checked before the append mutex is taken; under it come the leader's epoch, the
+producer's sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped into a copy of its
+header, which goes out in front of the untouched rest: the caller's bytes are never written to.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -85,7 +85,7 @@ cdef int account(log_t* l, const batch_t* b) noexcept nogil:
 cdef struct gather_t:        # stamped batches that go out in one call
     iovec v[2 * <int>GATHER_MAX]
     placed_t placed[<int>GATHER_MAX]
-    ready_t* ready[<int>GATHER_MAX]
+    checked_t* checked[<int>GATHER_MAX]
     producer_t before[<int>GATHER_MAX]   # what each batch's producer was before it; id -1: unknown
     int vectors
     int count
@@ -102,8 +102,8 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         return
     status = log_write(l, g.v, g.vectors, g.placed, g.count, g.bytes)
     for i in range(g.count):
-        g.ready[i].status = status
-        transactions |= (g.ready[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
+        g.checked[i].status = status
+        transactions |= (g.checked[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
     if status == 0:
         log_publish_end(l, end[0], transactions)
         tally(&l.traffic.batches_in, g.count)
@@ -112,13 +112,13 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
-            undo(l, &g.ready[i].batch, &g.before[i])
+            undo(l, &g.checked[i].batch, &g.before[i])
     g.count = g.vectors = 0
     g.bytes = 0
     g.start = end[0]
 
 
-cdef void gather(gather_t* g, ready_t* r) noexcept nogil:
+cdef void gather(gather_t* g, checked_t* r) noexcept nogil:
     cdef iovec* v = &g.v[g.vectors]
     v[0].iov_base, v[0].iov_len = r.header, HEADER_BYTES
     v[1].iov_base, v[1].iov_len = <void*>(r.batch.at + HEADER_BYTES), r.batch.size - HEADER_BYTES
@@ -126,12 +126,12 @@ cdef void gather(gather_t* g, ready_t* r) noexcept nogil:
     g.placed[g.count].bytes = r.batch.size
     g.placed[g.count].last_offset = r.out.last_offset
     g.placed[g.count].max_timestamp = r.batch.max_timestamp
-    g.ready[g.count] = r
+    g.checked[g.count] = r
     g.count += 1
     g.bytes += r.batch.size
 
 
-cdef void stamp(partition_t* p, ready_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
+cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
     """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
     if peek_i64(&p.log.settings.message_timestamp_type):
         batch_stamp_time(&r.batch, offset, p.leader_epoch, now_ms, r.header)
@@ -145,7 +145,7 @@ cdef void stamp(partition_t* p, ready_t* r, int64_t offset, int64_t now_ms) noex
     r.out.last_offset = batch_last_offset(&r.batch)
 
 
-cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
+cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
     """What can only be known under the append mutex: is the log there, is the epoch right, does the sequence follow?"""
     cdef log_t* l = p.log
     cdef int status
@@ -160,7 +160,7 @@ cdef int admit(partition_t* p, ready_t* r) noexcept nogil:
     return status
 
 
-cdef void take(partition_t* p, ready_t* r, int64_t end, int64_t now_ms) noexcept nogil:
+cdef void take(partition_t* p, checked_t* r, int64_t end, int64_t now_ms) noexcept nogil:
     """See whether a batch may be appended at `end`, and give it that place."""
     r.out.duplicate = False
     r.status = admit(p, r)
@@ -168,7 +168,7 @@ cdef void take(partition_t* p, ready_t* r, int64_t end, int64_t now_ms) noexcept
         stamp(p, r, end, now_ms)
 
 
-cdef bint must_write_before(log_t* l, const gather_t* g, const ready_t* r, int64_t now_ms) noexcept nogil:
+cdef bint must_write_before(log_t* l, const gather_t* g, const checked_t* r, int64_t now_ms) noexcept nogil:
     """Is what became of the gathered batches to be known before this one is looked at?"""
     if r.status == DUPLICATE:
         return r.out.last_offset >= g.start  # its original is among them
@@ -179,11 +179,11 @@ cdef bint must_write_before(log_t* l, const gather_t* g, const ready_t* r, int64
     return log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms)
 
 
-cdef void partition_append_ready(partition_t* p, ready_t* first, int64_t now_ms) noexcept nogil:
+cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now_ms) noexcept nogil:
     """Append checked batches in their order, all that fit one segment in one call; each says how it went."""
     cdef gather_t g
     cdef log_t* l = p.log
-    cdef ready_t* r = first
+    cdef checked_t* r = first
     cdef int64_t end, began_ms
     g.count = g.vectors = 0
     g.bytes = 0
@@ -229,7 +229,7 @@ cdef int pass_before(log_t* l) noexcept nogil:
 
 
 cdef int partition_check(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, ready_t* out) noexcept nogil:
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, checked_t* out) noexcept nogil:
     """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
     cdef log_t* l = p.log
     cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
@@ -254,12 +254,14 @@ cdef int partition_check(
 
 
 cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms, appended_t* out) noexcept nogil:
-    """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or -errno."""
-    cdef ready_t r
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
+    appended_t* out) noexcept nogil:
+    """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or
+    -errno."""
+    cdef checked_t r
     cdef int status = partition_check(p, data, n, leader_epoch, source, &r)
     if status == 0:
-        partition_append_ready(p, &r, now_ms)
+        partition_append_checked(p, &r, now_ms)
         status = r.status
     out[0] = r.out
     return status

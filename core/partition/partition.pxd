@@ -1,7 +1,8 @@
 # A partition: its log, its leader, who watches it grow, and what a reader finds.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
+from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.reclamation cimport pthread_mutex_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log cimport found_t, log_t, view_t
@@ -14,6 +15,7 @@ cdef enum:
 
 cdef enum:
     TOPIC_BYTES_MAX = 249    # Kafka's limit
+    TOPIC_ID_BYTES = 16
 
 ctypedef void (*notify_fn)(watch_t* w) noexcept nogil
 
@@ -30,7 +32,7 @@ cdef struct partition_t:
     int32_t opaque           # its topic's rules ask for no record to be seen: the native plane may append
     int32_t topic_length
     char topic[<int>TOPIC_BYTES_MAX + 1]
-    uint8_t topic_id[16]
+    uint8_t topic_id[<int>TOPIC_ID_BYTES]
     log_t* log
     int32_t leader_epoch
     int32_t partition_epoch
@@ -54,3 +56,8 @@ cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
 cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
+
+
+cdef inline uint32_t partition_hash(const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
+    """For tables of partitions, by the name of the topic or by its id."""
+    return crc32c(topic, length, 0) + <uint32_t>index * <uint32_t>0x9E3779B1

@@ -1,4 +1,5 @@
-"""Partitions: their life, who watches them grow, what a read may see, and who leads them (append.pyx tells of writing)."""
+"""Partitions: their life, who watches them grow, what a read may see, and who leads them (append.pyx tells of
+writing)."""
 
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
@@ -16,7 +17,7 @@ from pybroker.core.partition.watermark cimport log_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_drop, log_note_unread, log_read, log_t, log_view, segments_t
 from pybroker.core.storage.offsets_for_times cimport log_find_largest, log_find_time
-from pybroker.core.storage.segment cimport files_drop
+from pybroker.core.storage.open_files cimport files_drop
 
 cdef enum:
     AGAIN = -100002          # a status: look once more
@@ -100,7 +101,7 @@ cdef struct visit_t:         # a reader's stay in a log
 
 cdef int enter(log_t* l, visit_t* v) noexcept nogil:
     """Pin a log to look something up in it; 0, or why nothing can be looked up. `leave` ends it either way."""
-    v.slot = pin(&l.context.quiesce)
+    v.slot = pin(&l.context.reclaim)
     v.generation = load_i64(&l.generation)
     v.log_start = load_i64(&l.view.log_start)
     v.list = <segments_t*>load_ptr(<void**>&l.segments)
@@ -114,7 +115,7 @@ cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
     cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list or load_i64(&l.view.log_start) != v.log_start
     cdef bint cut = load_i64(&l.generation) != v.generation
     cdef bint deleted = load_i32(&l.deleted) != 0
-    unpin(&l.context.quiesce, v.slot)
+    unpin(&l.context.reclaim, v.slot)
     if deleted:
         return UNKNOWN_TOPIC_OR_PARTITION  # what was opened by its name may be the file of a successor
     if status == KAFKA_STORAGE_ERROR:
@@ -152,7 +153,8 @@ cdef int partition_read(
 
 
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
-    """The first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest of all. NOT_FOUND
+    """The first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest of all.
+    NOT_FOUND
     if there is none."""
     cdef visit_t visit
     cdef int status = AGAIN

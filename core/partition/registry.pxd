@@ -1,7 +1,7 @@
 # Topic name or id and partition number -> partition, for those who may not touch Python.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t, quiesce_t
+from pybroker.core.base.reclamation cimport pthread_mutex_t, reclaim_t
 from pybroker.core.partition.partition cimport partition_t
 
 cdef enum:
@@ -20,6 +20,6 @@ cdef struct registry_t:
 cdef registry_t* registry_new() noexcept nogil
 cdef void registry_free(registry_t* r) noexcept nogil
 cdef int registry_add(registry_t* r, partition_t* p) noexcept nogil
-cdef void registry_remove(registry_t* r, quiesce_t* q, partition_t* p) noexcept nogil
+cdef void registry_remove(registry_t* r, reclaim_t* q, partition_t* p) noexcept nogil
 cdef partition_t* registry_by_name(registry_t* r, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil
 cdef partition_t* registry_by_id(registry_t* r, const uint8_t* id, int32_t index) noexcept nogil

@@ -10,18 +10,16 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport load_ptr, store_i32, store_ptr
-from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.reclamation cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, quiesce_t, retire,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, reclaim_t, retire,
 )
-from pybroker.core.partition.partition cimport partition_drop, partition_hold, partition_t
-
-cdef enum:
-    ID_BYTES = 16
+from pybroker.core.partition.partition cimport (
+    TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
+)
 
 
 cdef inline uint32_t bucket(const uint8_t* key, int32_t length, int32_t index) noexcept nogil:
-    return (crc32c(key, length, 0) + <uint32_t>index * <uint32_t>0x9E3779B1) % BUCKETS
+    return partition_hash(key, length, index) % BUCKETS
 
 
 cdef registry_t* registry_new() noexcept nogil:
@@ -54,7 +52,7 @@ cdef void registry_free(registry_t* r) noexcept nogil:
 cdef int registry_add(registry_t* r, partition_t* p) noexcept nogil:
     cdef registered_t* e = <registered_t*>calloc(1, sizeof(registered_t))
     cdef uint32_t i = bucket(<const uint8_t*>p.topic, p.topic_length, p.index)
-    cdef uint32_t k = bucket(p.topic_id, ID_BYTES, p.index)
+    cdef uint32_t k = bucket(p.topic_id, TOPIC_ID_BYTES, p.index)
     if e == NULL:
         return -ENOMEM
     partition_hold(p)
@@ -69,7 +67,7 @@ cdef int registry_add(registry_t* r, partition_t* p) noexcept nogil:
     return 0
 
 
-cdef void registry_remove(registry_t* r, quiesce_t* q, partition_t* p) noexcept nogil:
+cdef void registry_remove(registry_t* r, reclaim_t* q, partition_t* p) noexcept nogil:
     """Unpublish; one that is not here is no error."""
     cdef registered_t** link = &r.names[bucket(<const uint8_t*>p.topic, p.topic_length, p.index)]
     cdef registered_t* e
@@ -80,7 +78,7 @@ cdef void registry_remove(registry_t* r, quiesce_t* q, partition_t* p) noexcept 
     if e != NULL:
         store_i32(&p.published, 0)
         store_ptr(<void**>link, e.next_name)
-        link = &r.ids[bucket(p.topic_id, ID_BYTES, p.index)]
+        link = &r.ids[bucket(p.topic_id, TOPIC_ID_BYTES, p.index)]
         while link[0] != e:
             link = &link[0].next_id
         store_ptr(<void**>link, e.next_id)
@@ -101,9 +99,9 @@ cdef partition_t* registry_by_name(registry_t* r, const uint8_t* topic, int32_t 
 
 cdef partition_t* registry_by_id(registry_t* r, const uint8_t* id, int32_t index) noexcept nogil:
     """The published partition of the topic with that id, likewise."""
-    cdef registered_t* e = <registered_t*>load_ptr(<void**>&r.ids[bucket(id, ID_BYTES, index)])
+    cdef registered_t* e = <registered_t*>load_ptr(<void**>&r.ids[bucket(id, TOPIC_ID_BYTES, index)])
     while e != NULL:
-        if e.partition.index == index and memcmp(e.partition.topic_id, id, ID_BYTES) == 0:
+        if e.partition.index == index and memcmp(e.partition.topic_id, id, TOPIC_ID_BYTES) == 0:
             return e.partition
         e = <registered_t*>load_ptr(<void**>&e.next_id)
     return NULL

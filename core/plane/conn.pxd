@@ -53,7 +53,7 @@ cdef struct conn_t:
     int32_t writable
     int32_t syncing              # answers in its output that wait for the disk: nothing is sent or executed until then
     int32_t close_after          # close once the output is sent
-    const char* refused          # why nothing more of it is read or executed: it ends as with close_after; NULL: it goes on
+    const char* refused          # why nothing more of it is read: it ends as with close_after; NULL: it goes on
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t parked_ns            # PARKED: since then; 0: it is not
     int64_t bytes_out            # sent since it came

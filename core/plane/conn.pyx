@@ -19,7 +19,7 @@ from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
 from pybroker.core.plane.fetch_session cimport session_drop
 from pybroker.core.plane.memory_pool cimport pool_leave
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
-from pybroker.core.storage.segment cimport files_drop
+from pybroker.core.storage.open_files cimport files_drop
 from pybroker.core.storage.slow_disk cimport slow_note
 
 cdef extern from "<sys/socket.h>" nogil:

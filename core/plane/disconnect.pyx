@@ -1,7 +1,7 @@
 """The end of a connection: by its peer, by what it sent, or by the broker.
 
-Its descriptor is closed at once. Its memory goes at the end of the turn, or when whoever still knows it (Python with its
-request, the syncer, a reader) has told the reactor.
+Its descriptor is closed at once. Its memory goes at the end of the turn, or when whoever still knows it (Python with
+its request, the syncer, a reader) has told the reactor.
 
 A process that was forked from this one may hold the socket and the epoll instance, too. So close(2) alone ends nothing:
 shutdown(2) tells the peer, and epoll is told to forget the connection before its memory goes (epoll(7), questions and
@@ -27,8 +27,8 @@ cdef extern from "<sys/socket.h>" nogil:
 
 
 cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
-    """Its peer sees the end, epoll knows it no more, and its descriptor is closed, in this order: who else has it is asked
-    for nothing."""
+    """Its peer sees the end, epoll knows it no more, and its descriptor is closed, in this order: who else has it is
+    asked for nothing."""
     cdef epoll_event e
     if c.fd >= 0:
         shutdown(c.fd, SHUT_RDWR)
@@ -38,11 +38,13 @@ cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
 
 
 cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil:
-    """End a connection; `reason` is NULL or empty if its peer did. It is freed at the end of the turn, or once Python answered."""
+    """End a connection; `reason` is NULL or empty if its peer did. It is freed at the end of the turn, or once Python
+    answered."""
     if c.fd >= 0:
         hang_up(r, c)
         c.readable = c.writable = 0
-        mailbox_put(&r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason) if reason != NULL else 0)
+        mailbox_put(
+            &r.plane.mailbox, CLOSED, c.id, NULL, <const uint8_t*>reason, strlen(reason) if reason != NULL else 0)
         if c.state == AWAY:
             mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
     if c.state != AWAY:

@@ -4,10 +4,10 @@
     incremental (id, n)     changes its session, wants all of it, tells what is news of it (fetch_session.pyx)
 
 What is foreign here (an unknown partition, a follower, a fenced epoch) goes to Python, which knows no sessions of ours:
-a session ends by that, and Python gets the request as one that names everything itself. Its answer names no session, and
-the client begins a new one. An answer ends at a batch boundary. A fetch that finds less than min_bytes watches its
-partitions, looks once more, and parks; told of an append, or at its deadline, it is executed again from the bytes of its
-request, whose changes to its session were made the first time.
+a session ends by that, and Python gets the request as one that names everything itself. Its answer names no session,
+and the client begins a new one. An answer ends at a batch boundary. A fetch that finds less than min_bytes watches its
+partitions, looks once more, and parks; told of an append, or at its deadline, it is executed again from the bytes of
+its request, whose changes to its session were made the first time.
 """
 
 from libc.errno cimport EMFILE
@@ -36,7 +36,7 @@ from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.storage.leader_epochs cimport epochs_end
 from pybroker.core.storage.log cimport log_t, log_view, view_t
-from pybroker.core.storage.segment cimport files_drop
+from pybroker.core.storage.open_files cimport files_drop
 from pybroker.core.storage.slow_disk cimport slow_is, slow_note
 
 cdef enum:
@@ -276,14 +276,14 @@ cdef int change_session(fetcher_t* f, session_t* s, int64_t now_ms) noexcept nog
             return REFUSED
     fetch_forget(q, s)
     sessions_touch(f.sessions, s, now_ms)
-    if s.turns.count == 0:
+    if s.tracked.count == 0:
         sessions_remove(f.sessions, q.session_id)
     return DONE
 
 
 cdef int want_all(fetch_t* q, session_t* s) noexcept nogil:
     """Want what the session has, in its order."""
-    cdef link_t* link = s.turns.first
+    cdef link_t* link = s.tracked.first
     cdef tracked_t* t
     cdef wanted_t* w
     q.count = 0

@@ -10,7 +10,7 @@ cdef enum:
     TRACKED_MAX = 1 << 20        # partitions of all sessions together; with more there are no new sessions
 
 cdef struct tracked_t:           # one partition of a session
-    link_t turn                  # in the order in which they have it
+    link_t rotation               # in the order in which they have it
     tracked_t* next_same         # in its bucket
     partition_t* partition       # held
     int64_t offset
@@ -32,7 +32,7 @@ cdef struct session_t:
     int32_t by_id                # its client names topics by id
     pthread_mutex_t lock         # guards what follows; taken before the cache's
     int32_t epoch                # of its next request
-    chain_t turns                # what it tracks
+    chain_t tracked              # what it tracks
     uint32_t bucket_count        # a power of two
     tracked_t** buckets
 

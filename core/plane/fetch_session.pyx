@@ -14,14 +14,15 @@ from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport add_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
-from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.error_codes cimport (
     FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
 )
 from pybroker.core.base.reclamation cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from pybroker.core.partition.partition cimport partition_drop, partition_hold, partition_t
+from pybroker.core.partition.partition cimport (
+    TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
+)
 
 cdef extern from "<sys/random.h>" nogil:
     ssize_t getrandom(void* into, size_t n, unsigned int flags)
@@ -29,7 +30,6 @@ cdef extern from "<sys/random.h>" nogil:
 cdef enum:
     IDLE_MS = 120000             # Kafka's min.incremental.fetch.session.eviction.ms
     EPOCH_MAX = 0x7FFFFFFF
-    ID_BYTES = 16
     BUCKETS_MIN = 8
 
 
@@ -59,8 +59,8 @@ cdef void session_hold(session_t* s) noexcept nogil:
 cdef void session_drop(session_t* s) noexcept nogil:
     if add_i32(&s.refs, -1) > 0:
         return
-    while s.turns.first != NULL:
-        untrack(s, <tracked_t*>s.turns.first.owner)
+    while s.tracked.first != NULL:
+        untrack(s, <tracked_t*>s.tracked.first.owner)
     free(s.buckets)
     pthread_mutex_destroy(&s.lock)
     free(s)
@@ -70,28 +70,26 @@ cdef int32_t session_next_epoch(int32_t epoch) noexcept nogil:
     return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
-cdef inline uint32_t hash_of(const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
-    return crc32c(topic, length, 0) + <uint32_t>index * <uint32_t>0x9E3779B1
-
-
 cdef inline const uint8_t* topic_of(const session_t* s, const partition_t* p, int32_t* length) noexcept nogil:
     """A partition's topic as the session's client names it."""
     if s.by_id:
-        length[0] = ID_BYTES
+        length[0] = TOPIC_ID_BYTES
         return &p.topic_id[0]
     length[0] = p.topic_length
     return <const uint8_t*>&p.topic[0]
 
 
-cdef bint is_named(const session_t* s, const partition_t* p, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
+cdef bint is_named(
+    const session_t* s, const partition_t* p, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
     if p.index != index:
         return False
     if s.by_id:
-        return memcmp(p.topic_id, topic, ID_BYTES) == 0
+        return memcmp(p.topic_id, topic, TOPIC_ID_BYTES) == 0
     return p.topic_length == length and memcmp(p.topic, topic, length) == 0
 
 
-cdef tracked_t* look_up(session_t* s, uint32_t hash, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
+cdef tracked_t* look_up(
+    session_t* s, uint32_t hash, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
     cdef tracked_t* t = s.buckets[hash & (s.bucket_count - 1)]
     while t != NULL and not (t.hash == hash and is_named(s, t.partition, topic, length, index)):
         t = t.next_same
@@ -103,7 +101,7 @@ cdef void untrack(session_t* s, tracked_t* t) noexcept nogil:
     while link[0] != t:
         link = &link[0].next_same
     link[0] = t.next_same
-    chain_remove(&t.turn)
+    chain_remove(&t.rotation)
     partition_drop(t.partition)
     free(t)
 
@@ -112,7 +110,7 @@ cdef void spread(session_t* s) noexcept nogil:
     """Twice the buckets; without memory for them the chains grow."""
     cdef uint32_t n = 2 * s.bucket_count
     cdef tracked_t** larger = <tracked_t**>calloc(n, sizeof(tracked_t*))
-    cdef link_t* link = s.turns.first
+    cdef link_t* link = s.tracked.first
     cdef tracked_t* t
     if larger == NULL:
         return
@@ -132,7 +130,7 @@ cdef tracked_t* session_track(session_t* s, partition_t* p) noexcept nogil:
     What is wanted of it is for the caller to set."""
     cdef int32_t length = 0
     cdef const uint8_t* topic = topic_of(s, p, &length)
-    cdef uint32_t hash = hash_of(topic, length, p.index)
+    cdef uint32_t hash = partition_hash(topic, length, p.index)
     cdef tracked_t* t = look_up(s, hash, topic, length, p.index)
     if t != NULL and t.partition != p:
         untrack(s, t)            # of a topic of that name that is gone
@@ -147,23 +145,23 @@ cdef tracked_t* session_track(session_t* s, partition_t* p) noexcept nogil:
         t.told_high_watermark = t.told_log_start = -1
         t.next_same = s.buckets[hash & (s.bucket_count - 1)]
         s.buckets[hash & (s.bucket_count - 1)] = t
-        chain_append(&s.turns, &t.turn, t)
-        if <uint32_t>s.turns.count > s.bucket_count:
+        chain_append(&s.tracked, &t.rotation, t)
+        if <uint32_t>s.tracked.count > s.bucket_count:
             spread(s)
     return t
 
 
 cdef void session_forget(session_t* s, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
     """Fetch a partition no more; one that is not known is no error. The topic as this session names topics."""
-    cdef tracked_t* t = look_up(s, hash_of(topic, length, index), topic, length, index)
+    cdef tracked_t* t = look_up(s, partition_hash(topic, length, index), topic, length, index)
     if t != NULL:
         untrack(s, t)
 
 
 cdef void session_to_end(session_t* s, tracked_t* t) noexcept nogil:
     """It brought records: the others have their turn first."""
-    chain_remove(&t.turn)
-    chain_append(&s.turns, &t.turn, t)
+    chain_remove(&t.rotation)
+    chain_append(&s.tracked, &t.rotation, t)
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
@@ -249,7 +247,7 @@ cdef int32_t sessions_add(sessions_t* cache, session_t* s, int64_t now_ms) noexc
     """Give a new session a place in the cache, which then holds it too; its id, 0 if there is no room."""
     cdef int32_t id = 0
     pthread_mutex_lock(&cache.lock)
-    if make_room(cache, s.turns.count, now_ms):
+    if make_room(cache, s.tracked.count, now_ms):
         while id == 0 or find(cache, id) != NULL:
             if getrandom(&id, sizeof(id), 0) != sizeof(id):
                 pthread_mutex_unlock(&cache.lock)
@@ -257,7 +255,7 @@ cdef int32_t sessions_add(sessions_t* cache, session_t* s, int64_t now_ms) noexc
             id &= EPOCH_MAX
         s.id = id
         s.created_ms = s.used_ms = now_ms
-        s.size = s.turns.count
+        s.size = s.tracked.count
         s.next_same = cache.table[<uint32_t>id % SESSION_BUCKETS]
         cache.table[<uint32_t>id % SESSION_BUCKETS] = s
         chain_append(&cache.used, &s.used, s)
@@ -275,8 +273,8 @@ cdef void sessions_touch(sessions_t* cache, session_t* s, int64_t now_ms) noexce
         chain_remove(&s.used)
         chain_append(&cache.used, &s.used, s)
         s.used_ms = now_ms
-        cache.partitions += s.turns.count - s.size
-        s.size = s.turns.count
+        cache.partitions += s.tracked.count - s.size
+        s.size = s.tracked.count
     pthread_mutex_unlock(&cache.lock)
 
 
@@ -312,7 +310,7 @@ cdef void sessions_leave(sessions_t* cache, partition_t* p) noexcept nogil:
         s = all[i]
         topic = topic_of(s, p, &length)
         pthread_mutex_lock(&s.lock)
-        t = look_up(s, hash_of(topic, length, p.index), topic, length, p.index)
+        t = look_up(s, partition_hash(topic, length, p.index), topic, length, p.index)
         pthread_mutex_unlock(&s.lock)
         if t != NULL:
             sessions_remove(cache, s.id)

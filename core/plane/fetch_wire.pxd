@@ -24,7 +24,7 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t error                # a Kafka code that the answer tells
     read_t read                  # what was found, held
 
-cdef struct span_t:              # bytes of the request
+cdef struct request_part_t:              # bytes of the request
     const uint8_t* at
     const uint8_t* end
 
@@ -40,10 +40,10 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     int32_t topics               # how many the request names, and how many it forgets
     int32_t forgotten
     int32_t foreign              # well formed, but Python must look at it
-    span_t frame
+    request_part_t frame
     const uint8_t* session_at    # where the session's id and epoch stand; NULL below version 7
-    span_t body                  # the topics that it names
-    span_t forgotten_body        # and those that it forgets
+    request_part_t body                  # the topics that it names
+    request_part_t forgotten_body        # and those that it forgets
     int64_t found_bytes
     int32_t opens                # files that the reactor opened for it
     int32_t count

@@ -12,16 +12,17 @@ from libc.string cimport memcmp, memset
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.chain cimport link_t
 from pybroker.core.base.cursor cimport (
-    OK, cursor_init, cursor_left, cursor_t, read_i8, read_i32, read_i64, read_span, skip, store_be32, write_i16,
+    OK, cursor_init, cursor_left, cursor_t, read_i32, read_i64, read_i8, skip, store_be32, write_i16,
     write_i32, write_i64, write_span, writer_init, writer_t,
 )
-from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.conn cimport conn_add_file, conn_room, conn_t, conn_wrote
 from pybroker.core.plane.fetch_session cimport session_forget, session_t, tracked_t
 from pybroker.core.plane.produce cimport DONE, REFUSED
 from pybroker.core.plane.wire cimport (
-    read_header, read_length, read_tags, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+    read_header, read_length, read_tags, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags,
+    write_text,
 )
 
 cdef enum:
@@ -31,7 +32,6 @@ cdef enum:
     VERSION_RACK = 11
     VERSION_FLEXIBLE = 12
     VERSION_REPLICA_STATE = 15
-    ID_BYTES = 16
     KEY_BYTES = 4                # api key and version, in front of what the cursor sees
     SESSION_BYTES = 8
     LENGTH_BYTES_MAX = 5
@@ -39,7 +39,7 @@ cdef enum:
     NEIGHBOURS = 16              # so many are compared one by one to see that none is named twice
     ANSWER_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8 + 4 + 4 + 5 + 1
     REQUEST_PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1
-    TOPIC_BYTES = ID_BYTES + 16  # beside its name
+    TOPIC_BYTES = TOPIC_ID_BYTES + 16  # beside its name
     HEADER_BYTES_MAX = 64
 
 
@@ -51,18 +51,6 @@ cdef struct named_t:             # a partition as the request names it
     int32_t last_epoch
     int32_t most
     int64_t offset
-
-
-cdef int read_topic(cursor_t* r, int16_t version, text_t* topic, int32_t* partitions) noexcept nogil:
-    cdef int status
-    if version >= FETCH_VERSION_IDS:
-        topic.length = ID_BYTES
-        status = read_span(r, ID_BYTES, &topic.at)
-    else:
-        status = read_text(r, version >= VERSION_FLEXIBLE, topic)
-    if status == OK and topic.at == NULL:
-        return -1
-    return status if status != OK else read_length(r, version >= VERSION_FLEXIBLE, partitions)
 
 
 cdef int read_partition(cursor_t* r, int16_t version, named_t* out) noexcept nogil:
@@ -171,7 +159,7 @@ cdef bint read_forgotten(fetch_t* f, cursor_t* r) noexcept nogil:
         return False
     f.forgotten_body.at = r.at
     for _i in range(f.forgotten):
-        if read_topic(r, f.version, &topic, &partitions) != OK or partitions < 0:
+        if read_topic(r, f.version >= FETCH_VERSION_IDS, flexible, &topic, &partitions) != OK or partitions < 0:
             return False
         if skip(r, 4 * <int64_t>partitions) != OK or skip_tags(r, flexible) != OK:
             return False
@@ -208,7 +196,7 @@ cdef bint fetch_read(fetch_t* f, registry_t* reg, cursor_t* r, int16_t version) 
         return False
     f.body.at = r.at
     for _i in range(f.topics):
-        if read_topic(r, version, &topic, &partitions) != OK or partitions < 0:
+        if read_topic(r, version >= FETCH_VERSION_IDS, flexible, &topic, &partitions) != OK or partitions < 0:
             return False
         for _k in range(partitions):
             if not take_partition(f, reg, r, &topic):
@@ -226,7 +214,7 @@ cdef void fetch_forget(const fetch_t* f, session_t* s) noexcept nogil:
     cdef cursor_t r
     cursor_init(&r, f.forgotten_body.at, f.forgotten_body.end - f.forgotten_body.at)
     for _i in range(f.forgotten):
-        read_topic(&r, f.version, &topic, &partitions)
+        read_topic(&r, f.version >= FETCH_VERSION_IDS, f.version >= VERSION_FLEXIBLE, &topic, &partitions)
         for _k in range(partitions):
             read_i32(&r, &index)
             session_forget(s, topic.at, topic.length, index)
@@ -243,7 +231,7 @@ cdef void forget_named(const fetch_t* f, session_t* s) noexcept nogil:
     cdef cursor_t r
     cursor_init(&r, f.body.at, f.body.end - f.body.at)
     for _i in range(f.topics):
-        read_topic(&r, f.version, &topic, &partitions)
+        read_topic(&r, f.version >= FETCH_VERSION_IDS, f.version >= VERSION_FLEXIBLE, &topic, &partitions)
         for _k in range(partitions):
             read_partition(&r, f.version, &named)
             session_forget(s, topic.at, topic.length, named.index)
@@ -257,7 +245,7 @@ cdef bint same_topic(const partition_t* a, const partition_t* b) noexcept nogil:
 cdef void write_topic(writer_t* w, int16_t version, const partition_t* p) noexcept nogil:
     cdef text_t name
     if version >= FETCH_VERSION_IDS:
-        write_span(w, p.topic_id, ID_BYTES)
+        write_span(w, p.topic_id, TOPIC_ID_BYTES)
     else:
         name.at = <const uint8_t*>p.topic
         name.length = p.topic_length
@@ -310,7 +298,7 @@ cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) 
     if s != NULL:
         forget_named(f, s)
         fetch_forget(f, s)
-        link = s.turns.first
+        link = s.tracked.first
     while link != NULL:
         room += (<tracked_t*>link.owner).partition.topic_length + TOPIC_BYTES
         link = end_of_run(link, &length)
@@ -324,7 +312,7 @@ cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) 
     write_i32(&w, 0)
     write_i32(&w, -1)
     write_length(&w, flexible, f.topics + runs)
-    link = s.turns.first if s != NULL else NULL
+    link = s.tracked.first if s != NULL else NULL
     while link != NULL:
         link = write_run(&w, f.version, link)
     write_span(&w, f.body.at, f.body.end - f.body.at)

@@ -1,6 +1,7 @@
 """A reactor's inbox: new connections, answers from Python, and news for connections that wait.
 
-Any thread leaves something under the inbox's lock and rings the bell once; the reactor takes all of it in its next turn.
+Any thread leaves something under the inbox's lock and rings the bell once; the reactor takes all of it in its next
+turn.
 """
 
 from libc.stdlib cimport free
@@ -8,7 +9,7 @@ from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
-from pybroker.core.base.epoll cimport EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_ctl, epoll_event
+from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
 from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport watch_t
 from pybroker.core.plane.conn cimport (
@@ -70,7 +71,8 @@ cdef void warmed(void* owner) noexcept nogil:
 
 
 cdef void told(watch_t* w) noexcept nogil:
-    """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch mutex."""
+    """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch
+    mutex."""
     cdef conn_t* c = <conn_t*>w.owner
     cdef inbox_t* box = c.inbox
     pthread_mutex_lock(&box.lock)

@@ -11,13 +11,10 @@ from libc.string cimport memcpy
 from posix.unistd cimport close, read, write
 
 from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.epoll cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd
 from pybroker.core.base.reclamation cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int initial, int flags)
-    int EFD_NONBLOCK, EFD_CLOEXEC
 
 
 cdef int mailbox_init(mailbox_t* m) noexcept nogil:

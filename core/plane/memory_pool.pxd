@@ -53,8 +53,9 @@ cdef inline int64_t pool_share(pool_t* p) noexcept nogil:
 
 
 cdef inline int64_t pool_lend(pool_t* p, int64_t n, bint fair) noexcept nogil:
-    """May n bytes be held beyond the limit? If they fit into the reserve, or are within the fair share of their address,
-    for which others will have to go; or as the one big request at a time. What pool_repay takes back; 0: they may not."""
+    """May n bytes be held beyond the limit? If they fit into the reserve, or are within the fair share of their
+    address, for which others will have to go; or as the one big request at a time. What pool_repay takes back; 0: they
+    may not."""
     if add_i64(&p.lent, n) <= (p.limit if fair else p.limit // RESERVE_PART):
         return n
     add_i64(&p.lent, -n)

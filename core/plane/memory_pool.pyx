@@ -1,11 +1,11 @@
 """The memory pool: what is received and not yet answered, and answers that a client does not read.
 
-While the pool is full, a request that is whole when it is looked at is still executed from the socket: it costs nothing.
-Who needs memory for the rest of its request waits in its reactor's line (`shortage`). From the line those of the address
-that holds least go first, of these the one that needs least, beyond the limit: as many as fit into the reserve, or one
-request of any size. So what is held stays below the limit, the reserve and one request. Only an address that holds less
-than its fair share is not held up by the reserve: below twice the limit its requests are let through, and connections of
-addresses that hold more than theirs are closed.
+While the pool is full, a request that is whole when it is looked at is still executed from the socket: it costs
+nothing. Who needs memory for the rest of its request waits in its reactor's line (`shortage`). From the line those of
+the address that holds least go first, of these the one that needs least, beyond the limit: as many as fit into the
+reserve, or one request of any size. So what is held stays below the limit, the reserve and one request. Only an address
+that holds less than its fair share is not held up by the reserve: below twice the limit its requests are let through,
+and connections of addresses that hold more than theirs are closed.
 
 An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host may have all that lie behind.
 """

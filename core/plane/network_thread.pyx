@@ -3,10 +3,10 @@
     OPEN --fetch that must wait--> PARKED --told, or its deadline--> OPEN
       \\---what Python must do---> AWAY ---its answer--------------> OPEN        any --peer gone, bad frame--> CLOSING
 
-One turn: take what others left in the inbox; read every socket that has something and execute its frames in their order;
-append the batches of all of them, a call a partition; then send the answers. A connection that is parked or away executes
-nothing further, so that no request overtakes another. Sockets are edge-triggered: interest is never changed. The reactor
-is pinned for the length of its turn, and never while it waits.
+One turn: take what others left in the inbox; read every socket that has something and execute its frames in their
+order; append the batches of all of them, a call a partition; then send the answers. A connection that is parked or away
+executes nothing further, so that no request overtakes another. Sockets are edge-triggered: interest is never changed.
+The reactor is pinned for the length of its turn, and never while it waits.
 """
 
 from libc.errno cimport ENOMEM, errno
@@ -20,8 +20,8 @@ from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, li
 from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
 from pybroker.core.base.counters cimport histogram_add, tally
 from pybroker.core.base.epoll cimport (
-    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_create1, epoll_ctl,
-    epoll_event, epoll_wait,
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd,
 )
 from pybroker.core.base.reclamation cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
 from pybroker.core.plane.conn cimport (
@@ -35,10 +35,6 @@ from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
 from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.plane.receive cimport drain, has_work, serve
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int initial, int flags)
-    int EFD_NONBLOCK, EFD_CLOEXEC
 
 cdef enum:
     SWEEP_MS = 1000
@@ -195,7 +191,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
             close_conn(r, c, "")
         link = link.next
-    collect(&r.plane.context.quiesce)
+    collect(&r.plane.context.reclaim)
 
 
 cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
@@ -212,9 +208,9 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
 
 
 cdef int wait(reactor_t* r, epoll_event* events, int64_t most_ms) noexcept nogil:
-    """Wait for events; how many. A thread that slept comes back later than a client answers, so while one connection has the
-    turns to itself, and waits are short, they begin awake; the requests of several gather while it sleeps. (sched_yield would
-    put it further back in the queue of a core that it shares with the flusher.)"""
+    """Wait for events; how many. A thread that slept comes back later than a client answers, so while one connection
+    has the turns to itself, and waits are short, they begin awake; the requests of several gather while it sleeps.
+    (sched_yield would put it further back in the queue of a core that it shares with the flusher.)"""
     cdef int n = 0
     cdef int64_t now_ns = r.ended_ns
     if r.brisk > 0 and most_ms > 0:
@@ -250,7 +246,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef int64_t only, cut
     cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
     r.now_ms = r.began_ns // 1000000
-    slot = pin(&r.plane.context.quiesce)
+    slot = pin(&r.plane.context.reclaim)
     take_events(r, events, n if n > 0 else 0)
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
     take_inbox(r)
@@ -276,7 +272,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     drain(r)
     r.arena_used = 0
     finish(r)
-    unpin(&r.plane.context.quiesce, slot)
+    unpin(&r.plane.context.reclaim, slot)
     if r.now_ms - r.swept_ms >= SWEEP_MS:
         r.swept_ms = r.now_ms
         sweep(r)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.cursor cimport cursor_t
-from pybroker.core.partition.append cimport ready_t
+from pybroker.core.partition.append cimport checked_t
 from pybroker.core.partition.partition cimport partition_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t
@@ -20,7 +20,7 @@ cdef enum verdict_t:
     REFUSED                      # close the connection
 
 cdef struct order_t:
-    ready_t ready
+    checked_t checked
     partition_t* partition
     conn_t* conn                 # for acks=0, where an error can only be told by closing
     uint8_t* answer              # error_code, base_offset, ... of its partition in the output; NULL: no answer
@@ -29,8 +29,8 @@ cdef struct order_t:
 
 cdef struct dirty_t:
     partition_t* partition
-    ready_t* first
-    ready_t* last
+    checked_t* first
+    checked_t* last
 
 cdef struct turn_t:              # what a reactor holds back until the end of its turn
     int32_t count

@@ -1,27 +1,27 @@
 """Produce, natively: what is in order is executed here, everything else is left to Python as it came.
 
-A request is read twice: first every topic, partition and batch is checked, and only if all of it can be appended here the
-answer is written, with room for what the append will say. The appends of one turn are gathered by partition and go out
-together at its end (`produce_drain`), before any answer leaves. Request v3-13, response v3-13; acks 0, 1 and all are the
-same with one replica.
+A request is read twice: first every topic, partition and batch is checked, and only if all of it can be appended here
+the answer is written, with room for what the append will say. The appends of one turn are gathered by partition and go
+out together at its end (`produce_drain`), before any answer leaves. Request v3-13, response v3-13; acks 0, 1 and all
+are the same with one replica.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.cursor cimport (
-    OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64, write_i8,
-    write_i16, write_i32, write_i64, write_span, writer_init, writer_t,
+    OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64,
+    write_i16, write_i32, write_i64, write_i8, write_span, writer_init, writer_t,
 )
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
-from pybroker.core.partition.append cimport FROM_CLIENT, partition_append_ready, partition_check, ready_t
-from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
+from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.conn cimport conn_room, conn_t, conn_wrote
 from pybroker.core.plane.wire cimport (
-    read_header, read_length, read_text, skip_tags, text_t, write_length, write_no_tags, write_text,
+    read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
 from pybroker.core.storage.group_commit cimport sync_new, sync_put, sync_t
 from pybroker.core.storage.log cimport log_is_open, log_sync_due
@@ -36,7 +36,6 @@ cdef enum:
     VERSION_FLEXIBLE = 9
     VERSION_IDS = 13
     VERSION_MAX = 13
-    ID_BYTES = 16
     ANSWER_BYTES = 2 + 8 + 8 + 8 # error_code, base_offset, log_append_time_ms, log_start_offset
     PARTITION_BYTES = 4 + ANSWER_BYTES + 16
     HEADER_BYTES_MAX = 64
@@ -54,17 +53,18 @@ cdef struct request_t:
 cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept nogil:
     """May a compressed batch be appended here? Where something is wrong with it, or it is large, it is Python's."""
     cdef int64_t plain = 0
-    if version < VERSION_ZSTD and batch_codec(&o.ready.batch) == CODEC_ZSTD:
+    if version < VERSION_ZSTD and batch_codec(&o.checked.batch) == CODEC_ZSTD:
         return False
     if load_i32(&o.partition.opaque) != ENVELOPE:
         if t.plain_bytes > t.plain_most + PLAIN_REQUEST_MAX:
             return False
-        plain = batch_look_inside(&o.ready.batch)
+        plain = batch_look_inside(&o.checked.batch)
         t.plain_bytes += max(plain, <int64_t>0)
     return plain >= 0
 
 
-cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const text_t* topic) noexcept nogil:
+cdef order_t* check_partition(
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const text_t* topic) noexcept nogil:
     """Read one partition of a request into a new order; NULL if it is none that can be executed here."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef order_t* o
@@ -83,24 +83,12 @@ cdef order_t* check_partition(turn_t* t, registry_t* reg, cursor_t* r, int16_t v
         return NULL
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
-    if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.ready) != 0:
+    if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.checked) != 0:
         return NULL
-    if batch_codec(&o.ready.batch) != CODEC_NONE and not check_inside(t, o, version):
+    if batch_codec(&o.checked.batch) != CODEC_NONE and not check_inside(t, o, version):
         return NULL
     t.count += 1
     return o
-
-
-cdef int read_topic(cursor_t* r, int16_t version, text_t* topic, int32_t* partitions) noexcept nogil:
-    cdef int status
-    if version >= VERSION_IDS:
-        topic.length = ID_BYTES
-        status = read_span(r, ID_BYTES, &topic.at)
-    else:
-        status = read_text(r, version >= VERSION_FLEXIBLE, topic)
-    if status == OK and topic.at == NULL:
-        return -1
-    return status if status != OK else read_length(r, version >= VERSION_FLEXIBLE, partitions)
 
 
 cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, request_t* q) noexcept nogil:
@@ -119,7 +107,7 @@ cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version
     q.body = r.at
     q.answer_bytes = HEADER_BYTES_MAX
     for _i in range(q.topics):
-        if read_topic(r, version, &topic, &partitions) != OK or partitions < 0:
+        if read_topic(r, version >= VERSION_IDS, flexible, &topic, &partitions) != OK or partitions < 0:
             return False
         q.answer_bytes += topic.length + 16
         for _k in range(partitions):
@@ -149,7 +137,8 @@ cdef void write_partition(writer_t* w, int16_t version, order_t* o) noexcept nog
     write_no_tags(w, version >= VERSION_FLEXIBLE)
 
 
-cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders, int32_t count, const uint8_t* end) noexcept nogil:
+cdef int write_answer(
+    conn_t* c, int16_t version, request_t* q, order_t* orders, int32_t count, const uint8_t* end) noexcept nogil:
     """The whole answer into the connection's output."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef uint8_t* room = conn_room(c, q.answer_bytes)
@@ -167,9 +156,9 @@ cdef int write_answer(conn_t* c, int16_t version, request_t* q, order_t* orders,
     write_length(&w, flexible, q.topics)
     cursor_init(&r, q.body, end - q.body)
     for _i in range(q.topics):
-        read_topic(&r, version, &topic, &partitions)
+        read_topic(&r, version >= VERSION_IDS, version >= VERSION_FLEXIBLE, &topic, &partitions)
         if version >= VERSION_IDS:
-            write_span(&w, topic.at, ID_BYTES)
+            write_span(&w, topic.at, TOPIC_ID_BYTES)
         else:
             write_text(&w, flexible, &topic)
         write_length(&w, flexible, partitions)
@@ -226,16 +215,16 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
             o.answer = NULL
         d = find_dirty(t, o.partition)
         if d.last != NULL:
-            d.last.next = &o.ready
+            d.last.next = &o.checked
         else:
-            d.first = &o.ready
-        d.last = &o.ready
+            d.first = &o.checked
+        d.last = &o.checked
     return DONE
 
 
 cdef void tell(turn_t* t, order_t* o) noexcept nogil:
     """Put what became of an append into the answer that waits for it."""
-    cdef ready_t* a = &o.ready
+    cdef checked_t* a = &o.checked
     cdef int status = 0 if a.status == DUPLICATE else a.status
     if status < 0:
         status = KAFKA_STORAGE_ERROR
@@ -268,7 +257,7 @@ cdef void produce_refuse(const sync_t* s) noexcept nogil:
 
 cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
     """A partition's answers wait for the disk: those of what was appended, and of what was there already."""
-    cdef ready_t* r = &o.ready
+    cdef checked_t* r = &o.checked
     while r != NULL:
         (<order_t*>r).sync_end = end
         r = r.next
@@ -295,14 +284,14 @@ cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
     if t.count == 0:
         return False
     for i in range(t.dirty_count):
-        partition_append_ready(t.dirty[i].partition, t.dirty[i].first, now_ms)
+        partition_append_checked(t.dirty[i].partition, t.dirty[i].first, now_ms)
         end = log_sync_due(t.dirty[i].partition.log)
         if end >= 0:
             hold_back(<order_t*>t.dirty[i].first, end)
         t.dirty[i].partition = NULL
     for i in range(t.count):
         tell(t, &t.orders[i])
-        if t.orders[i].sync_end >= 0 and (t.orders[i].ready.status == 0 or t.orders[i].ready.status == DUPLICATE):
+        if t.orders[i].sync_end >= 0 and (t.orders[i].checked.status == 0 or t.orders[i].checked.status == DUPLICATE):
             ask_for_sync(t, &t.orders[i])
     t.count = 0
     t.dirty_count = 0

@@ -1,8 +1,8 @@
 """A connection's input: read into the arena or its own buffer, cut into frames, executed in their order.
 
-Frames are executed where they were read; the bytes of a Produce stay there until the turn's appends are drained. What is
-not a whole frame, or may not be executed yet, moves to the connection, whose buffer grows with the bytes that come. A large
-frame is read straight into that buffer, which is kept for the next one until the connection rests.
+Frames are executed where they were read; the bytes of a Produce stay there until the turn's appends are drained. What
+is not a whole frame, or may not be executed yet, moves to the connection, whose buffer grows with the bytes that come.
+A large frame is read straight into that buffer, which is kept for the next one until the connection rests.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -64,7 +64,8 @@ cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noe
 
 
 cdef void book(reactor_t* r, conn_t* c, api_t* a, int verdict, int64_t came, int64_t went) noexcept nogil:
-    """Count a request that was looked at: its API (NULL: none of ours), what became of it, its bytes and its answer's."""
+    """Count a request that was looked at: its API (NULL: none of ours), what became of it, its bytes and its
+    answer's."""
     if verdict == WAITS:
         if c.parked_ns == 0:
             c.parked_ns = r.began_ns

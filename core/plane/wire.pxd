@@ -1,15 +1,17 @@
 """What the native plane reads and writes of the protocol: headers, strings, arrays, tags, in both encodings.
 
-From some version on an API is flexible: lengths are unsigned varints of n + 1 and every struct ends with a section of tags.
-Reads answer OK, SHORT or BAD as the cursor does. Nothing is allocated here, and no count is believed: the caller walks.
+From some version on an API is flexible: lengths are unsigned varints of n + 1 and every struct ends with a section of
+tags. Reads answer OK, SHORT or BAD as the cursor does. Nothing is allocated here, and no count is believed: the caller
+walks.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.base.cursor cimport (
-    BAD, OK, cursor_left, cursor_t, read_i16, read_i32, read_span, read_uvarint, skip, write_i8, write_i16, write_i32,
+    BAD, OK, cursor_left, cursor_t, read_i16, read_i32, read_span, read_uvarint, skip, write_i16, write_i32, write_i8,
     write_span, write_uvarlong, writer_t,
 )
+from pybroker.core.partition.partition cimport TOPIC_ID_BYTES
 
 cdef struct text_t:
     const uint8_t* at            # NULL: null
@@ -47,6 +49,21 @@ cdef inline int read_text(cursor_t* r, bint flexible, text_t* out) noexcept nogi
     if n < 0:
         return OK if n == -1 else BAD
     return read_span(r, n, &out.at)
+
+
+cdef inline int read_topic(cursor_t* r, bint by_id, bint flexible, text_t* topic, int32_t* partitions) noexcept nogil:
+    """The name or the id of a topic, which is there, and how many partitions follow."""
+    cdef int status
+    topic.at = NULL
+    topic.length = 0
+    if by_id:
+        topic.length = TOPIC_ID_BYTES
+        status = read_span(r, TOPIC_ID_BYTES, &topic.at)
+    else:
+        status = read_text(r, flexible, topic)
+    if status == OK and topic.at == NULL:
+        return BAD
+    return status if status != OK else read_length(r, flexible, partitions)
 
 
 cdef inline int read_tags(cursor_t* r, uint32_t* count) noexcept nogil:

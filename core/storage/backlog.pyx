@@ -72,7 +72,8 @@ cdef void backlog_destroy(backlog_t* b) noexcept nogil:
 
 
 cdef bint backlog_put(backlog_t* b, work_t* w) noexcept nogil:
-    """Hand work to the flusher; False if it waits there already. The flusher holds what it was handed until it is done."""
+    """Hand work to the flusher; False if it waits there already. The flusher holds what it was handed until it is
+    done."""
     cdef bint added = False
     pthread_mutex_lock(&b.lock)
     if not w.queued and not b.stopping:

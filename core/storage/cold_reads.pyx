@@ -22,7 +22,8 @@ from pybroker.core.storage.index cimport entry_t, index_floor
 from pybroker.core.storage.log cimport (
     log_drop, log_hold, log_note_unread, log_t, log_view, segment_limit, segments_floor, segments_t, view_t,
 )
-from pybroker.core.storage.segment cimport files_drop, files_hold, files_t, segment_files, segment_t
+from pybroker.core.storage.open_files cimport files_drop, files_hold, files_t
+from pybroker.core.storage.segment cimport segment_files, segment_t
 
 cdef enum:
     TAIL_BYTES = 16 << 20        # of the active segment, that was written a moment ago
@@ -99,7 +100,7 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
 # -- the thread --------------------------------------------------------------------------------------------------------
 
 cdef int look_for_place(const wish_t* w, place_t* out) noexcept nogil:
-    cdef int status = 0, slot = pin(&w.log.context.quiesce)
+    cdef int status = 0, slot = pin(&w.log.context.reclaim)
     cdef view_t v
     cdef segment_t* s
     log_view(w.log, &v)
@@ -110,7 +111,7 @@ cdef int look_for_place(const wish_t* w, place_t* out) noexcept nogil:
     if out.files != NULL:
         files_hold(out.files)
         out.position = position_of(s, out.files, w.offset)
-    unpin(&w.log.context.quiesce, slot)
+    unpin(&w.log.context.reclaim, slot)
     return status
 
 

@@ -1,14 +1,14 @@
 # The broker's context: what all of its logs share. No state outlives it and none is global.
 from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t, quiesce_t
+from pybroker.core.base.reclamation cimport pthread_mutex_t, reclaim_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.base.worker cimport task_fn
 from pybroker.core.storage.log_dir cimport log_dir_t
 
 cdef struct context_t:
     vfs_t* fs
-    quiesce_t quiesce
+    reclaim_t reclaim
     pthread_mutex_t lock         # guards the list of log dirs, and stopping
     log_dir_t* log_dirs
     task_fn close_idle           # what the closer of a log dir does

@@ -6,7 +6,7 @@ from libc.string cimport strcmp
 
 from pybroker.core.base.atomic cimport cas_i32, load_ptr, store_ptr
 from pybroker.core.base.reclamation cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, quiesce_destroy, quiesce_init,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, reclaim_destroy, reclaim_init,
 )
 from pybroker.core.base.vfs cimport vfs_free, vfs_new, vfs_stop
 from pybroker.core.base.worker cimport task_fn, worker_put
@@ -34,7 +34,7 @@ cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms, task_fn
         return NULL
     c.fs.budget.crowded = ask_closers
     c.fs.budget.owner = c
-    quiesce_init(&c.quiesce)
+    reclaim_init(&c.reclaim)
     pthread_mutex_init(&c.lock, NULL)
     c.write_behind_bytes = write_behind_bytes
     c.idle_ms = idle_ms
@@ -45,7 +45,7 @@ cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms, task_fn
 cdef void context_free(context_t* c) noexcept nogil:
     """The flushers have stopped and nobody holds a log."""
     cdef log_dir_t* d
-    quiesce_destroy(&c.quiesce)
+    reclaim_destroy(&c.reclaim)
     while c.log_dirs != NULL:
         d = c.log_dirs
         c.log_dirs = d.next

@@ -1,9 +1,9 @@
 """Damage in a log: what is known of it, and the scan of a segment that looks for it.
 
-A bad spot is a range of a segment's file that holds no sound batch, and the offsets that lay in it. It stays where it is:
-the batches before and behind it are served, a read of an offset in it gets CORRUPT_MESSAGE. Spots are found by the scan
-after a crash, by what meets a batch that is none, and by scrubbing; Python writes them down (damage-checkpoint), for the
-scan that found them is not made again.
+A bad spot is a range of a segment's file that holds no sound batch, and the offsets that lay in it. It stays where it
+is: the batches before and behind it are served, a read of an offset in it gets CORRUPT_MESSAGE. Spots are found by the
+scan after a crash, by what meets a batch that is none, and by scrubbing; Python writes them down (damage-checkpoint),
+for the scan that found them is not made again.
 """
 
 from libc.errno cimport EIO, ENOMEM
@@ -46,7 +46,7 @@ cdef void publish(log_t* l, segment_t* s, spots_t* list) noexcept nogil:
     cdef spots_t* old = s.spots
     store_ptr(<void**>&s.spots, list)
     if old != NULL:
-        retire(&l.context.quiesce, old, free)
+        retire(&l.context.reclaim, old, free)
 
 
 cdef int damage_mark(log_t* l, segment_t* s, const spot_t* spot) noexcept nogil:
@@ -159,7 +159,8 @@ cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict) n
 
 
 cdef int damage_keep_aside(segment_t* s, int64_t position) noexcept nogil:
-    """Copy what is about to be cut off a segment to <base>.log.<position>.damaged; a file that is not whole is removed."""
+    """Copy what is about to be cut off a segment to <base>.log.<position>.damaged; a file that is not whole is
+    removed."""
     cdef char path[PATH_BYTES]
     cdef char suffix[64]
     cdef uint8_t* buffer = <uint8_t*>malloc(SCAN_BYTES)

@@ -1,9 +1,9 @@
 """The flusher: one thread a log dir that does what no append should wait for.
 
-It asks the kernel to begin writing what appends left in the page cache (write-behind, a second later, so that a burst is
-taken in at the speed of memory and a steady stream is still written as it comes), writes index entries behind the active
-segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes that a
-look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
+It asks the kernel to begin writing what appends left in the page cache (write-behind, a second later, so that a burst
+is taken in at the speed of memory and a steady stream is still written as it comes), writes index entries behind the
+active segment, seals and flushes segments that a roll left, writes the snapshots that belong to them, repairs indexes
+that a look-up found bad, and removes files whose delay is over. Whoever flushes holds the flush mutex, never the append
 mutex over a file call. A slow disk holds up the flusher of its own log dir alone.
 """
 
@@ -18,24 +18,25 @@ from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, peek_i64, s
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.base.reclamation cimport (
-    collect, pin, pthread_mutex_lock, pthread_mutex_unlock, quiesce_t, retire, unpin,
+    collect, pin, pthread_mutex_lock, pthread_mutex_unlock, reclaim_t, retire, unpin,
 )
 from pybroker.core.base.vfs cimport P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_write_behind
 from pybroker.core.storage.backlog cimport backlog_empty_trash, backlog_next, work_t
 from pybroker.core.storage.context cimport context_t
 from pybroker.core.storage.leader_epochs cimport epochs_retry, epochs_take
 from pybroker.core.storage.log cimport (
-    log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_trust, log_view, pending_t, segments_floor,
-    segments_t, view_t,
+    log_active, log_drop, log_hold, log_lock_files, log_offline, log_t, log_trust, log_view, segments_floor, segments_t,
+    snapshot_t, view_t,
 )
 from pybroker.core.storage.log_dir cimport log_dir_t
 from pybroker.core.storage.lost_files cimport log_lost_file
+from pybroker.core.storage.open_files cimport files_drop, files_t
 from pybroker.core.storage.producer_snapshots cimport producers_keep, producers_prune, producers_write
 from pybroker.core.storage.producer_state cimport sequence_save
 from pybroker.core.storage.reindex cimport segment_rebuild
 from pybroker.core.storage.segment cimport (
-    PATH_BYTES, files_drop, files_t, segment_files, segment_flush, segment_give_back, segment_is_behind, segment_seal,
-    segment_t, segment_write_indexes,
+    PATH_BYTES, segment_files, segment_flush, segment_give_back, segment_is_behind, segment_seal, segment_t,
+    segment_write_indexes,
 )
 
 cdef enum:
@@ -48,14 +49,14 @@ cdef enum:
 
 cdef int write_snapshots(log_t* l) noexcept nogil:
     """Write what rolls left to write. Under the flush mutex."""
-    cdef pending_t* p
-    cdef pending_t* after
+    cdef snapshot_t* p
+    cdef snapshot_t* after
     cdef int64_t newest = -1
     cdef int written = 0
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
-    p = l.pending
-    l.pending = NULL
+    p = l.unwritten
+    l.unwritten = NULL
     pthread_mutex_unlock(&l.append_mutex)
     while p != NULL:
         after = p.next
@@ -102,8 +103,8 @@ cdef int64_t first_unsealed(const segments_t* list) noexcept nogil:
 
 
 cdef int seal_rolled(log_t* l) noexcept nogil:
-    """Seal the segments that rolls left behind the active one, and flush those past the recovery point, which moves with
-    them. Under the flush mutex, pinned."""
+    """Seal the segments that rolls left behind the active one, and flush those past the recovery point, which moves
+    with them. Under the flush mutex, pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t n = load_i64(&list.count)
     cdef int64_t i = max(<int64_t>0, min(first_unsealed(list), segments_floor(list, load_i64(&l.recovery_point))))
@@ -111,7 +112,7 @@ cdef int seal_rolled(log_t* l) noexcept nogil:
     cdef int status = 0
     while status == 0 and i + 1 < n:
         s = list.items[i].segment
-        status = log_trust(l, segment_seal(s, &l.context.quiesce))
+        status = log_trust(l, segment_seal(s, &l.context.reclaim))
         if status == 0:
             status = trust(l, segment_flush(s, s.size))
         if status == 0:
@@ -144,7 +145,7 @@ cdef void begin_oldest(later_t* later) noexcept nogil:
     """Ask the kernel to write the oldest step that waits, unless its segment was sealed and flushed meanwhile."""
     cdef step_t* step = &later.steps[later.first % LATER_COUNT]
     cdef log_t* l = step.log
-    cdef quiesce_t* q = &l.context.quiesce
+    cdef reclaim_t* q = &l.context.reclaim
     cdef segments_t* list
     cdef segment_t* s
     cdef files_t* f
@@ -200,7 +201,8 @@ cdef void write_behind(log_t* l, later_t* later) noexcept nogil:
 
 
 cdef void repair_indexes(log_t* l) noexcept nogil:
-    """Write the indexes anew that look-ups found bad; readers then open the new files. Under the flush mutex, pinned."""
+    """Write the indexes anew that look-ups found bad; readers then open the new files. Under the flush mutex,
+    pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef segment_t* s
     cdef void* f
@@ -217,7 +219,7 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
         else:
             store_i32(&s.index_bad, 0)
             f = swap_ptr(<void**>&s.files, NULL)
-            retire(&l.context.quiesce, f, files_drop)
+            retire(&l.context.reclaim, f, files_drop)
 
 
 cdef void flusher_work(log_t* l, later_t* later) noexcept nogil:
@@ -227,13 +229,13 @@ cdef void flusher_work(log_t* l, later_t* later) noexcept nogil:
         usleep(WAITING_LOOK_US)
     pthread_mutex_lock(&l.flush_mutex)
     if not load_i32(&l.deleted):
-        slot = pin(&l.context.quiesce)
+        slot = pin(&l.context.reclaim)
         if not log_offline(l):
             if write_snapshots(l) == 0:
                 seal_rolled(l)
             write_behind(l, later)
         repair_indexes(l)
-        unpin(&l.context.quiesce, slot)
+        unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
 
 
@@ -255,7 +257,7 @@ cdef int log_flush(log_t* l) noexcept nogil:
     cdef view_t v
     cdef int slot, status = 0
     log_lock_files(l)
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     log_view(l, &v)
     if log_offline(l):
         status = KAFKA_STORAGE_ERROR
@@ -271,7 +273,7 @@ cdef int log_flush(log_t* l) noexcept nogil:
             status = log_write_epochs(l)
         if status == 0:
             store_i64(&l.recovery_point, v.log_end)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -302,7 +304,7 @@ cdef int log_sync(log_t* l) noexcept nogil:
     cdef view_t v
     cdef int slot, status = 0
     log_lock_files(l)
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     log_view(l, &v)
     list = <segments_t*>load_ptr(<void**>&l.segments)
     active = list.items[load_i64(&list.count) - 1].segment
@@ -316,7 +318,7 @@ cdef int log_sync(log_t* l) noexcept nogil:
             status = sync_active(l, active)
         if status == 0:
             store_i64(&l.synced, v.log_end)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -341,8 +343,9 @@ cdef int log_write_epochs(log_t* l) noexcept nogil:
 
 
 cdef int close_active(log_t* l) noexcept nogil:
-    """Write the final index entries and a snapshot at the log's end, where nothing is appended. Under the flush mutex."""
-    cdef pending_t p
+    """Write the final index entries and a snapshot at the log's end, where nothing is appended. Under the flush
+    mutex."""
+    cdef snapshot_t p
     cdef segment_t* s = log_active(l)
     cdef int status = segment_write_indexes(s, "", True)
     if status == 0 and (l.producers.highest_id >= 0 or l.view.log_end > l.view.log_start):
@@ -356,7 +359,8 @@ cdef int close_active(log_t* l) noexcept nogil:
 
 
 cdef int log_close(log_t* l) noexcept nogil:
-    """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here on."""
+    """A clean stop of one log: all of it durable, snapshot and indexes up to its end. Appends are refused from here
+    on."""
     cdef int status = log_flush(l)
     cdef bint whole
     log_lock_files(l)
@@ -385,7 +389,7 @@ cdef void flusher_run(context_t* c, log_dir_t* log_dir) noexcept nogil:
         if w != NULL:
             flusher_work(<log_t*>w.owner, &later)
             log_drop(<log_t*>w.owner)
-            collect(&c.quiesce)
+            collect(&c.reclaim)
         elif stops:
             begin_due(&later, INT64_MAX)
             return
@@ -393,5 +397,5 @@ cdef void flusher_run(context_t* c, log_dir_t* log_dir) noexcept nogil:
         begin_due(&later, now)
         if now - looked >= c.idle_ms:
             backlog_empty_trash(&log_dir.backlog, c.fs, now)
-            collect(&c.quiesce)
+            collect(&c.reclaim)
             looked = now

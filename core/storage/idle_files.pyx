@@ -2,12 +2,12 @@
 
 Sealed segments are closed when nobody read from them for a while. Where descriptors are scarce a thread of each log dir
 goes round its logs, and closes any segment that was not used since it last came by (CLOCK, F. Corbato, "A paging
-experiment with the Multics system", 1968). It takes no lock that it would have to wait for: a log that is being flushed,
-or appended to, is not idle.
+experiment with the Multics system", 1968). It takes no lock that it would have to wait for: a log that is being
+flushed, or appended to, is not idle.
 
-What appends left in the page cache is written before its file is closed. The kernel tells of a write that failed those who
-have the file open, and may have forgotten it when somebody opens the file again: a flush would then call durable what is
-lost. That the data is written is enough; a flush still has to make it durable.
+What appends left in the page cache is written before its file is closed. The kernel tells of a write that failed those
+who have the file open, and may have forgotten it when somebody opens the file again: a flush would then call durable
+what is lost. That the data is written is enough; a flush still has to make it durable.
 """
 
 from libc.stdint cimport int64_t
@@ -17,12 +17,13 @@ from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, st
 from pybroker.core.base.budget cimport budget_excess
 from pybroker.core.base.chain cimport chain_append, chain_remove
 from pybroker.core.base.reclamation cimport (
-    collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, quiesce_t, retire, unpin,
+    collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, reclaim_t, retire, unpin,
 )
 from pybroker.core.base.vfs cimport P_SEGMENT_SYNC, vfs_write_out
 from pybroker.core.storage.log cimport log_drop, log_offline, log_t, log_trust, segments_t
 from pybroker.core.storage.log_dir cimport closing_t
-from pybroker.core.storage.segment cimport files_drop, files_hold, files_t, segment_t
+from pybroker.core.storage.open_files cimport files_drop, files_hold, files_t
+from pybroker.core.storage.segment cimport segment_t
 
 cdef enum:
     COLLECT_AFTER = 64       # files, that are then closed once no reader can be in them
@@ -31,7 +32,8 @@ cdef enum:
 
 
 cdef bint close_unsealed(log_t* l, segment_t* s, files_t* f) noexcept nogil:
-    """Write what is in the page cache, and close the file if nobody used it meanwhile. Under the flush mutex; f is held."""
+    """Write what is in the page cache, and close the file if nobody used it meanwhile. Under the flush mutex; f is
+    held."""
     cdef int64_t size = load_i64(&s.size)
     cdef bint closes
     if not log_offline(l) and max(load_i64(&s.flushed), s.written) < size:
@@ -43,32 +45,33 @@ cdef bint close_unsealed(log_t* l, segment_t* s, files_t* f) noexcept nogil:
     closes = load_i64(&s.size) == size and not load_i32(&f.used) and <files_t*>load_ptr(<void**>&s.files) == f
     if closes:
         store_ptr(<void**>&s.files, NULL)
-        retire(&l.context.quiesce, f, files_drop)
+        retire(&l.context.reclaim, f, files_drop)
     pthread_mutex_unlock(&l.append_mutex)
     return closes
 
 
 cdef bint close_one(log_t* l, int64_t i, idle_t which) noexcept nogil:
-    """Close segment i if it is open and idle. Under the flush mutex: no segment is sealed, cut or unlisted meanwhile."""
-    cdef int slot = pin(&l.context.quiesce)
+    """Close segment i if it is open and idle. Under the flush mutex: no segment is sealed, cut or unlisted
+    meanwhile."""
+    cdef int slot = pin(&l.context.reclaim)
     cdef segment_t* s = (<segments_t*>load_ptr(<void**>&l.segments)).items[i].segment
     cdef files_t* f = <files_t*>load_ptr(<void**>&s.files)
     cdef bint closed = False
     if f == NULL:
-        unpin(&l.context.quiesce, slot)
+        unpin(&l.context.reclaim, slot)
         return False
     if load_i32(&f.used) and which != IDLE_NOW:
         store_i32(&f.used, 0)
-        unpin(&l.context.quiesce, slot)
+        unpin(&l.context.reclaim, slot)
         return False
     if load_i32(&s.sealed):
         if not load_i32(&s.index_bad):
-            retire(&l.context.quiesce, swap_ptr(<void**>&s.files, NULL), files_drop)
+            retire(&l.context.reclaim, swap_ptr(<void**>&s.files, NULL), files_drop)
             closed = True
-        unpin(&l.context.quiesce, slot)
+        unpin(&l.context.reclaim, slot)
         return closed
     files_hold(f)
-    unpin(&l.context.quiesce, slot)  # a pin kept while the disk writes would keep what others closed
+    unpin(&l.context.reclaim, slot)  # a pin kept while the disk writes would keep what others closed
     if which != IDLE_SEALED:
         store_i32(&f.used, 0)
         closed = close_unsealed(l, s, f)
@@ -84,9 +87,9 @@ cdef int log_close_idle(log_t* l, idle_t which) noexcept nogil:
     cdef int slot, closed = 0
     if pthread_mutex_trylock(&l.flush_mutex) != 0:
         return 0
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     count = load_i64(&(<segments_t*>load_ptr(<void**>&l.segments)).count)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     for i in range(count):
         closed += close_one(l, i, which)
     pthread_mutex_unlock(&l.flush_mutex)
@@ -126,7 +129,7 @@ cdef log_t* next_log(closing_t* c) noexcept nogil:
 cdef void log_dir_close_idle(task_t* task) noexcept nogil:
     """Go round the logs of a log dir, twice at most, until as many files are closed as are asked for."""
     cdef closing_t* c = <closing_t*>task
-    cdef quiesce_t* q = NULL
+    cdef reclaim_t* q = NULL
     cdef log_t* l
     cdef int64_t visits, closed = 0, collected = 0, wanted
     store_i32(&c.asked, 0)       # first: who asks from here on is heard
@@ -139,7 +142,7 @@ cdef void log_dir_close_idle(task_t* task) noexcept nogil:
         l = next_log(c)
         if l == NULL:
             continue
-        q = &l.context.quiesce
+        q = &l.context.reclaim
         closed += log_close_idle(l, IDLE_ALL)
         log_drop(l)
         if closed - collected >= COLLECT_AFTER:

@@ -5,11 +5,12 @@
     <base>.timeindex  {timestamp i64, relative offset i32}  ascending; the largest timestamp so far and the last offset
                       of the batch that first reached it
 
-All integers are big-endian. One entry is added per `index.interval.bytes`; relative offsets count from the segment's base.
-Kafka preallocates the files with zeros and trims them on a clean close; we never preallocate. The active segment's index
-lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log it points into, and
-recovery writes it anew. A sealed segment's offset index is read whole while it is small, as it is where many segments are,
-and searched in its file by pread where it is not; its time index is opened for each of the few look-ups by time.
+All integers are big-endian. One entry is added per `index.interval.bytes`; relative offsets count from the segment's
+base. Kafka preallocates the files with zeros and trims them on a clean close; we never preallocate. The active
+segment's index lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log
+it points into, and recovery writes it anew. A sealed segment's offset index is read whole while it is small, as it is
+where many segments are, and searched in its file by pread where it is not; its time index is opened for each of the few
+look-ups by time.
 """
 
 import os
@@ -152,7 +153,8 @@ cdef int64_t search(const index_t* ix, int64_t wanted, bint by_value, entry_t* o
 
 
 cdef int index_open(index_t* ix, vfs_t* fs, const char* path, int width) noexcept nogil:
-    """Read a sealed segment's index in place, entry by entry. -errno if it is missing, -EIO if its size is no multiple."""
+    """Read a sealed segment's index in place, entry by entry. -errno if it is missing, -EIO if its size is no
+    multiple."""
     cdef int64_t size
     index_init(ix, width)
     ix.fd = vfs_open(fs, P_SEGMENT_READ, path, O_RDONLY)
@@ -174,8 +176,10 @@ cdef bint follows(const entry_t* last, const entry_t* e, int64_t value_max) noex
     return last.key < 0 or (e.key > last.key and e.value >= last.value)
 
 
-cdef int load_block(index_t* ix, const index_t* file, vfs_t* fs, int64_t first, entry_t* last, int64_t value_max) noexcept nogil:
-    """Add up to BLOCK_ENTRIES entries of a file to a heap index; -EIO, and no more, at one that cannot follow the last."""
+cdef int load_block(
+    index_t* ix, const index_t* file, vfs_t* fs, int64_t first, entry_t* last, int64_t value_max) noexcept nogil:
+    """Add up to BLOCK_ENTRIES entries of a file to a heap index; -EIO, and no more, at one that cannot follow the
+    last."""
     cdef uint8_t raw[BLOCK_ENTRIES * TIME_ENTRY]
     cdef entry_t e
     cdef int64_t i, n = min(<int64_t>BLOCK_ENTRIES, file.count - first)
@@ -308,7 +312,8 @@ def read_timeindex(str path) -> list:
 
 
 def _read(str path, int width) -> list:
-    """Decode an index file; trailing zeros of one that Kafka has open are left out. ValueError for another size or name."""
+    """Decode an index file; trailing zeros of one that Kafka has open are left out. ValueError for another size or
+    name."""
     cdef bytes data
     cdef const uint8_t* p
     cdef entry_t e

@@ -5,8 +5,8 @@
 The file is replaced whole. It may run behind the log: batches carry their epoch, so recovery finds again whatever lies
 past the recovery point, and the file is made durable before the recovery point moves past what it lacks.
 
-Entries have a lock of their own, under which nobody touches a file: who asks for an epoch does not wait for an append that
-writes. Whoever changes them holds the append mutex, too, and may look at them without the lock.
+Entries have a lock of their own, under which nobody touches a file: who asks for an epoch does not wait for an append
+that writes. Whoever changes them holds the append mutex, too, and may look at them without the lock.
 """
 
 from libc.errno cimport EIO, ENOENT, ENOMEM

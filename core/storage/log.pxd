@@ -10,8 +10,9 @@ from pybroker.core.storage.backlog cimport work_t
 from pybroker.core.storage.context cimport context_t
 from pybroker.core.storage.leader_epochs cimport epochs_t
 from pybroker.core.storage.log_dir cimport log_dir_t
+from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_state cimport sequence_t
-from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.slow_disk cimport slow_t
 
 # Topic configs, under Kafka's names with dots as underscores; times in ms, sizes in bytes, -1 no limit.
@@ -53,8 +54,8 @@ cdef struct view_t:
     int64_t active_base      # of the segment that log_end lies in
     int64_t active_size      # its bytes up to log_end
 
-cdef struct pending_t:       # a snapshot that the flusher is to write
-    pending_t* next
+cdef struct snapshot_t:       # a snapshot that the flusher is to write
+    snapshot_t* next
     int64_t offset
     size_t length
     uint8_t* data
@@ -93,7 +94,7 @@ cdef struct log_t:
     settings_t settings
     sequence_t producers
     epochs_t epochs
-    pending_t* pending       # under append_mutex
+    snapshot_t* unwritten    # under append_mutex
     snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex
     traffic_t traffic
@@ -142,9 +143,12 @@ cdef bint log_is_open(log_t* l) noexcept nogil
 cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
 cdef int log_roll(log_t* l) noexcept nogil
 cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil
-cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
+cdef bint log_must_roll(
+    log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
-cdef int log_read(log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil
+cdef int log_read(
+    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil
 cdef int log_trust(log_t* l, int status) noexcept nogil
 cdef int log_note_unread(log_t* l, int status) noexcept nogil

@@ -22,13 +22,14 @@ from pybroker.core.storage.backlog cimport backlog_put
 from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_note_unread, log_dir_trust
+from pybroker.core.storage.open_files cimport files_hold, files_t
 from pybroker.core.storage.producer_state cimport sequence_free, sequence_save
 from pybroker.core.storage.segment cimport (
-    files_hold, files_t, segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new,
-    segment_note, segment_t, segment_unlink, segment_write,
+    segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note, segment_t,
+    segment_unlink, segment_write,
 )
 from pybroker.core.storage.segment_search cimport (
-    DAMAGED, NOT_FOUND, walk_init, walk_t, walk_to_boundary, walk_to_offset,
+    DAMAGED, NOT_FOUND, search_init, search_t, search_to_boundary, search_to_offset,
 )
 
 cdef enum:
@@ -73,7 +74,7 @@ cdef void log_hold(log_t* l) noexcept nogil:
 cdef void log_drop(log_t* l) noexcept nogil:
     """Let go; the last one out frees the log. Nobody can be pinned in it then: whoever reads it holds it too."""
     cdef int64_t i
-    cdef pending_t* p
+    cdef snapshot_t* p
     if add_i32(&l.refs, -1) > 0:
         return
     pthread_mutex_lock(&l.log_dir.closing.lock)
@@ -83,9 +84,9 @@ cdef void log_drop(log_t* l) noexcept nogil:
         for i in range(l.segments.count):
             segment_free(l.segments.items[i].segment)
         segments_free(l.segments)
-    while l.pending != NULL:
-        p = l.pending
-        l.pending = p.next
+    while l.unwritten != NULL:
+        p = l.unwritten
+        l.unwritten = p.next
         free(p.data)
         free(p)
     sequence_free(&l.producers)
@@ -102,22 +103,23 @@ cdef void log_wake_flusher(log_t* l) noexcept nogil:
 
 
 cdef int log_trust(log_t* l, int status) noexcept nogil:
-    """Pass on what became of a call that changes files of a log. Those of a deleted one have other names: its directory's
-    is no failure to whoever was at work in it."""
+    """Pass on what became of a call that changes files of a log. Those of a deleted one have other names: its
+    directory's is no failure to whoever was at work in it."""
     if (status == -ENOENT or status == -ENOTDIR) and load_i32(&l.deleted):
         return status
     return log_dir_trust(l.log_dir, status)
 
 
 cdef int log_note_unread(log_t* l, int status) noexcept nogil:
-    """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches to
-    Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut off in
-    the middle of an answer."""
+    """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches
+    to Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut
+    off in the middle of an answer."""
     return log_dir_note_unread(l.log_dir, &l.unread, status)
 
 
 cdef void log_lock_files(log_t* l) noexcept nogil:
-    """Take the flush mutex. The flusher, which comes back to it again and again while a log is busy, lets others go first."""
+    """Take the flush mutex. The flusher, which comes back to it again and again while a log is busy, lets others go
+    first."""
     add_i32(&l.waiting, 1)
     pthread_mutex_lock(&l.flush_mutex)
     add_i32(&l.waiting, -1)
@@ -134,7 +136,8 @@ cdef int64_t log_sync_due(log_t* l) noexcept nogil:
 
 
 cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil:
-    """May the bytes of a slice be used? If so no truncation cuts before log_take_back; False if one did since it was read."""
+    """May the bytes of a slice be used? If so no truncation cuts before log_take_back; False if one did since it was
+    read."""
     add_i32(&l.lent, 1)
     if load_i64(&l.generation) == generation:
         return True
@@ -195,7 +198,7 @@ cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil:
         larger.items[larger.count].segment = s
         larger.count += 1
         store_ptr(<void**>&l.segments, larger)
-        retire(&l.context.quiesce, list, segments_free)
+        retire(&l.context.reclaim, list, segments_free)
         return 0
     list.items[list.count].base_offset = s.base_offset
     list.items[list.count].segment = s
@@ -212,30 +215,34 @@ cdef bint log_is_open(log_t* l) noexcept nogil:
     return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL  # a truncation lists none for a moment
 
 
-cdef bint log_must_roll(log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
+cdef bint log_must_roll(
+    log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
     """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
     cdef segment_t* s = log_active(l)
     cdef int64_t waited
     if s.size + bytes > peek_i64(&l.settings.segment_bytes) and s.size > 0:
         return True
     if s.size > 0:
-        waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp if s.first_timestamp >= 0 else now_ms - s.modified_ms
+        waited = now_ms - s.modified_ms
+        if s.first_timestamp >= 0:
+            waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp
         if waited > peek_i64(&l.settings.segment_ms) - l.roll_jitter_ms:
             return True
         if (load_i64(&s.indexes.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
             return True
-        if (load_i64(&s.indexes.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):  # one is for the seal
+        # One time entry more than there are, for the seal.
+        if (load_i64(&s.indexes.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):
             return True
     return last_offset - s.base_offset > SEGMENT_SPAN_MAX
 
 
 cdef int keep_snapshot(log_t* l) noexcept nogil:
     """Leave the state of the producers, at the log's end, to the flusher to write."""
-    cdef pending_t* p
+    cdef snapshot_t* p
     cdef int status
     if l.segments == NULL:
         return 0
-    p = <pending_t*>calloc(1, sizeof(pending_t))
+    p = <snapshot_t*>calloc(1, sizeof(snapshot_t))
     if p == NULL:
         return -ENOMEM
     status = sequence_save(&l.producers, &p.data, &p.length)
@@ -243,8 +250,8 @@ cdef int keep_snapshot(log_t* l) noexcept nogil:
         free(p)
         return status
     p.offset = l.view.log_end
-    p.next = l.pending
-    l.pending = p
+    p.next = l.unwritten
+    l.unwritten = p
     return 0
 
 
@@ -306,8 +313,8 @@ cdef int log_roll(log_t* l) noexcept nogil:
 
 
 cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil:
-    """Begin a new active segment if the log still ends at `end`; no append waits for its file to be made. Under the flush
-    mutex.
+    """Begin a new active segment if the log still ends at `end`; no append waits for its file to be made. Under the
+    flush mutex.
 
     A crash between the two may leave an empty file in the middle of the segment before it: a start removes it."""
     cdef segment_t* s = NULL
@@ -357,11 +364,11 @@ cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil:
     return v.active_size if s.base_offset == v.active_base else load_i64(&s.size)
 
 
-cdef int bound_position(walk_t* w, int64_t bound) noexcept nogil:
-    """Lower the walk's limit to where the batch with offset `bound` starts."""
+cdef int bound_position(search_t* w, int64_t bound) noexcept nogil:
+    """Lower the search's limit to where the batch with offset `bound` starts."""
     cdef batch_t b
     cdef int64_t position
-    cdef int status = walk_to_offset(w, bound, &position, &b)
+    cdef int status = search_to_offset(w, bound, &position, &b)
     if status == 0 or status == DAMAGED:
         w.limit = position
     return 0 if status == NOT_FOUND or status == DAMAGED else status
@@ -375,24 +382,25 @@ cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil:
 
 
 cdef int read_segment(
-    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil:
     """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
     cdef files_t* f
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0, end = 0
     cdef int status = segment_files(s, &f)
     if status < 0:
         return status
-    walk_init(&w, s, f, segment_limit(s, v))
+    search_init(&w, s, f, segment_limit(s, v))
     if bound < v.log_end:
         status = bound_position(&w, bound)
         if status != 0:
             return status
-    status = walk_to_offset(&w, offset, &position, &b)
+    status = search_to_offset(&w, offset, &position, &b)
     if status != 0:
         return status
-    status = walk_to_boundary(&w, position, most, &end)
+    status = search_to_boundary(&w, position, most, &end)
     if status != 0:
         return status
     if end == position and minimum_one:
@@ -406,7 +414,8 @@ cdef int read_segment(
 
 
 cdef int log_read(
-    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v, found_t* out) noexcept nogil:
+    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil:
     """Find the batches from `offset` up to `most` bytes that end at or before `bound`. The caller is pinned, took the
     view inside its pin, and checked the offset against it. One answer never spans two segments."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)

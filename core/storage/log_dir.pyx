@@ -1,9 +1,9 @@
-"""A log dir, and what an error of its disk means: it is offline then, with everything in it, until the broker is started
-again.
+"""A log dir, and what an error of its disk means: it is offline then, with everything in it, until the broker is
+started again.
 
-What comes of each call that changes files passes `log_trust` or `log_dir_trust`. An error that says that the disk failed,
-or that the files are not where they were, takes the log dir offline. A lack of space, memory, descriptors or rights does
-not: it passes. Neither does an error of a read, which fails alone, and is told.
+What comes of each call that changes files passes `log_trust` or `log_dir_trust`. An error that says that the disk
+failed, or that the files are not where they were, takes the log dir offline. A lack of space, memory, descriptors or
+rights does not: it passes. Neither does an error of a read, which fails alone, and is told.
 """
 
 from libc.errno cimport (

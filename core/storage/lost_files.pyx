@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, store_i64
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.storage.log cimport log_offline, log_trust, segments_t
-from pybroker.core.storage.segment cimport files_t
+from pybroker.core.storage.open_files cimport files_t
 
 cdef extern from *:
     """
@@ -52,10 +52,10 @@ cdef int64_t logs_lost(log_t** logs, int64_t n) noexcept nogil:
         end = load_i64(&logs[i].view.log_end)
         if end == load_i64(&logs[i].looked_at) or log_offline(logs[i]):
             continue
-        slot = pin(&logs[i].context.quiesce)
+        slot = pin(&logs[i].context.reclaim)
         if log_lost_file(logs[i]):
             found = i
-        unpin(&logs[i].context.quiesce, slot)
+        unpin(&logs[i].context.reclaim, slot)
         if found >= 0:
             break
         store_i64(&logs[i].looked_at, end)

@@ -10,15 +10,14 @@ from pybroker.core.base.atomic cimport load_i64, load_ptr, peek_i64, poke_i64, s
 from pybroker.core.batch.batch cimport batch_t, batch_timestamp
 from pybroker.core.storage.index cimport entry_t, index_free, index_get, index_t
 from pybroker.core.storage.log cimport log_note_index, log_t, log_view, segment_limit, segments_t, view_t
-from pybroker.core.storage.segment cimport (
-    UNKNOWN, files_drop, files_t, segment_files, segment_t, segment_times, segment_visit,
-)
+from pybroker.core.storage.open_files cimport files_drop, files_t
+from pybroker.core.storage.segment cimport UNKNOWN, segment_files, segment_t, segment_times, segment_visit
 from pybroker.core.storage.segment_search cimport (
-    DAMAGED, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset, walk_to_time,
+    DAMAGED, NOT_FOUND, search_header, search_init, search_t, search_to_offset, search_to_time,
 )
 
 
-cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offset) noexcept nogil:
+cdef int learn_from(segment_t* s, search_t* w, int64_t* largest, int64_t* at_offset) noexcept nogil:
     """The largest timestamp of a sealed segment: the last entry of its time index (a seal always adds it) if it names a
     batch that is there, or else what the headers of the whole segment say."""
     cdef batch_t b
@@ -31,7 +30,7 @@ cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offse
     if own.count > 0 and index_get(&own, own.count - 1, &last) == 0:
         largest[0] = last.key
         at_offset[0] = s.base_offset + last.value
-        status = walk_to_offset(w, at_offset[0], &position, &b)
+        status = search_to_offset(w, at_offset[0], &position, &b)
         found = status == 0 and b.base_offset <= at_offset[0] and b.max_timestamp == last.key
         if not found:
             store_i32(&s.index_bad, 1)
@@ -41,19 +40,19 @@ cdef int learn_from(segment_t* s, walk_t* w, int64_t* largest, int64_t* at_offse
     largest[0] = -1
     at_offset[0] = s.base_offset
     position = 0
-    status = walk_header(w, &position, &b)
+    status = search_header(w, &position, &b)
     while status == 0:
         if batch_timestamp(&b) > largest[0]:
             largest[0] = b.max_timestamp
             at_offset[0] = b.base_offset + b.last_offset_delta
         position += b.size
-        status = walk_header(w, &position, &b)
+        status = search_header(w, &position, &b)
     return 0 if status == NOT_FOUND else status
 
 
 cdef int segment_learn(segment_t* s) noexcept nogil:
     """Find the largest timestamp of a sealed segment that nobody looked at yet. The caller is pinned."""
-    cdef walk_t w
+    cdef search_t w
     cdef files_t* f
     cdef int64_t largest = -1, at_offset = -1
     cdef int status
@@ -62,7 +61,7 @@ cdef int segment_learn(segment_t* s) noexcept nogil:
     status = segment_visit(s, &f)
     if status < 0:
         return status
-    walk_init(&w, s, f, load_i64(&s.size))
+    search_init(&w, s, f, load_i64(&s.size))
     status = learn_from(s, &w, &largest, &at_offset)
     files_drop(f)
     if status == 0:
@@ -76,7 +75,7 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef segment_t* s
     cdef files_t* f
-    cdef walk_t w
+    cdef search_t w
     cdef view_t v
     cdef index_t own
     cdef int64_t i, position = 0
@@ -94,8 +93,8 @@ cdef int log_find_time(log_t* l, int64_t timestamp, int64_t bound, batch_t* out)
         status = segment_files(s, &f)
         if status < 0:
             return status
-        walk_init(&w, s, f, segment_limit(s, &v))
-        status = walk_to_time(&w, segment_times(s, f, &own), timestamp, v.log_start, &position, out)
+        search_init(&w, s, f, segment_limit(s, &v))
+        status = search_to_time(&w, segment_times(s, f, &own), timestamp, v.log_start, &position, out)
         index_free(&own)
         log_note_index(l, s)
         if status == 0:
@@ -109,26 +108,26 @@ cdef int find_largest(segment_t* s, const view_t* v, batch_t* out) noexcept nogi
     """The first batch with the largest timestamp among those of a segment that a view shows and that hold records;
     NOT_FOUND if none has one."""
     cdef files_t* f
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0, at = peek_i64(&s.largest_offset)
     cdef int status = segment_files(s, &f)
     cdef bint found = False
     if status < 0:
         return status
-    walk_init(&w, s, f, segment_limit(s, v))
-    if v.log_start <= at < v.log_end and walk_to_offset(&w, at, &position, out) == 0:
+    search_init(&w, s, f, segment_limit(s, v))
+    if v.log_start <= at < v.log_end and search_to_offset(&w, at, &position, out) == 0:
         return 0
     # What the segment knows is of a batch that was deleted, is lost, or is not shown yet: look at each of the others.
-    status = walk_to_offset(&w, v.log_start, &position, &b)
+    status = search_to_offset(&w, v.log_start, &position, &b)
     if status == DAMAGED:
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     while status == 0:
         if batch_timestamp(&b) > (out.max_timestamp if found else -1):
             out[0] = b
             found = True
         position += b.size
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     return 0 if found and status == NOT_FOUND else status
 
 

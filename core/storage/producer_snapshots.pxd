@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.storage.log cimport log_t, pending_t
+from pybroker.core.storage.log cimport log_t, snapshot_t
 from pybroker.core.storage.producer_state cimport sequence_t
 
 cdef enum:
@@ -14,6 +14,6 @@ cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil
 cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil
 cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil
-cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil
+cdef int producers_write(log_t* l, snapshot_t* p, bint durable) noexcept nogil
 cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil

@@ -1,10 +1,10 @@
 """Producer snapshots: which one to begin from, how to refill the windows, which ones to keep.
 
 A snapshot is written at every roll (named by the new segment's base) and at a clean stop (named by the log's end, of a
-log without producers too: where there is none, one was lost), and holds one batch a producer. Start-up takes the newest at or below the point where its scan begins, refills the windows of
-five from the headers of the TAIL_BYTES before it, and replays the headers after it. A torn snapshot is passed over for
-an older one, but for one from before the log's first segment; with none the replay begins there, and producers that
-wrote nothing since come from the newest of all.
+log without producers too: where there is none, one was lost), and holds one batch a producer. Start-up takes the newest
+at or below the point where its scan begins, refills the windows of five from the headers of the TAIL_BYTES before it,
+and replays the headers after it. A torn snapshot is passed over for an older one, but for one from before the log's
+first segment; with none the replay begins there, and producers that wrote nothing since come from the newest of all.
 """
 
 from libc.errno cimport ENOMEM
@@ -22,13 +22,16 @@ from pybroker.core.base.vfs cimport (
 from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
 from pybroker.core.storage.damage cimport damage_search
 from pybroker.core.storage.index cimport entry_t, index_floor_value
-from pybroker.core.storage.log cimport SNAPSHOTS_KEPT, log_t, pending_t, segments_floor, segments_t
+from pybroker.core.storage.log cimport SNAPSHOTS_KEPT, log_t, segments_floor, segments_t, snapshot_t
+from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_state cimport (
-    SNAPSHOT_ENTRY, SNAPSHOT_HEADER, PRODUCERS_MAX, sequence_adopt, sequence_free, sequence_init, sequence_load,
+    PRODUCERS_MAX, SNAPSHOT_ENTRY, SNAPSHOT_HEADER, sequence_adopt, sequence_free, sequence_init, sequence_load,
     sequence_marker, sequence_merge, sequence_t, sequence_update,
 )
-from pybroker.core.storage.segment cimport PATH_BYTES, files_t, segment_files, segment_t
-from pybroker.core.storage.segment_search cimport DAMAGED, NOT_FOUND, walk_header, walk_init, walk_t, walk_to_offset
+from pybroker.core.storage.segment cimport PATH_BYTES, segment_files, segment_t
+from pybroker.core.storage.segment_search cimport (
+    DAMAGED, NOT_FOUND, search_header, search_init, search_t, search_to_offset,
+)
 
 cdef extern from "<dirent.h>" nogil:
     ctypedef struct DIR:
@@ -108,23 +111,23 @@ cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) n
 cdef int replay_segment(segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
     """Account for a segment's batches from the one that holds `start`, which moves with them, up to offset `end`."""
     cdef files_t* f
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0
     cdef int status = segment_files(s, &f)
     if status < 0:
         return status
-    walk_init(&w, s, f, load_i64(&s.size))
-    status = walk_to_offset(&w, start[0], &position, &b)
+    search_init(&w, s, f, load_i64(&s.size))
+    status = search_to_offset(&w, start[0], &position, &b)
     if status == DAMAGED:
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     while status == 0 and b.base_offset < end:
         status = producers_see(into, &b)
         if status < 0:
             return status
         start[0] = batch_last_offset(&b) + 1
         position += b.size
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     return 0 if status == NOT_FOUND else status
 
 
@@ -154,16 +157,16 @@ cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
     cdef int64_t i = segments_floor(list, offset - 1), bytes = 0
     cdef segment_t* s
     cdef files_t* f
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0, from_
     while i >= 0:
         s = list.items[i].segment
         if segment_files(s, &f) < 0:
             break
-        walk_init(&w, s, f, load_i64(&s.size))
+        search_init(&w, s, f, load_i64(&s.size))
         position = load_i64(&s.size)
-        if i == segments_floor(list, offset - 1) and walk_to_offset(&w, offset, &from_, &b) == 0:
+        if i == segments_floor(list, offset - 1) and search_to_offset(&w, offset, &from_, &b) == 0:
             position = from_
         if bytes + position >= TAIL_BYTES:
             return tail_entry(&w, position - (TAIL_BYTES - bytes))
@@ -172,18 +175,18 @@ cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
     return list.items[0].base_offset if list.count else offset
 
 
-cdef int64_t tail_entry(walk_t* w, int64_t position) noexcept nogil:
+cdef int64_t tail_entry(search_t* w, int64_t position) noexcept nogil:
     """The base offset of a batch at or shortly before a position."""
     cdef batch_t b
     cdef entry_t entry
-    if index_floor_value(&w.files.indexes.offsets, position, &entry) >= 0 and walk_header(w, &entry.value, &b) == 0:
+    if index_floor_value(&w.files.indexes.offsets, position, &entry) >= 0 and search_header(w, &entry.value, &b) == 0:
         return b.base_offset
     return w.segment.base_offset
 
 
 cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
-    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none. `torn`: a newer one
-    was there, but not whole."""
+    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none. `torn`: a newer
+    one was there, but not whole."""
     cdef int64_t offset = newest_snapshot(l, at_most)
     cdef uint8_t* data = NULL
     cdef size_t n = 0
@@ -226,8 +229,9 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
 
 
 cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
-    """The producers of a log whose head is gone, and which was replayed from its first segment to its end: whoever wrote
-    nothing in it is as the newest snapshot says. Those of what lay past the end, and was lost, are removed first."""
+    """The producers of a log whose head is gone, and which was replayed from its first segment to its end: whoever
+    wrote nothing in it is as the newest snapshot says. Those of what lay past the end, and was lost, are removed
+    first."""
     cdef sequence_t older
     cdef bint torn
     cdef int status = 0
@@ -252,7 +256,7 @@ cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
     return status if status != 0 else producers_replay(l, max(loaded, first), end)
 
 
-cdef int producers_write(log_t* l, pending_t* p, bint durable) noexcept nogil:
+cdef int producers_write(log_t* l, snapshot_t* p, bint durable) noexcept nogil:
     cdef char path[PATH_BYTES]
     snapshot_path(l, p.offset, path)
     return vfs_replace(l.context.fs, P_SNAPSHOT_WRITE, path, p.data, p.length, durable)
@@ -298,7 +302,8 @@ cdef void look_through(log_t* l, int64_t newest_first, bint remove) noexcept nog
 
 
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
-    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any above."""
+    """Remove snapshots that no start-up would choose: all but the newest few at or below newest_first, and any
+    above."""
     l.snapshots.count = 0
     l.snapshots.offsets[0] = 0
     look_through(l, newest_first, False)

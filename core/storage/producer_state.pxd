@@ -38,7 +38,8 @@ cdef void sequence_init(sequence_t* s) noexcept nogil
 cdef int sequence_copy(sequence_t* s, pthread_mutex_t* guard, sequence_t* out) noexcept nogil
 cdef void sequence_free(sequence_t* s) noexcept nogil
 cdef producer_t* sequence_find(const sequence_t* s, int64_t id) noexcept nogil
-cdef int sequence_check(const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, seen_t* seen) noexcept nogil
+cdef int sequence_check(
+    const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, seen_t* seen) noexcept nogil
 cdef int sequence_update(
     sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, int64_t last_offset, int64_t timestamp,
     bint transactional) noexcept nogil

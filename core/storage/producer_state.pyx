@@ -1,11 +1,12 @@
 """Idempotent producers (KIP-98, KIP-360): the rules and the window of five, exactly as Kafka has them.
 
     <offset>.snapshot   version i16 = 1, crc u32 (CRC-32C of all that follows it), count i32, then per producer
-                        {producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
-                        coordinator epoch i32, first offset of the open transaction i64 or -1}: 46 bytes, big-endian
+                        {producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp
+                        i64, coordinator epoch i32, first offset of the open transaction i64 or -1}: 46 bytes,
+                        big-endian
 
-A snapshot named N holds the state before offset N. It keeps one batch a producer; the rest of the window comes back from
-the batch headers of the log's tail. Sequences run modulo 2^31: after 2147483647 comes 0.
+A snapshot named N holds the state before offset N. It keeps one batch a producer; the rest of the window comes back
+from the batch headers of the log's tail. Sequences run modulo 2^31: after 2147483647 comes 0.
 """
 
 from libc.errno cimport ENOMEM
@@ -73,8 +74,8 @@ cdef int copy_places(sequence_t* s, pthread_mutex_t* guard, int32_t step, sequen
 
 
 cdef int sequence_copy(sequence_t* s, pthread_mutex_t* guard, sequence_t* out) noexcept nogil:
-    """All producers, each as it was at some moment of the call; `guard`, the lock of all changes, is held for some of them
-    at a time. The caller frees it."""
+    """All producers, each as it was at some moment of the call; `guard`, the lock of all changes, is held for some of
+    them at a time. The caller frees it."""
     cdef int _i, status = 1
     for _i in range(COPY_TRIES):
         if status == 1:
@@ -181,7 +182,8 @@ cdef producer_t* enter(sequence_t* s, int64_t id, int16_t epoch) noexcept nogil:
     return p
 
 
-cdef int sequence_check(const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, seen_t* seen) noexcept nogil:
+cdef int sequence_check(
+    const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, seen_t* seen) noexcept nogil:
     """May a client append sequences first .. first + delta? 0, DUPLICATE with what was seen, or a Kafka code."""
     cdef const producer_t* p = sequence_find(s, id)
     cdef int32_t last = forward(first, delta)
@@ -348,7 +350,8 @@ cdef int sequence_load(sequence_t* s, const uint8_t* data, size_t n) noexcept no
 cdef void sequence_merge(sequence_t* s, sequence_t* tail) noexcept nogil:
     """Give the producers of a snapshot the windows that the headers of the log's tail show.
 
-    The tail ends where the snapshot does: where both know a producer in one epoch, the tail only has more of its past."""
+    The tail ends where the snapshot does: where both know a producer in one epoch, the tail only has more of its
+    past."""
     cdef int32_t i
     cdef producer_t* e
     for i in range(tail.capacity):

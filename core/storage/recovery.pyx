@@ -1,9 +1,9 @@
 """Start-up of a log: what a clean stop left is opened, what a crash left is scanned.
 
-Below the recovery point everything was flushed and is believed; above it every batch is checked (segment_scan.pyx). Where one
-fails and sound ones follow, here or in a later segment, it is a bad spot (damage.pyx), and the log goes on behind it: what
-follows was acknowledged. Where nothing sound follows the log is cut. Indexes of what was scanned are built anew, because
-they ran behind; of the rest a bad one alone is built anew (reindex.pyx).
+Below the recovery point everything was flushed and is believed; above it every batch is checked (segment_scan.pyx).
+Where one fails and sound ones follow, here or in a later segment, it is a bad spot (damage.pyx), and the log goes on
+behind it: what follows was acknowledged. Where nothing sound follows the log is cut. Indexes of what was scanned are
+built anew, because they ran behind; of the rest a bad one alone is built anew (reindex.pyx).
 """
 
 from libc.errno cimport ENOMEM
@@ -16,19 +16,20 @@ from pybroker.core.storage.damage cimport damage_keep_aside, damage_mark, damage
 from pybroker.core.storage.index cimport index_free, index_t
 from pybroker.core.storage.leader_epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
 from pybroker.core.storage.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
+from pybroker.core.storage.open_files cimport files_drop, files_t
 from pybroker.core.storage.producer_snapshots cimport (
     producers_adopt, producers_load, producers_replay, producers_see, producers_tail,
 )
 from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport forget_indexes, load_indexes
 from pybroker.core.storage.segment cimport (
-    UNKNOWN, files_drop, files_t, segment_cut, segment_files, segment_free, segment_new, segment_note, segment_open,
-    segment_seal, segment_t, segment_times, segment_unlink,
+    UNKNOWN, segment_cut, segment_files, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t,
+    segment_times, segment_unlink,
 )
 from pybroker.core.storage.segment_scan cimport (
     scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t, scan_tail,
 )
-from pybroker.core.storage.segment_search cimport NOT_FOUND, walk_init, walk_t, walk_to_last
+from pybroker.core.storage.segment_search cimport NOT_FOUND, search_init, search_t, search_to_last
 from pybroker.core.storage.spots cimport spot_t
 
 
@@ -42,7 +43,7 @@ cdef int fault(recovery_t* r, int what, int64_t end, int64_t base) noexcept nogi
 
 cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     """The offset after a segment's last batch, and that its last batch ends where the file does."""
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef files_t* f
     cdef int64_t position = 0
@@ -50,8 +51,8 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     if status < 0:
         return status
     end[0] = s.base_offset
-    walk_init(&w, s, f, s.size)
-    status = walk_to_last(&w, &position, &b)
+    search_init(&w, s, f, s.size)
+    status = search_to_last(&w, &position, &b)
     if status == 0:
         end[0] = batch_last_offset(&b) + 1
     return 0 if status == NOT_FOUND else status
@@ -73,7 +74,8 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
         status = damage_search(l, s, next_base, not r.gaps)
         end = next_base
     elif status == 0 and end != next_base and not r.gaps and next_base > r.log_start:
-        status = damage_search(l, s, next_base, True)  # an offset is not under its batch's CRC: is it the one that is wrong?
+        # An offset is not under its batch's CRC: is it the one that is wrong?
+        status = damage_search(l, s, next_base, True)
         if s.spots != NULL:
             end = next_base
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
@@ -215,7 +217,7 @@ cdef int open_scanned(
         s.end_offset = c.expected
         s.behind = 0
         if i + 1 < n and not last[0]:
-            segment_seal(s, &l.context.quiesce)  # on a full disk the flusher does it later
+            segment_seal(s, &l.context.reclaim)  # on a full disk the flusher does it later
     if status == 0:
         status = log_add_segment(l, s)
     if status != 0:

@@ -1,7 +1,7 @@
 """The indexes of a segment, loaded from their files or built anew from its batches' headers.
 
-The index files of an active segment run behind, and any of them can be damaged: what an index says is checked against the
-batch that it names, and one that is no good is built anew, alone. The log is what counts.
+The index files of an active segment run behind, and any of them can be damaged: what an index says is checked against
+the batch that it names, and one that is no good is built anew, alone. The log is what counts.
 """
 
 from libc.errno cimport EIO, ENOMEM
@@ -13,17 +13,18 @@ from pybroker.core.storage.damage cimport damage_copy
 from pybroker.core.storage.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_free, index_get, index_init, index_load, index_replace,
 )
+from pybroker.core.storage.open_files cimport indexes_t
 from pybroker.core.storage.segment cimport (
-    PATH_BYTES, UNKNOWN, indexes_t, segment_free, segment_new, segment_note, segment_open, segment_path,
+    PATH_BYTES, UNKNOWN, segment_free, segment_new, segment_note, segment_open, segment_path,
 )
-from pybroker.core.storage.segment_search cimport NOT_FOUND, walk_header, walk_init, walk_t
+from pybroker.core.storage.segment_search cimport NOT_FOUND, search_header, search_init, search_t
 
 
 cdef int segment_retime(segment_t* s) noexcept nogil:
     """Learn of an active segment what its indexes do not say: first and largest timestamp, bytes since the last entry.
 
     -EIO if an index names a batch that does not stand at its position, or an offset past the last batch."""
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef entry_t entry
     cdef indexes_t* x = s.indexes
@@ -33,8 +34,8 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     poke_i64(&s.largest_offset, s.base_offset)
     store_i64(&s.largest_timestamp, -1)
     s.since_entry = 0
-    walk_init(&w, s, s.files, s.size)
-    status = walk_header(&w, &position, &b)
+    search_init(&w, s, s.files, s.size)
+    status = search_header(&w, &position, &b)
     if status == NOT_FOUND:
         return 0
     if status != 0:
@@ -43,7 +44,7 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
     if x.offsets.count > 0:
         index_get(&x.offsets, x.offsets.count - 1, &entry)
         position = entry.value
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
         if status != 0 or position != entry.value or b.base_offset > s.base_offset + entry.key:
             return -EIO
     if x.times.count > 0:
@@ -56,7 +57,7 @@ cdef int segment_retime(segment_t* s) noexcept nogil:
             store_i64(&s.largest_timestamp, b.max_timestamp)
         s.since_entry += b.size
         position += b.size
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     if status == NOT_FOUND:
         return 0 if s.largest_offset <= batch_last_offset(&b) else -EIO
     return status
@@ -75,17 +76,17 @@ cdef void forget_indexes(segment_t* s) noexcept nogil:
 
 cdef int build_indexes(segment_t* s, int64_t interval) noexcept nogil:
     """Build the heap indexes of a segment from its headers."""
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0
     cdef int status
     forget_indexes(s)
-    walk_init(&w, s, s.files, s.size)
-    status = walk_header(&w, &position, &b)
+    search_init(&w, s, s.files, s.size)
+    status = search_header(&w, &position, &b)
     while status == 0:
         segment_note(s, position, b.size, batch_last_offset(&b), batch_timestamp(&b), interval)
         position += b.size
-        status = walk_header(&w, &position, &b)
+        status = search_header(&w, &position, &b)
     return 0 if status == NOT_FOUND else status
 
 

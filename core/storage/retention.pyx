@@ -21,18 +21,18 @@ from pybroker.core.storage.index cimport index_cut
 from pybroker.core.storage.leader_epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.storage.log cimport (
     CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_roll_if_still,
-    log_t, log_trust, log_view, log_wake_flusher, pending_t, segments_floor, segments_free, segments_new, segments_t,
+    log_t, log_trust, log_view, log_wake_flusher, segments_floor, segments_free, segments_new, segments_t, snapshot_t,
     view_t,
 )
 from pybroker.core.storage.offsets_for_times cimport segment_learn
+from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_snapshots cimport producers_prune, producers_restore, producers_write
 from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport segment_reopen, segment_retime
 from pybroker.core.storage.segment cimport (
-    PATH_BYTES, files_t, segment_cut, segment_files, segment_free, segment_path, segment_rename, segment_t,
-    segment_unlink,
+    PATH_BYTES, segment_cut, segment_files, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )
-from pybroker.core.storage.segment_search cimport DAMAGED, NOT_FOUND, walk_init, walk_t, walk_to_offset
+from pybroker.core.storage.segment_search cimport DAMAGED, NOT_FOUND, search_init, search_t, search_to_offset
 
 cdef enum:
     LENT_LOOK_US = 50    # between two looks whether slices are still in use: one call to the system each
@@ -86,8 +86,9 @@ cdef int discard_head(log_t* l, int64_t count, int64_t* discarded) noexcept nogi
     """Remove the files of the first `count` segments, all below the log start; how many are gone for good, and may be
     unlisted. Under the flush mutex, pinned.
 
-    The first that the disk refuses to let go of ends it: it stays listed, as do those behind it. So there is never a hole
-    before the log start, which is on record while the first segment lies below it, and the next round tries again."""
+    The first that the disk refuses to let go of ends it: it stays listed, as do those behind it. So there is never a
+    hole before the log start, which is on record while the first segment lies below it, and the next round tries
+    again."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t i = 0
     cdef int status = 0, synced
@@ -106,30 +107,31 @@ cdef int discard_head(log_t* l, int64_t count, int64_t* discarded) noexcept nogi
 
 
 cdef int unlist_head(log_t* l, int64_t count) noexcept nogil:
-    """Unlist the first `count` segments, whose files are gone. Under both mutexes; the active one is never among them."""
+    """Unlist the first `count` segments, whose files are gone. Under both mutexes; the active one is never among
+    them."""
     cdef segments_t* old = NULL
     cdef int64_t i
     cdef int status = log_replace(l, 0, count, NULL, &old) if count > 0 else 0
     if old == NULL:
         return status
     for i in range(count):
-        retire(&l.context.quiesce, old.items[i].segment, segment_free)
-    retire(&l.context.quiesce, old, segments_free)
+        retire(&l.context.reclaim, old.items[i].segment, segment_free)
+    retire(&l.context.reclaim, old, segments_free)
     return status
 
 
-cdef pending_t* take_pending(log_t* l) noexcept nogil:
+cdef snapshot_t* take_pending(log_t* l) noexcept nogil:
     """The snapshots that wait to be written. Under the append mutex."""
-    cdef pending_t* p = l.pending
-    l.pending = NULL
+    cdef snapshot_t* p = l.unwritten
+    l.unwritten = NULL
     return p
 
 
-cdef void settle_snapshots(log_t* l, pending_t* p, int64_t end) noexcept nogil:
+cdef void settle_snapshots(log_t* l, snapshot_t* p, int64_t end) noexcept nogil:
     """Write snapshots that waited for it, but for those of what lies past `end`. Under the flush mutex.
 
     One that cannot be written is missed only where the batches before it are gone as well."""
-    cdef pending_t* after
+    cdef snapshot_t* after
     while p != NULL:
         after = p.next
         if p.offset <= end:
@@ -153,7 +155,8 @@ cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
 
 
 cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil:
-    """DeleteRecords: the log starts at `offset` (-1: the high watermark). Segments wholly below it go with retention."""
+    """DeleteRecords: the log starts at `offset` (-1: the high watermark). Segments wholly below it go with
+    retention."""
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
     if offset == -1:
@@ -167,8 +170,8 @@ cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil:
 
 
 cdef int64_t expired_head(log_t* l, const segments_t* list, int64_t n, const view_t* v, int64_t now_ms) noexcept nogil:
-    """How many of the first of n segments are past retention by start, time or size. It may read the disk: under the flush
-    mutex alone, pinned."""
+    """How many of the first of n segments are past retention by start, time or size. It may read the disk: under the
+    flush mutex alone, pinned."""
     cdef segment_t* s
     cdef int64_t i, total = 0, largest, gone = 0
     cdef int64_t retention_ms = peek_i64(&l.settings.retention_ms)
@@ -207,7 +210,7 @@ cdef int64_t expired_head(log_t* l, const segments_t* list, int64_t n, const vie
 cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     """What log_retain does under the flush mutex, pinned."""
     cdef segments_t* list
-    cdef pending_t* snapshots
+    cdef snapshot_t* snapshots
     cdef view_t v
     cdef int64_t n, gone
     cdef bint rolled = False
@@ -247,9 +250,9 @@ cdef int log_retain(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     cdef int slot, status
     deleted[0] = 0
     log_lock_files(l)            # no flush meets a file that is gone
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     status = retain_locked(l, now_ms, deleted)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status
 
@@ -275,23 +278,23 @@ cdef int drop_tail(log_t* l, int64_t keep) noexcept nogil:
             segment_free(again)
         return status
     for i in range(keep, old.count):
-        retire(&l.context.quiesce, old.items[i].segment, segment_free)
-    retire(&l.context.quiesce, old, segments_free)
+        retire(&l.context.reclaim, old.items[i].segment, segment_free)
+    retire(&l.context.reclaim, old, segments_free)
     return 0
 
 
 cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     """Cut the active segment before the first batch that reaches `offset`; `end` is where the log then ends."""
     cdef segment_t* s = log_active(l)
-    cdef walk_t w
+    cdef search_t w
     cdef batch_t b
     cdef files_t* f
     cdef int64_t position = 0
     cdef int status = segment_files(s, &f)
     if status < 0:
         return status
-    walk_init(&w, s, f, s.size)
-    status = walk_to_offset(&w, offset, &position, &b)
+    search_init(&w, s, f, s.size)
+    status = search_to_offset(&w, offset, &position, &b)
     if status == NOT_FOUND:
         return 0
     if status == 0:
@@ -355,7 +358,7 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
     cdef int slot, status = 0
     log_lock_files(l)
     pthread_mutex_lock(&l.append_mutex)
-    slot = pin(&l.context.quiesce)
+    slot = pin(&l.context.reclaim)
     if load_i32(&l.deleted):
         status = UNKNOWN_TOPIC_OR_PARTITION
     elif log_offline(l):
@@ -368,7 +371,7 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
             usleep(LENT_LOOK_US)
         status = truncate_locked(l, offset)
         add_i64(&l.generation, 1)
-    unpin(&l.context.quiesce, slot)
+    unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.append_mutex)
     pthread_mutex_unlock(&l.flush_mutex)
     log_wake_flusher(l)

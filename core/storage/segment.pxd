@@ -1,10 +1,10 @@
 # One data file of a log with its two indexes.
 from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.base.reclamation cimport quiesce_t
+from pybroker.core.base.reclamation cimport reclaim_t
 from pybroker.core.base.vfs cimport iovec, vfs_t
-from pybroker.core.base.worker cimport task_t
 from pybroker.core.storage.index cimport index_t
+from pybroker.core.storage.open_files cimport files_t, indexes_t
 from pybroker.core.storage.spots cimport spots_t
 
 cdef enum:
@@ -13,26 +13,11 @@ cdef enum:
     RESERVE_MAX = 64 << 20
     BEHIND_MAX = 64 << 20        # bytes that may wait for the kernel to write them, in one segment
 
-# Counted: an open file holds those that it is searched by.
-cdef struct indexes_t:
-    int32_t refs
-    index_t offsets
-    index_t times                # of the active segment; see segment_times for a sealed one
-
-# What reading a segment needs open. Counted, because a slice on its way to a socket outlives the segment.
-cdef struct files_t:
-    task_t closing               # by another thread, where that takes its time
-    vfs_t* fs
-    int32_t refs
-    int32_t fd
-    int32_t used                 # read from since somebody looked
-    indexes_t* indexes
-
 cdef struct segment_t:
     vfs_t* fs
     const char* directory        # the partition's, which outlives its segments
     files_t* files               # NULL while it is not open
-    indexes_t* indexes           # on the heap, of a segment that is not sealed; NULL: each file that is opened has its own
+    indexes_t* indexes           # on the heap, until the segment is sealed; NULL: each open file has its own
     int64_t base_offset
     int64_t size                 # bytes that readers may see
     int64_t end_offset           # sealed: the offset after its last batch
@@ -63,16 +48,14 @@ cdef int segment_visit(segment_t* s, files_t** out) noexcept nogil
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil
 cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept nogil
 cdef void segment_note(
-    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil
+    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
+    int64_t interval) noexcept nogil
 cdef int segment_note_last(segment_t* s) noexcept nogil
 cdef int segment_write_indexes(segment_t* s, const char* suffix, bint durable) noexcept nogil
-cdef void indexes_drop(void* indexes) noexcept nogil
 cdef bint segment_is_behind(const segment_t* s, int64_t size, int64_t least) noexcept nogil
 cdef int segment_give_back(segment_t* s) noexcept nogil
-cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil
+cdef int segment_seal(segment_t* s, reclaim_t* q) noexcept nogil
 cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil
 cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil
 cdef int segment_rename(segment_t* s, const char* suffix_from, const char* suffix_to) noexcept nogil
 cdef int segment_unlink(segment_t* s, const char* suffix) noexcept nogil
-cdef void files_hold(files_t* f) noexcept nogil
-cdef void files_drop(void* files) noexcept nogil

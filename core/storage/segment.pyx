@@ -2,10 +2,10 @@
 
     <base offset, 20 digits>.log   record batches back to back, nothing else (index.pyx tells the other two)
 
-Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written end,
-Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment keeps nothing
-open until it is read, and then its data file. An active one may be closed as well where descriptors are scarce (idle_files.pyx);
-its indexes stay on the heap. A crash leaves at most a torn last batch, which recovery cuts.
+Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written
+end, Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment keeps
+nothing open until it is read, and then its data file. An active one may be closed as well where descriptors are scarce
+(idle_files.pyx); its indexes stay on the heap. A crash leaves at most a torn last batch, which recovery cuts.
 """
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOENT, ENOMEM
@@ -18,16 +18,17 @@ from pybroker.core.base.atomic cimport (
     add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, swap_ptr,
 )
 from pybroker.core.base.budget cimport budget_ask, budget_give, budget_take
-from pybroker.core.base.reclamation cimport quiesce_t, retire
+from pybroker.core.base.reclamation cimport reclaim_t, retire
 from pybroker.core.base.vfs cimport (
-    P_INDEX_SYNC, P_NONE, P_SEGMENT_CLOSE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE,
-    P_SEGMENT_SYNC, P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_close_elsewhere,
-    vfs_look, vfs_open, vfs_pass_file, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate,
-    vfs_unlink,
+    P_INDEX_SYNC, P_NONE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC,
+    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_look, vfs_open, vfs_pwritev,
+    vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
-from pybroker.core.base.worker cimport task_t
 from pybroker.core.storage.index cimport (
-    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_free, index_get, index_init, index_read, index_t, index_write,
+    OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_get, index_init, index_read, index_t, index_write,
+)
+from pybroker.core.storage.open_files cimport (
+    close_counted, files_drop, files_hold, files_new, files_t, indexes_drop, indexes_t,
 )
 
 cdef extern from *:
@@ -68,40 +69,6 @@ cdef void segment_free(void* segment) noexcept nogil:
     free(s)
 
 
-cdef indexes_t* indexes_new() noexcept nogil:
-    cdef indexes_t* x = <indexes_t*>calloc(1, sizeof(indexes_t))
-    if x != NULL:
-        x.refs = 1
-        index_init(&x.offsets, OFFSET_ENTRY)
-        index_init(&x.times, TIME_ENTRY)
-    return x
-
-
-cdef void indexes_drop(void* indexes) noexcept nogil:
-    cdef indexes_t* x = <indexes_t*>indexes
-    if x == NULL or add_i32(&x.refs, -1) > 0:
-        return
-    index_free(&x.offsets)
-    index_free(&x.times)
-    free(x)
-
-
-cdef files_t* files_new(vfs_t* fs, int fd, indexes_t* indexes) noexcept nogil:
-    """Take over a descriptor and a hold on indexes, NULL for new ones; NULL without memory, and nothing is taken over."""
-    cdef files_t* f = <files_t*>calloc(1, sizeof(files_t))
-    if f == NULL:
-        return NULL
-    f.indexes = indexes if indexes != NULL else indexes_new()
-    if f.indexes == NULL:
-        free(f)
-        return NULL
-    f.refs = 1
-    f.closing.run = close_without_name
-    f.fs = fs
-    f.fd = fd
-    return f
-
-
 cdef int open_counted(segment_t* s, int point, const char* path, int flags, bint must) noexcept nogil:
     """A descriptor that counts; -EMFILE where there is none to spare, unless it `must` be."""
     cdef int fd
@@ -115,11 +82,6 @@ cdef int open_counted(segment_t* s, int point, const char* path, int flags, bint
     return fd
 
 
-cdef void close_counted(vfs_t* fs, int fd) noexcept nogil:
-    vfs_close(fd)
-    budget_give(&fs.budget)
-
-
 cdef int files_begin(segment_t* s, int fd) noexcept nogil:
     """The open file of a segment that is or becomes active, with indexes on the heap. The descriptor is taken over, or
     closed."""
@@ -130,33 +92,6 @@ cdef int files_begin(segment_t* s, int fd) noexcept nogil:
     s.indexes = s.files.indexes
     add_i32(&s.indexes.refs, 1)
     return 0
-
-
-cdef void files_hold(files_t* f) noexcept nogil:
-    add_i32(&f.refs, 1)
-
-
-cdef void close_files(files_t* f) noexcept nogil:
-    if f.indexes.offsets.fd >= 0:
-        budget_give(&f.fs.budget)
-    indexes_drop(f.indexes)
-    close_counted(f.fs, f.fd)
-    free(f)
-
-
-cdef void close_without_name(task_t* task) noexcept nogil:
-    cdef files_t* f = <files_t*>task
-    vfs_pass_file(f.fs, P_SEGMENT_CLOSE, f.fd)
-    close_files(f)
-
-
-cdef void files_drop(void* files) noexcept nogil:
-    """Let go; with the last hold the files are closed, by another thread where that takes the disk its time."""
-    cdef files_t* f = <files_t*>files
-    if add_i32(&f.refs, -1) > 0:
-        return
-    if not vfs_close_elsewhere(f.fs, f.fd, &f.closing):
-        close_files(f)
 
 
 cdef void suffixed_path(const segment_t* s, const char* kind, const char* suffix, char* out) noexcept nogil:
@@ -225,8 +160,8 @@ cdef int open_indexes(segment_t* s, files_t* f) noexcept nogil:
 
 
 cdef int open_files(segment_t* s, files_t** out) noexcept nogil:
-    """The data file of a segment that is closed and its indexes, for whoever asks. -EMFILE where descriptors are scarce,
-    -EIO if the file lost what was in it. The caller is pinned, or holds the append mutex."""
+    """The data file of a segment that is closed and its indexes, for whoever asks. -EMFILE where descriptors are
+    scarce, -EIO if the file lost what was in it. The caller is pinned, or holds the append mutex."""
     cdef char path[PATH_BYTES]
     cdef indexes_t* x = <indexes_t*>load_ptr(<void**>&s.indexes)
     cdef int64_t size = load_i64(&s.size)
@@ -330,7 +265,8 @@ cdef int segment_write(segment_t* s, iovec* v, int n, int64_t bytes) noexcept no
 
 
 cdef void segment_note(
-    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t interval) noexcept nogil:
+    segment_t* s, int64_t position, int64_t bytes, int64_t last_offset, int64_t max_timestamp,
+    int64_t interval) noexcept nogil:
     """Account for a batch at `position`: largest timestamp, and an entry in each index when it is due.
 
     Where there is no memory for an entry it is due with the next batch: what is in the log stays in the log."""
@@ -346,7 +282,8 @@ cdef void segment_note(
 
 
 cdef int segment_note_last(segment_t* s) noexcept nogil:
-    """Add (largest timestamp, its offset) to the time index, where that is new: with each entry, and with the last batch."""
+    """Add (largest timestamp, its offset) to the time index, where that is new: with each entry, and with the last
+    batch."""
     cdef entry_t last
     if s.largest_timestamp < 0:
         return 0
@@ -387,8 +324,9 @@ cdef int segment_give_back(segment_t* s) noexcept nogil:
     return status
 
 
-cdef int segment_seal(segment_t* s, quiesce_t* q) noexcept nogil:
-    """No append follows: write the indexes, give back reserved space, let go of the heap. The data is not flushed here."""
+cdef int segment_seal(segment_t* s, reclaim_t* q) noexcept nogil:
+    """No append follows: write the indexes, give back reserved space, let go of the heap. The data is not flushed
+    here."""
     cdef int status
     if s.sealed:
         return 0

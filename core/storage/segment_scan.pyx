@@ -8,9 +8,9 @@ Where a batch fails, good ones may follow:
     good | bad ............ | good | good      a bad spot: bits went wrong, or a page was never written
     good | bad ................ end of file    a tail that was being written as the power went
 
-The header of the bad batch, if it may be believed, says where the next one begins; otherwise each byte is tried. A batch
-that reaches beyond the end of the file was torn, and what looks like a batch inside it may be a record's value: it is
-only believed if good batches go on from there to the end of the file.
+The header of the bad batch, if it may be believed, says where the next one begins; otherwise each byte is tried. A
+batch that reaches beyond the end of the file was torn, and what looks like a batch inside it may be a record's value:
+it is only believed if good batches go on from there to the end of the file.
 """
 
 from libc.errno cimport ENOMEM

@@ -3,7 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.index cimport index_t
-from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.open_files cimport files_t
+from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.spots cimport spots_t
 
 cdef enum:
@@ -12,19 +13,19 @@ cdef enum:
     NOT_FOUND = -100001      # a status: there is no such batch below the limit
     DAMAGED = -100008        # a status: a bad spot is where the batch was
 
-cdef struct walk_t:
+cdef struct search_t:
     const segment_t* segment
     files_t* files
-    const spots_t* spots     # of the segment as the walk begins; NULL: no damage is known
+    const spots_t* spots     # of the segment as the search begins; NULL: no damage is known
     int64_t limit            # bytes of the file that count
     int64_t buffered         # position of the buffer
     size_t length            # bytes in it
     uint8_t buffer[<int>WALK_BYTES]
 
-cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil
-cdef int walk_header(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
-cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil
-cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil
-cdef int walk_to_time(
-    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil
-cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
+cdef void search_init(search_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil
+cdef int search_header(search_t* w, int64_t* position, batch_t* out) noexcept nogil
+cdef int search_to_offset(search_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil
+cdef int search_to_boundary(search_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil
+cdef int search_to_time(
+    search_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil
+cdef int search_to_last(search_t* w, int64_t* position, batch_t* out) noexcept nogil

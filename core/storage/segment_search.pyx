@@ -1,9 +1,9 @@
 """Finding batches in a segment without reading records: one index search, then from header to header.
 
 Headers are read by pread into a small buffer: a lost page is an error code here, not a signal. What the index says is
-checked against the header that stands there; an index that lied is marked, and the walk starts at the segment's start.
-At the limit (the published end of the file) every walk answers NOT_FOUND. Bad spots that are known are passed by; who asks
-for an offset in one gets DAMAGED.
+checked against the header that stands there; an index that lied is marked, and the search starts at the segment's
+start. At the limit (the published end of the file) every search answers NOT_FOUND. Bad spots that are known are passed
+by; who asks for an offset in one gets DAMAGED.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
@@ -13,11 +13,12 @@ from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
 from pybroker.core.storage.index cimport entry_t, index_floor, index_floor_value, index_t
-from pybroker.core.storage.segment cimport files_t, segment_t
+from pybroker.core.storage.open_files cimport files_t
+from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.spots cimport spot_at, spot_from, spot_t, spots_t
 
 
-cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil:
+cdef void search_init(search_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil:
     w.segment = s
     w.files = f
     w.spots = <const spots_t*>load_ptr(<void**>&s.spots)
@@ -26,7 +27,7 @@ cdef void walk_init(walk_t* w, const segment_t* s, files_t* f, int64_t limit) no
     w.length = 0
 
 
-cdef int header_at(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
+cdef int header_at(search_t* w, int64_t position, batch_t* out) noexcept nogil:
     """The header of the batch at `position`; NOT_FOUND at the limit, CORRUPT_MESSAGE if no whole batch stands there,
     DAMAGED in a bad spot."""
     cdef int64_t at = position - w.buffered
@@ -55,7 +56,7 @@ cdef int header_at(walk_t* w, int64_t position, batch_t* out) noexcept nogil:
     return status if status < 0 else CORRUPT_MESSAGE
 
 
-cdef int walk_header(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
+cdef int search_header(search_t* w, int64_t* position, batch_t* out) noexcept nogil:
     """The header of the next batch from `position` on, which moves behind bad spots. NOT_FOUND at the limit,
     CORRUPT_MESSAGE if no whole batch stands there."""
     cdef int status = header_at(w, position[0], out)
@@ -65,7 +66,7 @@ cdef int walk_header(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
     return status
 
 
-cdef int64_t start_of(walk_t* w, int64_t found, entry_t* entry, int64_t offset) noexcept nogil:
+cdef int64_t start_of(search_t* w, int64_t found, entry_t* entry, int64_t offset) noexcept nogil:
     """Where to begin: at the index entry, if a batch stands there that is not past `offset`; else at the start."""
     cdef batch_t b
     if found == -1:
@@ -76,9 +77,9 @@ cdef int64_t start_of(walk_t* w, int64_t found, entry_t* entry, int64_t offset) 
     return 0
 
 
-cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil:
-    """The first batch whose last offset is >= `offset`: the one that holds it, or the next after a gap. DAMAGED, and where
-    it begins, if a bad spot holds it."""
+cdef int search_to_offset(search_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil:
+    """The first batch whose last offset is >= `offset`: the one that holds it, or the next after a gap. DAMAGED, and
+    where it begins, if a bad spot holds it."""
     cdef entry_t entry
     cdef const spot_t* spot
     cdef int64_t relative = offset - w.segment.base_offset
@@ -101,8 +102,9 @@ cdef int walk_to_offset(walk_t* w, int64_t offset, int64_t* position, batch_t* o
         at += out.size
 
 
-cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil:
-    """The largest batch boundary within `most` bytes of `start`, before any bad spot; `start` if not even one batch fits."""
+cdef int search_to_boundary(search_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil:
+    """The largest batch boundary within `most` bytes of `start`, before any bad spot; `start` if not even one batch
+    fits."""
     cdef entry_t entry
     cdef batch_t b
     cdef int64_t at = start, limit = start + most
@@ -128,17 +130,18 @@ cdef int walk_to_boundary(walk_t* w, int64_t start, int64_t most, int64_t* end) 
         at += b.size
 
 
-cdef int walk_to_entry(
-    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* at, batch_t* out) noexcept nogil:
-    """The batch that the last time index entry up to `timestamp` names, before which nothing is later; NOT_FOUND if none
-    is named, or one before `start`, or one that is not there: then the index is bad, or the batch not shown yet."""
+cdef int search_to_entry(
+    search_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* at, batch_t* out) noexcept nogil:
+    """The batch that the last time index entry up to `timestamp` names, before which nothing is later; NOT_FOUND if
+    none is named, or one before `start`, or one that is not there: then the index is bad, or the batch not shown
+    yet."""
     cdef entry_t entry
     cdef int64_t found = index_floor(times, timestamp, &entry)
     cdef int status = NOT_FOUND
     if found == -1 or (found >= 0 and w.segment.base_offset + entry.value <= start):
         return NOT_FOUND
     if found >= 0:
-        status = walk_to_offset(w, w.segment.base_offset + entry.value, at, out)
+        status = search_to_offset(w, w.segment.base_offset + entry.value, at, out)
         if status == 0 and out.base_offset <= w.segment.base_offset + entry.value and out.max_timestamp == entry.key:
             return 0
     if status != NOT_FOUND or load_i32(&w.segment.sealed):
@@ -146,23 +149,25 @@ cdef int walk_to_entry(
     return NOT_FOUND
 
 
-cdef int walk_to_time(
-    walk_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position, batch_t* out) noexcept nogil:
-    """The first batch that holds records, whose largest timestamp is >= `timestamp` and whose last offset is >= `start`."""
+cdef int search_to_time(
+    search_t* w, const index_t* times, int64_t timestamp, int64_t start, int64_t* position,
+    batch_t* out) noexcept nogil:
+    """The first batch that holds records, whose largest timestamp is >= `timestamp` and whose last offset is >=
+    `start`."""
     cdef int64_t at = 0
-    cdef int status = walk_to_entry(w, times, timestamp - 1, start, &at, out)
+    cdef int status = search_to_entry(w, times, timestamp - 1, start, &at, out)
     if status == NOT_FOUND:
-        status = walk_to_offset(w, start, &at, out)
+        status = search_to_offset(w, start, &at, out)
     if status == DAMAGED:
-        status = walk_header(w, &at, out)
+        status = search_header(w, &at, out)
     while status == 0 and (out.max_timestamp < timestamp or out.count == 0):
         at += out.size
-        status = walk_header(w, &at, out)
+        status = search_header(w, &at, out)
     position[0] = at
     return status
 
 
-cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil:
+cdef int search_to_last(search_t* w, int64_t* position, batch_t* out) noexcept nogil:
     """The last batch below the limit."""
     cdef batch_t b
     cdef entry_t entry
@@ -170,12 +175,12 @@ cdef int walk_to_last(walk_t* w, int64_t* position, batch_t* out) noexcept nogil
     cdef int status
     if index_floor_value(&w.files.indexes.offsets, w.limit - 1, &entry) >= 0:
         at = start_of(w, 0, &entry, (<int64_t>1) << 62)
-    status = walk_header(w, &at, &b)
+    status = search_header(w, &at, &b)
     while status == 0:
         position[0] = at
         out[0] = b
         at += b.size
-        status = walk_header(w, &at, &b)
+        status = search_header(w, &at, &b)
         if status == NOT_FOUND:
             return 0
     return status

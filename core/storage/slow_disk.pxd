@@ -1,9 +1,9 @@
 """A log on a slow disk: reactors leave its reads and its appends to threads for a while.
 
-A reactor reads and appends itself, for as a rule both are done in the page cache. Where the disk makes it wait, all of its
-connections wait. Nobody can know that before. But a log that made somebody wait for SLOW_MS is left to Python's threads
-for SLOW_SHARE times as long, so that reactors stand still for it for less than 1 % of the time. An append that comes
-while another one of the same log is still in its write is left to them as well.
+A reactor reads and appends itself, for as a rule both are done in the page cache. Where the disk makes it wait, all of
+its connections wait. Nobody can know that before. But a log that made somebody wait for SLOW_MS is left to Python's
+threads for SLOW_SHARE times as long, so that reactors stand still for it for less than 1 % of the time. An append that
+comes while another one of the same log is still in its write is left to them as well.
 """
 
 from libc.stdint cimport int64_t

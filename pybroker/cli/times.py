@@ -1,11 +1,12 @@
 """Moments as people type them: milliseconds since the epoch, ISO 8601, or how long ago."""
 
 import re
-import time
 from datetime import UTC, datetime
 from typing import Final
 
 import click
+
+from pybroker.clock import wall_ms
 
 _AGO: Final = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -32,6 +33,6 @@ def timestamp_ms(text: str, now_ms: int) -> int:
 def moment(text: str) -> int:
     """The type of an option that takes a moment."""
     try:
-        return timestamp_ms(text, int(time.time() * 1000))
+        return timestamp_ms(text, wall_ms())
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"{text!r} is no time: {TIME_HELP}") from error

@@ -9,7 +9,7 @@ from functools import partial
 from pybroker.client import committed
 from pybroker.client.channel import settles
 from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identity, OffsetAndMetadata, Offsets
-from pybroker.client.coordinator import Coordinator
+from pybroker.client.find_coordinator import Coordinator
 from pybroker.client.network import Network
 from pybroker.client.positions import Asked, Positions
 from pybroker.client.settings import Settings

@@ -10,8 +10,8 @@ from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.commits import Commits
 from pybroker.client.committed import OffsetAndMetadata
-from pybroker.client.coordinator import Coordinator
 from pybroker.client.fetcher import Fetcher
+from pybroker.client.find_coordinator import Coordinator
 from pybroker.client.group import Group, RebalanceListener
 from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.client.lookups import Lookups

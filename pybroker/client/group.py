@@ -23,7 +23,7 @@ from pybroker.client import subscriptions
 from pybroker.client.assignors import ASSIGNORS, Assignor
 from pybroker.client.channel import How
 from pybroker.client.committed import LOST_MEMBERSHIP, Identity
-from pybroker.client.coordinator import JOIN_LANE, Coordinator
+from pybroker.client.find_coordinator import JOIN_LANE, Coordinator
 from pybroker.client.loop import Timer
 from pybroker.client.network import Network
 from pybroker.client.positions import Bell, Positions

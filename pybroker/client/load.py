@@ -1,7 +1,7 @@
 """Workloads: what a broker is asked to do, again and again, and how fast it did it.
 
-The frames are Produce v7 and Fetch v11, which every broker since Kafka 2.3 speaks; core.Load sends them. A topic is
-made for each workload, and deleted behind it.
+The frames are Produce v7 and Fetch v11, which every broker since Kafka 2.3 speaks; core.LoadGenerator sends them. A
+topic is made for each workload, and deleted behind it.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from pybroker import errors
 from pybroker.client.admin import Admin
 from pybroker.client.connection import CLIENT_ID, lost
 from pybroker.client.metadata import TopicInfo
-from pybroker.core import Load, build_batch
+from pybroker.clock import wall_ms
+from pybroker.core import LoadGenerator, build_batch
 from pybroker.errors import KafkaError
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
@@ -105,7 +106,7 @@ class Outcome(NamedTuple):
 
 def batch(records: int, record_bytes: int, codec: int = 0) -> bytes:
     """A batch of values without keys, as a producer without idempotence sends it."""
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_ms()
     if not codec:
         return build_batch([(now_ms, None, b"x" * record_bytes, ())] * records)
     values = text(records * record_bytes)
@@ -210,13 +211,13 @@ def prepare(
         turns.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
         fds.append(stack.enter_context(_connect(*address, timeout_s)).fileno())
     frame, layout = _fetch(topic, workload) if workload.fetch_bytes else _produce(topic, workload)
-    return Prepared(workload, Load(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
+    return Prepared(workload, LoadGenerator(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
 
 
 class Prepared:
     """A workload that is ready to run, as often as wanted."""
 
-    def __init__(self, workload: Workload, load: Load) -> None:
+    def __init__(self, workload: Workload, load: LoadGenerator) -> None:
         self.workload = workload
         self.load = load
 

@@ -63,10 +63,10 @@ def read_log(
     def batches() -> Iterator[pa.RecordBatch]:
         start, end = _range(log, (start_offset, end_offset), (start_time, end_time))
         try:
-            for feed in log.feeds(start, end):
-                while not feed.finished:
-                    gathered.read(feed, max_records=batch_rows - len(gathered), tag=origin)
-                    if len(gathered) == batch_rows or not feed.finished:  # or 2 GiB of a column
+            for fetched in log.batches(start, end):
+                while not fetched.finished:
+                    gathered.read(fetched, max_records=batch_rows - len(gathered), tag=origin)
+                    if len(gathered) == batch_rows or not fetched.finished:  # or 2 GiB of a column
                         yield batch()
         except Exception:
             if len(gathered):

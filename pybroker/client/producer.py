@@ -11,6 +11,7 @@ from pybroker.client.metadata import TopicInfo
 from pybroker.client.network import Network
 from pybroker.client.sender import Sender
 from pybroker.client.settings import PRODUCER, ProducerSettings, Settings
+from pybroker.clock import wall_ms
 from pybroker.config.settings import ConfigError
 from pybroker.core import Delivery, RecordMetadata
 from pybroker.errors import KafkaError
@@ -172,7 +173,7 @@ class Producer:
             headers=headers,
             partitions=None if one is not None else partition,
             timestamps_ms=timestamps_ms,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=wall_ms(),
             count=len(info.partitions),
             single=one is not None,
             batch_size=settings.batch_size,

@@ -7,7 +7,7 @@ from typing import Final
 from pybroker import core
 from pybroker.client.fetcher import Chunk, Fetcher
 from pybroker.client.positions import Positions
-from pybroker.core import Columns, Feed, Record
+from pybroker.core import Columns, PartitionBatches, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
@@ -25,14 +25,14 @@ class Reader:
         self._fetcher = fetcher
         self._positions = positions
         self._check_crcs = check_crcs
-        self._open: tuple[Chunk, Feed] | None = None
+        self._open: tuple[Chunk, PartitionBatches] | None = None
 
     def records(self, most: int) -> list[Record]:
         """Up to so many records of what is there."""
         taken: list[Record] = []
 
-        def read(chunk: Chunk, feed: Feed, left: int) -> int:
-            found = core.read_records(feed, *chunk.asked.place.tp, left, decompress)
+        def read(chunk: Chunk, batches: PartitionBatches, left: int) -> int:
+            found = core.read_records(batches, *chunk.asked.place.tp, left, decompress)
             taken.extend(found)
             return len(found)
 
@@ -43,33 +43,35 @@ class Reader:
         """Add what is there to columns: so many rows, or what takes POLL_BYTES, at most COLUMN_BYTES of either; `tag`
         makes the tag of a partition's rows."""
 
-        def read(chunk: Chunk, feed: Feed, left: int) -> int:
-            return columns.read(feed, max_records=left, max_bytes=COLUMN_BYTES, tag=tag(chunk.asked.place.tp))
+        def read(chunk: Chunk, batches: PartitionBatches, left: int) -> int:
+            return columns.read(batches, max_records=left, max_bytes=COLUMN_BYTES, tag=tag(chunk.asked.place.tp))
 
         if most is None:
             self._read(read, sys.maxsize, POLL_BYTES)
         else:
             self._read(read, most)
 
-    def _read(self, read: Callable[[Chunk, Feed, int], int], most: int, bytes_enough: int = sys.maxsize) -> None:
+    def _read(
+        self, read: Callable[[Chunk, PartitionBatches, int], int], most: int, bytes_enough: int = sys.maxsize
+    ) -> None:
         """Read chunk after chunk. A batch that does not parse stops its partition, with an error for the next call."""
         count = size = 0
         while count < most and (size < bytes_enough or not count) and (self._open or self._next()):
             assert self._open is not None
-            chunk, feed = self._open
+            chunk, batches = self._open
             place = chunk.asked.place
             if not self._wanted(chunk):
                 self._end(chunk)
                 continue
             try:
-                count += read(chunk, feed, most - count)
+                count += read(chunk, batches, most - count)
             except core.LogError as error:
                 self._end(chunk)
-                place.move(feed.next_offset)
+                place.move(batches.next_offset)
                 place.error = KafkaError(error.code, f"{place.tp}: {error}")
                 return
-            place.position = feed.next_offset
-            if feed.finished:
+            place.position = batches.next_offset
+            if batches.finished:
                 size += len(chunk.data)
                 self._end(chunk)
             elif count < most:
@@ -82,8 +84,10 @@ class Reader:
             chunk = chunks.popleft()
             if self._wanted(chunk):
                 start = chunk.asked.place.position
-                feed = Feed(chunk.data, start_offset=start, aborted=chunk.aborted, check_crc=self._check_crcs)
-                self._open = chunk, feed
+                batches = PartitionBatches(
+                    chunk.data, start_offset=start, aborted=chunk.aborted, check_crc=self._check_crcs
+                )
+                self._open = chunk, batches
                 return True
             self._fetcher.taken(chunk)
         return False

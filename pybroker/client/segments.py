@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pybroker.client.arrays import record_arrays
-from pybroker.core import ColumnBatch, Columns, Feed, LogError
+from pybroker.core import ColumnBatch, Columns, LogError, PartitionBatches
 from pybroker.errors import CORRUPT_MESSAGE
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
@@ -117,7 +117,7 @@ class Chunk:
 
 
 class LogFiles:
-    """The segments of one partition's directory, read as feeds from an offset on."""
+    """The segments of one partition's directory, read from an offset on."""
 
     def __init__(self, path: str | os.PathLike[str], *, check_crcs: bool = True) -> None:
         self.path = Path(path)
@@ -136,8 +136,8 @@ class LogFiles:
         """The base offsets of the segments that are there now, ascending."""
         return sorted(int(found[1]) for name in os.listdir(self.path) if (found := _LOG_NAME.fullmatch(name)))
 
-    def feeds(self, start: int, end: int | None = None) -> Iterator[Feed]:
-        """The records from `start` to before `end` (None: all there are now), each feed to be read to its end in turn.
+    def batches(self, start: int, end: int | None = None) -> Iterator[PartitionBatches]:
+        """The records from `start` to before `end` (None: all there are now), each to be read to its end in turn.
 
         Raises OSError, and LogError 2 for a segment that ends within a batch and is not the last."""
         offset, last, done = start, self.segments()[-1], (-1, -1)
@@ -149,9 +149,9 @@ class LogFiles:
             try:
                 done = base, os.fstat(file).st_ino
                 offset = max(offset, base)
-                for feed in self._feeds(file, base, offset, end, sealed):
-                    yield feed
-                    offset = feed.next_offset
+                for batches in self._batches_of(file, base, offset, end, sealed):
+                    yield batches
+                    offset = batches.next_offset
             finally:
                 os.close(file)
 
@@ -178,15 +178,19 @@ class LogFiles:
     def _file(self, base: int, suffix: str) -> Path:
         return self.path / f"{base:020}{suffix}"
 
-    def _feeds(self, file: int, base: int, offset: int, end: int | None, sealed: bool) -> Iterator[Feed]:
+    def _batches_of(
+        self, file: int, base: int, offset: int, end: int | None, sealed: bool
+    ) -> Iterator[PartitionBatches]:
         """The batches of one segment, as much as the buffer holds at once."""
         position = position_of(file, self._file(base, ".index"), base, offset)
         while (data := self._read(file, base, position, sealed)) is not None:
-            feed = Feed(data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True)
-            yield feed
-            position += feed.position
-            offset = feed.next_offset
-            if not feed.position or offset == end:
+            batches = PartitionBatches(
+                data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True
+            )
+            yield batches
+            position += batches.position
+            offset = batches.next_offset
+            if not batches.position or offset == end:
                 return
 
     def _read(self, file: int, base: int, position: int, sealed: bool) -> memoryview | None:
@@ -207,9 +211,9 @@ class LogFiles:
         columns = Columns(["offset", "timestamp"], decompress=decompress)
         for base, after in zip(bases, [*bases[1:], None], strict=True):
             known = base + _floor(self._file(base, ".timeindex"), timestamp_ms, "offset")
-            for feed in self.feeds(known, after):
-                while not feed.finished:
-                    columns.read(feed, max_records=BATCH_ROWS)
+            for batches in self.batches(known, after):
+                while not batches.finished:
+                    columns.read(batches, max_records=BATCH_ROWS)
                     found = _first(columns.take(), timestamp_ms)
                     if found is not None:
                         return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pybroker.core import BatchBuilder, Feed, PendingBatch, SealedBatch, read_records
+from pybroker.core import BatchBuilder, PartitionBatches, PendingBatch, SealedBatch, read_records
 from pybroker.protocol.compression import decompress
 
 PARTS = 4
@@ -21,7 +21,7 @@ class Split:
         self, batch: PendingBatch, sealed: SealedBatch, codec: int, compress: Callable[[memoryview], bytes] | None
     ) -> list[PendingBatch]:
         """The whole, or one of its parts, in smaller parts, which are created when it was and sent as often."""
-        records = read_records(Feed(sealed), batch.topic, batch.partition, batch.count, decompress)
+        records = read_records(PartitionBatches(sealed), batch.topic, batch.partition, batch.count, decompress)
         size = sum(len(r.key or b"") + len(r.value or b"") for r in records)
         builder = BatchBuilder(batch_size=max(1, size // PARTS))
         made: list[PendingBatch] = []

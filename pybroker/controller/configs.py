@@ -10,11 +10,11 @@ older than a quarter of an hour are removed by the next write.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from pybroker import errors
+from pybroker.clock import wall_ms
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.image import Image, Topic
 from pybroker.cluster.topics import check_name
@@ -148,7 +148,7 @@ class ConfigAdmin:
             await write(self._session, self._fence, [*ops, notice])
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
-        await self._purge(time.time_ns() // 1_000_000 - CHANGES_KEPT_MS)
+        await self._purge(wall_ms() - CHANGES_KEPT_MS)
 
     async def _purge(self, before_ms: int) -> None:
         """Remove the notices that everybody has read long ago."""

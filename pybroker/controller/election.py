@@ -5,10 +5,10 @@
 """
 
 import contextlib
-import time
 from typing import NamedTuple
 
 from pybroker import errors
+from pybroker.clock import wall_ms
 from pybroker.controller import nodes
 from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
@@ -38,7 +38,7 @@ async def elect(session: Session, broker_id: int) -> Fence | None:
                 await session.create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())
             continue
         epoch = int(data) + 1
-        claim = nodes.dump_controller(broker_id, time.time_ns() // 1_000_000)
+        claim = nodes.dump_controller(broker_id, wall_ms())
         try:
             await session.multi(
                 [

@@ -14,9 +14,10 @@ import asyncio
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from pybroker.clock import boot_ms, wall_ms
 
 from .embedded_session import EmbeddedSession, Job, answer
 from .store import Store, StoreClosed, StoreError, StoreFailed, WatchEvent
@@ -34,15 +35,6 @@ class _Outcome(NamedTuple):
     events: list[WatchEvent]
 
 
-def monotonic_ms() -> int:
-    """Milliseconds that run on while the machine sleeps, as a session's time does."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class EmbeddedStore(Store):
     """A store in one file, which one process has open at a time."""
 
@@ -51,7 +43,7 @@ class EmbeddedStore(Store):
         path: str,
         *,
         timeouts_ms: tuple[int, int] = (TIMEOUT_MS_MIN, TIMEOUT_MS_MAX),
-        clock_ms: Callable[[], int] = monotonic_ms,
+        clock_ms: Callable[[], int] = boot_ms,
         wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """`timeouts_ms` are the shortest and longest session timeouts granted; `clock_ms` is what they run on."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from pybroker import core, errors
+from pybroker.clock import wall_ms
 from pybroker.cluster import rebalance
 from pybroker.cluster.group import (
     Cause,
@@ -40,7 +41,7 @@ from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.loading import load
-from pybroker.groups.shard import Entry, OffsetsLog, Shard, wall_ms
+from pybroker.groups.shard import Entry, OffsetsLog, Shard
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 

@@ -10,13 +10,13 @@ on a thread of its own.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from pybroker import core, errors
+from pybroker.clock import wall_ms
 from pybroker.cluster.group import Group
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
@@ -51,11 +51,6 @@ class Entry:
     alarm: Any = None  # the timer's handle
     alarm_ms: int = 0
     held_bytes: int = 0  # of its members, as the coordinator counted them last
-
-
-def wall_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Shard:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from pybroker import core
+from pybroker.clock import wall_ms
 from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.config import BrokerConfig
 from pybroker.logs import event
@@ -33,10 +34,6 @@ class Found(NamedTuple):
     replica: Replica
     log: core.Partition
     dirt: Dirt
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Compactor:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pybroker import core
+from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -63,11 +64,11 @@ class Scrubber:
     def _is_due(self, log_dir: LogDir) -> bool:
         last_ms = read_last_ms(log_dir.path)
         if last_ms is None:  # a log dir that is new counts from now on
-            self._record(log_dir, Pass(_now_ms()))
+            self._record(log_dir, Pass(wall_ms()))
             return False
         self._replicas.scrubbed.last_pass_s[log_dir.path] = last_ms / 1000
         interval_ms: int = self._config["log.scrub.interval.ms"]
-        return last_ms == 0 or (interval_ms > 0 and time.time() * 1000 - last_ms >= interval_ms)
+        return last_ms == 0 or (interval_ms > 0 and wall_ms() - last_ms >= interval_ms)
 
     def _record(self, log_dir: LogDir, done: Pass) -> None:
         core.write_atomic(checkpoint_of(log_dir.path), checkpoints.write_scrubbed(done).encode())
@@ -77,10 +78,10 @@ class Scrubber:
         """Answer who asked for a pass over a log dir that is offline: nothing of it was checked."""
         if read_last_ms(log_dir.path) == 0:
             here = sum(replica.directory is log_dir for replica in self._replicas)
-            self._record(log_dir, Pass(_now_ms(), max(1, here)))
+            self._record(log_dir, Pass(wall_ms(), max(1, here)))
 
     def _scrub(self, log_dir: LogDir) -> None:
-        began_ms, unchecked = _now_ms(), 0
+        began_ms, unchecked = wall_ms(), 0
         begun, bytes_before = time.monotonic(), self._replicas.scrubbed.bytes
         for replica in self._replicas:
             if replica.directory is log_dir and not replica.gone:
@@ -141,10 +142,6 @@ def _bases(partition: core.Partition) -> list[int]:
     return [base for base, *_ in partition.segments()]
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def ask(path: str | Path) -> int:
     """Have the broker that uses a log dir begin a pass over it; when that was asked, in ms since the epoch.
 
@@ -152,7 +149,7 @@ def ask(path: str | Path) -> int:
     Raises OSError; FileNotFoundError where the broker has not looked at the log dir yet."""
     checkpoint = checkpoint_of(path)
     known = os.stat(checkpoint)
-    asked_ms = _now_ms()
+    asked_ms = wall_ms()
     made, name = tempfile.mkstemp(prefix=f"{checkpoints.SCRUBBED}.", suffix=".tmp", dir=path)
     try:
         with open(made, "w") as file:

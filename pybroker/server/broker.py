@@ -14,10 +14,10 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NoReturn
 
+from pybroker.clock import wall_ms
 from pybroker.cluster.image import Image, Node
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
@@ -37,13 +37,13 @@ from pybroker.replication.replicas import Replicas
 from pybroker.replication.workers import Workers
 from pybroker.server import directories
 from pybroker.server.bridge import Bridge
-from pybroker.server.cleaner import Cleaner, chores, finish_deletions
 from pybroker.server.connection import Responder
-from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Dispatcher, Handler
+from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import DESCRIPTORS_MIN, Limits, Listener, descriptors_for_logs, why_not
 from pybroker.server.pool import Pool
+from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.table import Collaborators, fetch_of, handlers
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Broker:
         self._session: Session | None = None
         self._listener: Listener | None = None
         self._fetch: Fetch | None = None
-        self._cleaner: Cleaner | None = None
+        self._scheduler: Scheduler | None = None
         self._workers: Workers | None = None
         self._exporter: Exporter | None = None
         self._epoch = -1
@@ -271,7 +271,7 @@ class Broker:
         shown = self.config.advertised
         host, port = (self.host, 0) if shown is None else (shown.host, shown.port)
         node = Node(self.broker_id, host, port or self.port, self.config["broker.rack"])
-        return node, nodes.dump_broker(node, self._listener.name, time.time_ns() // 1_000_000)
+        return node, nodes.dump_broker(node, self._listener.name, wall_ms())
 
     async def _register(self, session: Session) -> None:
         """Show this broker to the cluster; the transaction that did it is its epoch."""
@@ -309,8 +309,8 @@ class Broker:
             log_dir.on_failed = functools.partial(self._tell_loop, asyncio.get_running_loop())
         self._heed_failures()  # those of the start
         self._fetch = fetch_of(asked)
-        self._cleaner = Cleaner(chores(replicas, self.config), replicas.stop_cleaning)
-        self._cleaner.start()
+        self._scheduler = Scheduler(chores(replicas, self.config), replicas.stop_cleaning)
+        self._scheduler.start()
         self._workers.submit(finish_deletions, self._dirs)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
         table = handlers(asked, self._fetch)
@@ -375,8 +375,8 @@ class Broker:
             if self.groups is not None:
                 self.groups.resign()
             await self._listener.close(FINISH_SECONDS)
-        if self._cleaner is not None:
-            await asyncio.to_thread(self._cleaner.stop)
+        if self._scheduler is not None:
+            await asyncio.to_thread(self._scheduler.stop)
         if self.replicas is not None:
             clean = await asyncio.to_thread(self.replicas.close)
             for log_dir in clean:
@@ -393,8 +393,8 @@ class Broker:
             await self._listener.close(0)
         if self.groups is not None:
             self.groups.resign()
-        if self._cleaner is not None:
-            await asyncio.to_thread(self._cleaner.stop)
+        if self._scheduler is not None:
+            await asyncio.to_thread(self._scheduler.stop)
         if self.replicas is not None:
             await asyncio.to_thread(self.replicas.abandon)
             self.replicas = None

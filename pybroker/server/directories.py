@@ -9,9 +9,9 @@ blank otherwise ──> a new one, with an id of its own
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+from pybroker.clock import wall_ms
 from pybroker.controller import nodes
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -58,7 +58,7 @@ def had_store(log_dirs: Iterable[LogDir]) -> bool:
 
 def set_store_aside(path: str, problem: object) -> None:
     """Give a damaged store another name, with its journal. Raises OSError."""
-    aside = f"{path}.{time.time_ns() // 1_000_000}.damaged"
+    aside = f"{path}.{wall_ms()}.damaged"
     for suffix in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
             os.rename(path + suffix, aside + suffix)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.compaction import Compactor, wall_ms
+from pybroker.replication.compaction import Compactor
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -40,7 +41,7 @@ class Chore(NamedTuple):
     work: Callable[[], object]
 
 
-class Cleaner:
+class Scheduler:
     """The threads of the chores, from start() to stop()."""
 
     def __init__(self, chores: Iterable[Chore], interrupt: Callable[[], object] = lambda: None) -> None:

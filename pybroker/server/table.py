@@ -13,8 +13,8 @@ from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
-from pybroker.server.coordination import Locator
 from pybroker.server.dispatch import Handler
+from pybroker.server.group_locator import Locator
 from pybroker.server.handlers import (
     acls,
     alter_configs,

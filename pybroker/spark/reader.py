@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow
 
 from pybroker import errors
-from pybroker.core import Columns, Feed, LogError
+from pybroker.core import Columns, LogError, PartitionBatches
 from pybroker.errors import KafkaError
 from pybroker.protocol import compression
 from pybroker.protocol import messages as m
@@ -53,23 +53,23 @@ def read_range(
     gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress)
     offset = partition.range.start
     for source in (SegmentReader, RangeFetcher) if options.log_dirs else (RangeFetcher,):
-        with contextlib.closing(source(options, partition, offset)) as feeds:
-            while (feed := feeds.next_feed()) is not None:
-                while not feed.finished:
-                    _gather(gathered, feed, partition.range)
-                    if not feed.finished:
+        with contextlib.closing(source(options, partition, offset)) as reader:
+            while (batches := reader.next_batches()) is not None:
+                while not batches.finished:
+                    _gather(gathered, batches, partition.range)
+                    if not batches.finished:
                         yield rows.make(gathered.take())
-                feeds.go_on(feed.next_offset)
+                reader.go_on(batches.next_offset)
                 if len(gathered) >= ROWS_MIN or gathered.nbytes >= BATCH_BYTES_MIN:
                     yield rows.make(gathered.take())
-            offset = feeds.offset
+            offset = reader.offset
     if len(gathered):
         yield rows.make(gathered.take())
 
 
-def _gather(gathered: Columns, feed: Feed, what: Range) -> None:
+def _gather(gathered: Columns, batches: PartitionBatches, what: Range) -> None:
     try:
-        gathered.read(feed, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
+        gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
     except LogError as error:
         raise KafkaError(error.code, f"{what.tp}: {error}") from error
 
@@ -97,7 +97,7 @@ class RangeFetcher:
                 _connections[self._connection.host, self._connection.port] = self._connection
             self._connection = None
 
-    def next_feed(self) -> Feed | None:
+    def next_batches(self) -> PartitionBatches | None:
         """The batches at the offset that was reached; None at the end of the range."""
         while self.offset < self.range.end:
             try:
@@ -105,9 +105,9 @@ class RangeFetcher:
                     self._ask()
                 assert self._connection is not None
                 (topic,) = self._connection.answer().responses or [None]
-                feed = None if topic is None else self._feed(topic.partitions[0])
-                if feed is not None:
-                    return feed
+                batches = None if topic is None else self._batches(topic.partitions[0])
+                if batches is not None:
+                    return batches
                 self._check_patience(None)
             except KafkaError as error:
                 if not error.retriable:
@@ -123,7 +123,7 @@ class RangeFetcher:
             self._record_bytes = max(1, self._answer_bytes // (offset - self.offset))
         self.offset = offset
         if self.offset < self.range.end:
-            with contextlib.suppress(KafkaError):  # next_feed meets it again, and then it counts
+            with contextlib.suppress(KafkaError):  # next_batches meets it again, and then it counts
                 self._ask()
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class RangeFetcher:
         needed = (self.range.end - self.offset) * self._record_bytes
         return min(self.options.fetch_bytes, needed + needed // 4 + FETCH_BYTES_MIN)
 
-    def _feed(self, answer: Any) -> Feed | None:
+    def _batches(self, answer: Any) -> PartitionBatches | None:
         """The batches of an answer; None where it has none. Raises KafkaError for what the broker says is wrong."""
         if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
             self._step_over_lost()
@@ -172,7 +172,7 @@ class RangeFetcher:
         aborted = None
         if self.options.read_committed:
             aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
-        return Feed(answer.records, start_offset=self.offset, end_offset=self.range.end, aborted=aborted)
+        return PartitionBatches(answer.records, start_offset=self.offset, end_offset=self.range.end, aborted=aborted)
 
     def _step_over_lost(self) -> None:
         """The records from here on are gone: the query ends, or goes on where there are some again."""

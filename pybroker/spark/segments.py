@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pybroker.client.segments import CHUNK_BYTES, Chunk, position_of
-from pybroker.core import Feed
+from pybroker.core import PartitionBatches
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
 
@@ -40,14 +40,14 @@ class SegmentReader:
         self._file: int | None = None
         self._position = 0
         self._segment_end = 0
-        self._feed: Feed | None = None
+        self._batches: PartitionBatches | None = None
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def next_feed(self) -> Feed | None:
+    def next_batches(self) -> PartitionBatches | None:
         """The batches at the offset that was reached; None at the end of the range, or of what can be read here."""
         if self.offset >= min(self.range.end, self._segments[-1].end if self._segments else 0):
             return None
@@ -59,13 +59,14 @@ class SegmentReader:
         data = self._chunk.read(self._file, self._position)
         if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
             return None
-        self._feed = Feed(data, start_offset=self.offset, end_offset=min(self.range.end, self._segment_end))
-        return self._feed
+        end = min(self.range.end, self._segment_end)
+        self._batches = PartitionBatches(data, start_offset=self.offset, end_offset=end)
+        return self._batches
 
     def go_on(self, offset: int) -> None:
-        assert self._feed is not None, "there is something that was read"
+        assert self._batches is not None, "there is something that was read"
         self.offset = offset
-        self._position += self._feed.position
+        self._position += self._batches.position
 
     def _open(self) -> bool:
         """Open the segment that has the offset. False where there is none: then it is for the broker to say why."""

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pybroker.clock import wall_ms
+
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
 
@@ -80,7 +82,7 @@ def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> 
     A topic that is not there is created by the broker, as for any client. Raises KafkaError."""
     from pybroker.protocol import messages as m
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     stored = [_stored(record, topic, now_ms) for record in records]
     if not stored:
         return []

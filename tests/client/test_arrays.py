@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pybroker.client.arrays import RecordArrays, record_arrays
-from pybroker.core import Columns, Feed, build_batch
+from pybroker.core import Columns, PartitionBatches, build_batch
 from pybroker.model import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -19,7 +19,7 @@ def arrays(*values: bytes | None) -> RecordArrays:
     columns = Columns()
     if values:
         rows = [(1_700_000_000_000 + n, None, value, [("n", b"%d" % n)] * n) for n, value in enumerate(values)]
-        columns.read(Feed(build_batch(rows, base_offset=7)), tag=TP)
+        columns.read(PartitionBatches(build_batch(rows, base_offset=7)), tag=TP)
     return record_arrays(columns.take())
 
 
@@ -61,7 +61,7 @@ def test_who_keeps_a_column_keeps_no_more_than_it() -> None:
     batch = build_batch([(0, b"k%d" % n, b"v" * 1000, ()) for n in range(1000)])
     columns, kept, before = Columns(), [], 0
     for n in range(80):
-        columns.read(Feed(batch))
+        columns.read(PartitionBatches(batch))
         kept.append(columns.take().key)
         if n == 19:
             before = resident_bytes()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pybroker.client.arrow import HEADERS, Origin, record_batch
-from pybroker.core import Columns, Feed, build_batch
+from pybroker.core import Columns, PartitionBatches, build_batch
 
 RECORDS = [
     (1000, b"k", b"v0", [("a", b"1"), ("b", None)]),
@@ -21,7 +21,7 @@ RECORDS = [
 
 def columns(*names: str, **how: object) -> Columns:
     made = Columns(names, **how) if names else Columns(**how)  # type: ignore[arg-type]
-    made.read(Feed(build_batch(RECORDS, base_offset=5)), tag=Origin("t", 3))
+    made.read(PartitionBatches(build_batch(RECORDS, base_offset=5)), tag=Origin("t", 3))
     return made
 
 
@@ -55,8 +55,8 @@ def test_a_record_batch_has_spark_s_columns() -> None:
 def test_rows_of_several_topics_keep_their_names() -> None:
     """Runs of rows become a topic and a partition a row, as a dictionary or as strings."""
     made = columns("offset")
-    made.read(Feed(build_batch(RECORDS[:1])), tag=Origin("u", 0))
-    made.read(Feed(build_batch(RECORDS[:1])), tag=Origin("t", 1))
+    made.read(PartitionBatches(build_batch(RECORDS[:1])), tag=Origin("u", 0))
+    made.read(PartitionBatches(build_batch(RECORDS[:1])), tag=Origin("t", 1))
     taken = made.take()
     for kind in ("dictionary", "string"):
         batch = record_batch(taken, topics=kind)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_rows_of_several_topics_keep_their_names() -> None:
 def test_only_the_columns_that_were_read_are_there() -> None:
     """What was not asked for is not in the batch, nor is a topic that no tag names."""
     made = Columns(["value", "timestamp"], timestamp_unit="us")
-    made.read(Feed(build_batch(RECORDS)))
+    made.read(PartitionBatches(build_batch(RECORDS)))
     batch = record_batch(made.take())
     assert batch.schema.names == ["timestamp", "value"]
     assert batch.schema.field("timestamp").type == pa.timestamp("us", "UTC")
@@ -105,7 +105,7 @@ def test_rows_without_headers_can_be_null() -> None:
 def test_a_header_key_that_is_no_utf_8_reads_as_in_java(key: str) -> None:
     """Kafka checks no header key; Java shows U+FFFD where it does not decode, and Arrow wants sound strings."""
     made = Columns(["headers"])
-    made.read(Feed(build_batch([(0, None, None, [("sound", b""), (key, None)])])))
+    made.read(PartitionBatches(build_batch([(0, None, None, [("sound", b""), (key, None)])])))
     batch = record_batch(made.take())
     batch.validate(full=True)
     [[sound, broken]] = batch.column("headers").to_pylist()

@@ -7,11 +7,9 @@ from posix.unistd cimport usleep
 
 import threading
 
-from pybroker.core.base cimport cursor as c
-from pybroker.core.base cimport reclamation as q
+from pybroker.core.base cimport cursor as c, reclamation as q
 from pybroker.core.base.atomic cimport peek_i64, poke_i64
-from pybroker.core.batch cimport batch as b
-from pybroker.core.batch cimport validate as v
+from pybroker.core.batch cimport batch as b, validate as v
 from pybroker.core.handles cimport Partition
 from pybroker.core.partition cimport append as a
 
@@ -165,9 +163,9 @@ def race():
 
 def append_together(Partition partition, list batches, int64_t now_ms):
     """Append batches as one turn of a reactor does; (status, base offset or -1, is it a duplicate) of each."""
-    cdef a.ready_t* ready = <a.ready_t*>calloc(len(batches), sizeof(a.ready_t))
-    cdef a.ready_t* first = NULL
-    cdef a.ready_t** link = &first
+    cdef a.checked_t* ready = <a.checked_t*>calloc(len(batches), sizeof(a.checked_t))
+    cdef a.checked_t* first = NULL
+    cdef a.checked_t** link = &first
     cdef Py_ssize_t i
     cdef bytes data
     for i in range(len(batches)):
@@ -179,7 +177,7 @@ def append_together(Partition partition, list batches, int64_t now_ms):
             link = &ready[i].next
     if first != NULL:
         with nogil:
-            a.partition_append_ready(partition.state, first, now_ms)
+            a.partition_append_checked(partition.state, first, now_ms)
     went = [(ready[i].status, ready[i].out.base_offset, bool(ready[i].out.duplicate)) for i in range(len(batches))]
     free(ready)
     return went
@@ -209,13 +207,13 @@ PINS, PIN_BLOCKS = q.PINS, q.PIN_BLOCKS
 cdef class Quiesce:
     """Pins and retired objects."""
 
-    cdef q.quiesce_t state
+    cdef q.reclaim_t state
 
     def __cinit__(self):
-        q.quiesce_init(&self.state)
+        q.reclaim_init(&self.state)
 
     def __dealloc__(self):
-        q.quiesce_destroy(&self.state)
+        q.reclaim_destroy(&self.state)
 
     def pin(self):
         cdef int slot

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.core import COLUMNS, Columns, Feed, LogError
+from pybroker.core import COLUMNS, Columns, LogError, PartitionBatches
 from pybroker.errors import KafkaError
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import decompress
@@ -46,9 +46,9 @@ def slow_rows(data: bytes) -> list[Row]:
 
 def read(data: bytes, *, columns: Columns | None = None, **how: object) -> list[Row]:
     columns = columns or Columns(decompress=decompress)
-    feed = Feed(data, **how)  # type: ignore[arg-type]
-    columns.read(feed)
-    assert feed.finished
+    fetched = PartitionBatches(data, **how)  # type: ignore[arg-type]
+    columns.read(fetched)
+    assert fetched.finished
     return rows(columns.take())
 
 
@@ -66,25 +66,25 @@ def test_columns_hold_what_the_slow_truth_reads(made: list) -> None:
 def test_offset_bounds_hold_to_the_record(made: list, start: int, end: int) -> None:
     """Records before start_offset and from end_offset on are left out, and next_offset says where to go on."""
     data = log(made)
-    feed, columns = Feed(data, start_offset=start, end_offset=end), Columns(decompress=decompress)
-    columns.read(feed)
+    fetched, columns = PartitionBatches(data, start_offset=start, end_offset=end), Columns(decompress=decompress)
+    columns.read(fetched)
     assert rows(columns.take()) == [row for row in slow_rows(data) if start <= row[0] < end]
     log_end = max([batch.last_offset + 1 for _, batch in slow.iter_batches(data)], default=0)
-    assert feed.next_offset == min(max(start, log_end), end)
+    assert fetched.next_offset == min(max(start, log_end), end)
 
 
-def read_in_pieces(made: list, look: Callable[[Columns, Feed, int], None], **bounds: int) -> None:
+def read_in_pieces(made: list, look: Callable[[Columns, PartitionBatches, int], None], **bounds: int) -> None:
     """Read with these bounds, look at what that gave and take it, until nothing is left: none may be missing."""
     data = log(made)
-    feed, columns = Feed(data), Columns(decompress=decompress)
+    fetched, columns = PartitionBatches(data), Columns(decompress=decompress)
     found: list[Row] = []
-    while not feed.finished:
-        n = columns.read(feed, **bounds)
-        look(columns, feed, n)
+    while not fetched.finished:
+        n = columns.read(fetched, **bounds)
+        look(columns, fetched, n)
         taken = rows(columns.take())
         assert len(taken) == n
         found += taken
-        assert not n or feed.next_offset >= found[-1][0] + 1
+        assert not n or fetched.next_offset >= found[-1][0] + 1
     assert found == slow_rows(data)
 
 
@@ -92,8 +92,8 @@ def read_in_pieces(made: list, look: Callable[[Columns, Feed, int], None], **bou
 def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
     """max_records stops within a batch, and the next read goes on there, wherever the rows are taken."""
 
-    def look(_: Columns, feed: Feed, n: int) -> None:
-        assert n == most or feed.finished
+    def look(_: Columns, fetched: PartitionBatches, n: int) -> None:
+        assert n == most or fetched.finished
 
     read_in_pieces(made, look, max_records=most)
 
@@ -102,10 +102,10 @@ def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
 def test_reading_so_many_bytes_at_once(made: list, enough: int) -> None:
     """max_bytes stops behind the batch that reaches it; who takes the rows reads on, and misses none."""
 
-    def look(columns: Columns, feed: Feed, _: int) -> None:
-        assert columns.nbytes > enough or feed.finished
+    def look(columns: Columns, fetched: PartitionBatches, _: int) -> None:
+        assert columns.nbytes > enough or fetched.finished
         if columns.nbytes > enough:
-            assert columns.read(feed, max_bytes=enough + 1) == 0
+            assert columns.read(fetched, max_bytes=enough + 1) == 0
 
     read_in_pieces(made, look, max_bytes=enough + 1)
 
@@ -115,7 +115,7 @@ def test_a_column_that_is_not_wanted_changes_no_other(made: list, wanted: set[st
     """Any choice of columns gives the same values in those chosen, and None for the rest."""
     data = log(made)
     columns = Columns(wanted, decompress=decompress)
-    columns.read(Feed(data))
+    columns.read(PartitionBatches(data))
     batch, expected = columns.take(), slow_rows(data)
     assert len(batch) == len(expected)
     for place, name in enumerate(COLUMNS):
@@ -135,10 +135,10 @@ def test_a_cut_last_batch_is_left() -> None:
     first, second = ([(0, b"k", b"v", [])] * 3, 0, 0), ([(0, None, b"w", [])] * 2, 0, 0)
     data, one = log([first, second]), log([first])
     for cut in range(len(data)):
-        feed, columns = Feed(data[:cut]), Columns()
-        assert columns.read(feed) == (3 if cut >= len(one) else 0)
-        assert feed.finished
-        assert (feed.next_offset, feed.position) == ((3, len(one)) if cut >= len(one) else (0, 0))
+        fetched, columns = PartitionBatches(data[:cut]), Columns()
+        assert columns.read(fetched) == (3 if cut >= len(one) else 0)
+        assert fetched.finished
+        assert (fetched.next_offset, fetched.position) == ((3, len(one)) if cut >= len(one) else (0, 0))
 
 
 # -- times ------------------------------------------------------------------------------------------------------------
@@ -155,20 +155,21 @@ def test_microseconds_are_milliseconds_a_thousand_times() -> None:
     """timestamp_unit="us" is what Spark counts in; none (-1) is -1 ms there too."""
     data = slow.build_batch([(1_700_000_000_123, None, None, []), (-1, None, None, [])])
     columns = Columns(["timestamp"], timestamp_unit="us")
-    columns.read(Feed(data))
+    columns.read(PartitionBatches(data))
     batch = columns.take()
     assert np.frombuffer(batch.timestamp, np.int64).tolist() == [1_700_000_000_123_000, -1000]
     assert batch.timestamp_unit == "us"
 
 
-# -- several feeds ----------------------------------------------------------------------------------------------------
+# -- several partitions -----------------------------------------------------------------------------------------------
 
 
 def test_rows_of_several_partitions_gather_and_their_runs_tell_them_apart() -> None:
     """One batch of columns is filled from many answers; an answer without rows leaves no run."""
     columns = Columns(decompress=decompress)
     for partition, n in ((0, 3), (7, 0), (1, 2)):
-        columns.read(Feed(log([([(0, None, b"%d" % partition, [])] * n, 3, 0)] if n else [])), tag=("t", partition))
+        data = log([([(0, None, b"%d" % partition, [])] * n, 3, 0)] if n else [])
+        columns.read(PartitionBatches(data), tag=("t", partition))
     batch = columns.take()
     assert batch.runs == [(("t", 0), 3), (("t", 1), 2)]
     assert [row[4] for row in rows(batch)] == [b"0"] * 3 + [b"1"] * 2
@@ -178,9 +179,9 @@ def test_rows_of_several_partitions_gather_and_their_runs_tell_them_apart() -> N
 def test_what_was_taken_lives_by_itself() -> None:
     """Views of taken columns stay as they were when the columns are read into again, or are gone."""
     columns = Columns()
-    columns.read(Feed(log([([(0, None, b"first", [])], 0, 0)])))
+    columns.read(PartitionBatches(log([([(0, None, b"first", [])], 0, 0)])))
     batch = columns.take()
-    columns.read(Feed(log([([(0, None, b"other", [])], 0, 0)])))
+    columns.read(PartitionBatches(log([([(0, None, b"other", [])], 0, 0)])))
     assert batch.value
     view = memoryview(batch.value.data)
     del columns, batch
@@ -196,7 +197,7 @@ def test_large_blocks_change_hands_and_none_is_used_twice_at_once() -> None:
         for n in range(24):
             value = bytes([mark, n]) * (100_000 + 1000 * n)
             columns = Columns()
-            columns.read(Feed(log([([(0, None, value, [])], 0, 0)])))
+            columns.read(PartitionBatches(log([([(0, None, value, [])], 0, 0)])))
             batch = columns.take()
             assert batch.value
             kept = [*kept[-2:], (memoryview(batch.value.data), value)]
@@ -242,12 +243,12 @@ def test_aborted_transactions_are_left_out() -> None:
     """Read committed, from the list that a Fetch answer has; next_offset passes what was left out."""
     found = read(HISTORY, aborted=[(2, 8), (1, 0)])
     assert [(row[0], row[4]) for row in found] == COMMITTED
-    feed = Feed(HISTORY, aborted=[(2, 8), (1, 0)])
+    fetched = PartitionBatches(HISTORY, aborted=[(2, 8), (1, 0)])
     columns = Columns(decompress=decompress)
-    while not feed.finished:
-        columns.read(feed, max_records=1)
+    while not fetched.finished:
+        columns.read(fetched, max_records=1)
     assert [(row[0], row[4]) for row in rows(columns.take())] == COMMITTED
-    assert feed.next_offset == 10
+    assert fetched.next_offset == 10
 
 
 def test_read_uncommitted_shows_all_but_the_markers() -> None:
@@ -353,10 +354,10 @@ def test_rows_of_a_malformed_batch_leave_nothing_behind() -> None:
     bad = bytearray(slow.build_batch([(0, None, None, [("h", None)])] * 20))
     bad[-1] = 2  # of the last record, a header that is not there
     columns = Columns()
-    columns.read(Feed(log([([(1, b"k", b"v", [])] * 3, 0, 0)])))
+    columns.read(PartitionBatches(log([([(1, b"k", b"v", [])] * 3, 0, 0)])))
     with pytest.raises(LogError):
-        columns.read(Feed(bytes(bad), check_crc=False))
-    columns.read(Feed(log([([(2, b"k", b"v", [("i", b"w")])] * 30, 0, 0)])))
+        columns.read(PartitionBatches(bytes(bad), check_crc=False))
+    columns.read(PartitionBatches(log([([(2, b"k", b"v", [("i", b"w")])] * 30, 0, 0)])))
     batch = columns.take()
     assert batch.key and batch.value and batch.headers
     assert fields(batch.key) == [b"k"] * 33
@@ -374,9 +375,9 @@ def test_wrong_arguments_are_told() -> None:
     with pytest.raises(ValueError, match="'ms' or 'us', not 's'"):
         Columns(timestamp_unit="s")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_records is -1"):
-        Columns().read(Feed(b""), max_records=-1)
+        Columns().read(PartitionBatches(b""), max_records=-1)
     with pytest.raises(ValueError, match="codec 4, and no decompress="):
-        Columns().read(Feed(log([([(0, None, b"v", [])], 4, 0)])))
+        Columns().read(PartitionBatches(log([([(0, None, b"v", [])], 4, 0)])))
     with pytest.raises(TypeError):
         Columns().read(None)  # type: ignore[arg-type]
 
@@ -385,10 +386,10 @@ def test_an_error_names_the_batch_and_keeps_the_rows_before_it() -> None:
     """The good batches before a bad one are there, and reading on meets the same error."""
     good, bad = log([([(0, None, b"v", [])] * 2, 0, 0)]), bytearray(log([([(0, None, b"v", [])] * 2, 0, 2)]))
     bad[-1] ^= 1
-    feed, columns = Feed(good + bytes(bad)), Columns()
+    fetched, columns = PartitionBatches(good + bytes(bad)), Columns()
     for _ in range(2):
         with pytest.raises(LogError, match=r"the batch at offset 2, byte \d+: the CRC-32C") as refused:
-            columns.read(feed)
+            columns.read(fetched)
         assert refused.value.code == 2
-    assert (feed.next_offset, feed.finished) == (2, False)
+    assert (fetched.next_offset, fetched.finished) == (2, False)
     assert [row[0] for row in rows(columns.take())] == [0, 1]

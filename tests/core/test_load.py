@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pybroker.core import Load, build_batch
+from pybroker.core import LoadGenerator, build_batch
 
 FRAME = struct.pack(">i", 12) + b"....index..."
 INDEX_AT = 8
@@ -44,8 +44,8 @@ def peer(answer: Callable[[int, bytes], bytes | None]) -> Iterator[tuple[socket.
         thread.join()
 
 
-def load(s: socket.socket, *, depth: int = 1, partitions: tuple[int, ...] = (0,), **layout: int) -> Load:
-    return Load([s.fileno()], [FRAME], [partitions], depth=depth, index_at=INDEX_AT, error_at=4, **layout)
+def load(s: socket.socket, *, depth: int = 1, partitions: tuple[int, ...] = (0,), **layout: int) -> LoadGenerator:
+    return LoadGenerator([s.fileno()], [FRAME], [partitions], depth=depth, index_at=INDEX_AT, error_at=4, **layout)
 
 
 OK = size(b"corr\0\0")
@@ -143,7 +143,7 @@ def test_reading_goes_on_behind_what_was_read() -> None:
 
     with peer(answer) as (s, _):
         frame = struct.pack(">i", 16) + bytes(16)
-        g = Load([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
+        g = LoadGenerator([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
         g.run(30)
     assert asked[:6] == [0, 3, 5, 0, 3, 5]
     rounds, rest = divmod(len(asked), 3)
@@ -155,7 +155,7 @@ def test_lengths_that_lie(length: int) -> None:
     """Records that end behind the answer are not read; a length below zero is none."""
     with peer(lambda *_: size(b"corr\0\0" + struct.pack(">i", length) + b"short!")) as (s, _):
         frame = struct.pack(">i", 16) + bytes(16)
-        g = Load([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
+        g = LoadGenerator([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
         g.run(0.05)
     assert g.tally["records"] == 0 and (g.tally["last_error"] == -1) == (length > 0)
 
@@ -178,4 +178,4 @@ def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     """A position outside a frame, a depth that no answer allows: ValueError, nothing is written anywhere."""
     arguments = {"frames": [bytes(20)], "partitions": [[0]], "depth": 1, "index_at": 4, "error_at": 4} | wrong
     with pytest.raises(ValueError):
-        Load([0], **arguments)  # type: ignore[arg-type]
+        LoadGenerator([0], **arguments)  # type: ignore[arg-type]

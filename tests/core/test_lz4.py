@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.core import Columns, Feed, LogError
+from pybroker.core import Columns, LogError, PartitionBatches
 from pybroker.protocol import records as slow
 from pybroker.protocol.records import CRC_FROM, HEADER_BYTES, MAGIC_AT
 from tests.core.columnar import fields
@@ -52,7 +52,7 @@ def plain_of(content: bytes) -> bytes:
 
 def undo(batch: bytes, **how: Any) -> list[bytes | None]:
     columns = Columns(["value"])
-    columns.read(Feed(batch, **how))
+    columns.read(PartitionBatches(batch, **how))
     value = columns.take().value
     assert value
     return fields(value)
@@ -72,7 +72,7 @@ def test_frames_of_many_blocks_are_undone(block_size: int, linked: bool) -> None
     content = noise[: 5 << 20] + noise[1000:200_000] * 10 + b"a" * (5 << 20)
     frame = lz4.frame.compress(plain_of(content), block_size=block_size, block_linked=linked)
     columns = Columns(["value"])
-    columns.read(Feed(memoryview(_sealed(frame)), check_crc=False))
+    columns.read(PartitionBatches(memoryview(_sealed(frame)), check_crc=False))
     value = columns.take().value
     assert value and bytes(value.data) == content
 

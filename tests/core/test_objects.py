@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.core import Feed, LogError, Record, build_batch, read_records
+from pybroker.core import LogError, PartitionBatches, Record, build_batch, read_records
 from pybroker.protocol import compression
 from pybroker.protocol.records import build_batch as slow_batch
 from pybroker.protocol.records import iter_batches
@@ -39,8 +39,8 @@ def slowly(data: bytes) -> list[Record]:
     ]
 
 
-def read(feed: Feed, most: int = 1 << 30) -> list[Record]:
-    return read_records(feed, "t", 3, most, compression.decompress)
+def read(fetched: PartitionBatches, most: int = 1 << 30) -> list[Record]:
+    return read_records(fetched, "t", 3, most, compression.decompress)
 
 
 @given(batches=logs, start=st.integers(0, 50), most=st.integers(1, 60))
@@ -49,14 +49,14 @@ def test_the_same_as_the_slow_decoder(
     start: int,
     most: int,
 ) -> None:
-    """From any offset on, in pieces of any size; the feed says where to go on after each."""
+    """From any offset on, in pieces of any size; the fetched says where to go on after each."""
     data = log_of(batches)
-    feed, found = Feed(data, start_offset=start), []
-    while piece := read(feed, most):
+    fetched, found = PartitionBatches(data, start_offset=start), []
+    while piece := read(fetched, most):
         assert len(piece) <= most
         found += piece
-        assert feed.next_offset == piece[-1].offset + 1
-    assert feed.finished and found == [r for r in slowly(data) if r.offset >= start]
+        assert fetched.next_offset == piece[-1].offset + 1
+    assert fetched.finished and found == [r for r in slowly(data) if r.offset >= start]
 
 
 def test_what_a_record_is() -> None:
@@ -81,12 +81,12 @@ def test_every_byte_of_a_batch_counts() -> None:
     for at in range(len(data)):
         broken = bytearray(data)
         broken[at] ^= 1
-        feed = Feed(bytes(broken))
+        fetched = PartitionBatches(bytes(broken))
         if at < 8 or 12 <= at < 16:
-            read(feed)
+            read(fetched)
         else:
             try:
-                assert read(feed) == []  # cut: no whole batch
+                assert read(fetched) == []  # cut: no whole batch
             except LogError as error:
                 assert error.code in (2, 43, 87)
 
@@ -99,10 +99,10 @@ def test_records_that_do_not_parse() -> None:
         for flip in (1, 0x80, 0xFF):
             broken = bytearray(data)
             broken[at] ^= flip
-            feed = Feed(bytes(broken), check_crc=False)
+            fetched = PartitionBatches(bytes(broken), check_crc=False)
             try:
-                while found := read(feed):
-                    assert feed.next_offset == found[-1].offset + 1
+                while found := read(fetched):
+                    assert fetched.next_offset == found[-1].offset + 1
             except LogError as error:
                 refused += 1
                 assert error.code == 87 and "the batch at offset 0" in str(error)
@@ -113,9 +113,9 @@ def test_what_comes_before_a_broken_batch_is_returned() -> None:
     """The records before it come first, and the error with the next call, at each call."""
     broken = bytearray(build_batch([(5, None, b"b", [])], base_offset=1))
     broken[-1] ^= 1
-    feed = Feed(build_batch([(5, None, b"a", [])]) + bytes(broken))
-    assert [r.value for r in read(feed)] == [b"a"]
+    fetched = PartitionBatches(build_batch([(5, None, b"a", [])]) + bytes(broken))
+    assert [r.value for r in read(fetched)] == [b"a"]
     for _ in range(2):
         with pytest.raises(LogError, match="the batch at offset 1") as caught:
-            read(feed)
-        assert caught.value.code == 2 and feed.next_offset == 1
+            read(fetched)
+        assert caught.value.code == 2 and fetched.next_offset == 1

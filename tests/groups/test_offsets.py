@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from pybroker import core, errors
+from pybroker.clock import wall_ms
 from pybroker.cluster.offsets import Committed
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
 from pybroker.groups.records import offset_record
-from pybroker.groups.shard import wall_ms
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.groups.members import Member, commit, committed, stable, until

@@ -12,7 +12,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.replication.replicas import Replicas
-from pybroker.server.cleaner import Chore, Cleaner
+from pybroker.server.scheduler import Chore, Scheduler
 from tests.server.live import BASE_MS, Live, batch, values
 
 
@@ -68,12 +68,12 @@ def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFi
         raise OSError(errno.EIO, "a disk")
 
     intervals = {"good": (10, good), "bad": (10, bad), "never": ((1 << 63) - 1, bad)}
-    cleaner = Cleaner([Chore(name, lambda ms=ms: ms, work) for name, (ms, work) in intervals.items()])
-    cleaner.start()
+    scheduler = Scheduler([Chore(name, lambda ms=ms: ms, work) for name, (ms, work) in intervals.items()])
+    scheduler.start()
     deadline = time.monotonic() + 5
     while min(turns.values()) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    cleaner.stop()
+    scheduler.stop()
     after = dict(turns)
     time.sleep(0.05)
     assert min(after.values()) >= 3 and turns == after

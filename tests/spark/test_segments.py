@@ -74,10 +74,10 @@ class Segmented:
 
 def drained(reader: SegmentReader) -> int:
     """Where the files that it has listed end."""
-    while (feed := reader.next_feed()) is not None:
-        Columns(["offset"]).read(feed)
-        assert feed.position, "nothing was read, and nothing will be"
-        reader.go_on(feed.next_offset)
+    while (batches := reader.next_batches()) is not None:
+        Columns(["offset"]).read(batches)
+        assert batches.position, "nothing was read, and nothing will be"
+        reader.go_on(batches.next_offset)
     reader.close()
     return reader.offset
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pybroker import errors
+from pybroker.clock import wall_ms
 from pybroker.cluster.caller import Call
 from pybroker.cluster.group import State
 from pybroker.cluster.image import Image, Node
@@ -14,7 +15,6 @@ from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.groups.records import subscribed_topics
-from pybroker.groups.shard import wall_ms
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 

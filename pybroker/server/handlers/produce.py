@@ -6,13 +6,13 @@ requests wait behind it, so that order is kept.
 """
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
+from pybroker.clock import wall_ms
 from pybroker.cluster.caller import Call, Disconnect
 from pybroker.cluster.image import Image
 from pybroker.errors import KafkaError
@@ -61,7 +61,7 @@ class Produce:
             return failed(request, refusal.code, refusal.message)
         response = m.ProduceResponse()
         parts = list(self._parts(request, call.version, response))
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         loop = asyncio.get_running_loop()
         for replica, records, answer in parts:
             if replica is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pybroker.clock import wall_ms
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.spark.pipeline.columns import arrow_schema, change, check_still, first_line
 from pybroker.spark.pipeline.job import Job
@@ -90,7 +91,7 @@ class DeltaLake:
         from deltalake import Transaction
 
         added = [self._added(each, data_change=True) for each in written]
-        now = _now_ms()
+        now = wall_ms()
         told = [Transaction(_application(batch), batch.number, now)]
         if batch.end is not None:
             told.append(Transaction(_application_of_ends(batch), batch.end, now))
@@ -130,7 +131,7 @@ class DeltaLake:
             raise KafkaError(
                 UNKNOWN_SERVER_ERROR, f"{len(went)} files have {before} rows, and merged {after}: they stay as they are"
             )
-        now = _now_ms()
+        now = wall_ms()
         by = self._job.partition_by
         removed = [
             RemoveAction(file.path, False, now, file.size, dict(zip(by, map(_value, file.values), strict=True)))
@@ -237,7 +238,7 @@ class DeltaLake:
         from deltalake.transaction import AddAction
 
         values = dict(zip(self._job.partition_by, map(_value, each.values), strict=True))
-        return AddAction(each.path, each.size, values, _now_ms(), data_change, json.dumps(statistics(each.metadata())))
+        return AddAction(each.path, each.size, values, wall_ms(), data_change, json.dumps(statistics(each.metadata())))
 
 
 def statistics(footer: "pq.FileMetaData") -> dict[str, Any]:
@@ -315,7 +316,3 @@ def _value(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
