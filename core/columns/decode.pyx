@@ -16,6 +16,7 @@ from pybroker.core.batch.record cimport header_next, record_next, record_t, span
 
 cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
+    FARTHEST_MS = 9223372036854775  # milliseconds whose microseconds are an int64
     FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
 
 cdef extern from *:
@@ -207,6 +208,13 @@ cdef inline bint _read_fast(cursor_t* r, record_t* out) noexcept nogil:
     return True
 
 
+cdef inline int64_t _scaled(int64_t timestamp_ms, int64_t scale) noexcept nogil:
+    """In the column's unit. A client may send any: one that is too far for microseconds becomes the farthest."""
+    if scale == 1:
+        return timestamp_ms
+    return min(max(timestamp_ms, -<int64_t>FARTHEST_MS), <int64_t>FARTHEST_MS) * scale
+
+
 cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end, int64_t most) noexcept nogil:
     """The loop; `out` and `run` move, the sizes in `c` do not, but those of headers."""
     cdef record_t record
@@ -215,7 +223,8 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
     cdef int64_t index = run.index, last_delta = run.last_delta, offset, row = out.rows
     cdef int64_t base = run.b.base_offset, delta_max = run.b.last_offset_delta, count = run.b.count
     cdef int64_t key_end = out.key_bytes, value_end = out.value_bytes, row_end = row + most
-    cdef uint64_t base_timestamp = <uint64_t>run.b.base_timestamp, scale = <uint64_t>c.timestamp_scale
+    cdef uint64_t base_timestamp = <uint64_t>run.b.base_timestamp
+    cdef int64_t scale = c.timestamp_scale
     cdef int32_t wants = c.wants
     cdef int status = OK
     record.headers = r  # no header is read before record_next has set it
@@ -238,7 +247,7 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
         if wants & WANT_OFFSET:
             out.offset[row] = offset
         if wants & WANT_TIMESTAMP:
-            out.timestamp[row] = <int64_t>((base_timestamp + <uint64_t>record.timestamp_delta) * scale)
+            out.timestamp[row] = _scaled(<int64_t>(base_timestamp + <uint64_t>record.timestamp_delta), scale)
         if wants & WANT_KEY:
             key_end = _put(&c.key, row, key_end, record.key.at, record.key.size, r.end - record.key.at)
         if wants & WANT_VALUE:
@@ -270,7 +279,7 @@ cdef void _same_timestamp(columns_t* c, const batch_t* b, int64_t rows) noexcept
         memset(c.timestamp_type.data + c.rows, log_append, <size_t>rows)
     if c.wants & WANT_TIMESTAMP and log_append:
         for i in range(rows):
-            timestamp[i] = <int64_t>(<uint64_t>b.max_timestamp * <uint64_t>c.timestamp_scale)
+            timestamp[i] = _scaled(b.max_timestamp, c.timestamp_scale)
 
 
 cdef void _publish(columns_t* c, const out_t* out) noexcept nogil:

@@ -161,6 +161,17 @@ def test_microseconds_are_milliseconds_a_thousand_times() -> None:
     assert batch.timestamp_unit == "us"
 
 
+def test_timestamps_too_far_for_microseconds_are_the_farthest() -> None:
+    """A client may send any 64 bits: a time does not come out on the other side of 1970."""
+    far = [(1 << 63) - 1, -(1 << 63), 1 << 62, 9_223_372_036_854_775]
+    farthest = 9_223_372_036_854_775_000
+    records = slow.build_batch([(far[0], None, None, [])]) + slow.build_batch([(far[1], None, None, [])], base_offset=1)
+    records += slow.build_batch([(far[2], None, None, []), (far[3], None, None, [])], base_offset=2)
+    columns = Columns(["timestamp"], timestamp_unit="us")
+    columns.read(PartitionBatches(records))
+    assert np.frombuffer(columns.take().timestamp, np.int64).tolist() == [farthest, -farthest, farthest, farthest]
+
+
 # -- several partitions -----------------------------------------------------------------------------------------------
 
 
