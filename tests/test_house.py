@@ -391,3 +391,12 @@ def test_what_is_imported_is_declared() -> None:
         imported = {name.split(".")[0] for _, name in python_imports(path)}
         wrong += [f"{path.relative_to(ROOT)}: imports {name}" for name in sorted(imported - allowed)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    """docs/architecture.md: each file and folder it names exists, and every room of both tables of floors is on it."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(r"`((?:core|pybroker|tests|tools)/[\w/.*]+)`", text))
+    assert named and not sorted(name for name in named if not list(ROOT.glob(name.rstrip("/"))))
+    rooms = [room.replace("pybroker.core", "core").replace(".", "/") for room in CORE_FLOOR_OF]
+    assert not [room for room in rooms if f"`{room}/`" not in text]
