@@ -11,8 +11,10 @@ missed, and the kernel (PR_SET_PDEATHSIG) what a killed test run leaves.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
+import inspect
 import os
 import random
 import re
@@ -69,6 +71,18 @@ def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s} s: {what}")
         time.sleep(every_s)
+
+
+async def eventually(what: str, probe: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> None:
+    """`until` on the event loop; what `probe` makes may be awaited."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = probe()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        await asyncio.sleep(every_s)
 
 
 def cpu_s(pid: int) -> float:

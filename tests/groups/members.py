@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -148,10 +147,3 @@ async def stable(*members: Member) -> None:
         one.send_sync(shares if one.leads else None)
     answers = [(await one.wire.receive("SyncGroup", 5))[1] for one in members]
     assert [(a.error_code, bytes(a.assignment)) for a in answers] == [(0, s) for s in shares.values()]
-
-
-async def until(what: str, probe: Any, timeout_s: float = 30.0) -> None:
-    """Return when the coroutine that `probe` makes has a true answer."""
-    async with asyncio.timeout(timeout_s):
-        while not await probe():
-            await asyncio.sleep(0.01)

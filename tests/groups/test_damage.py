@@ -9,7 +9,8 @@ import pytest
 
 from pybroker import core
 from pybroker.groups.coordinator import OFFSETS_TOPIC, partition_of
-from tests.groups.members import commit, committed, until
+from tests.groups.members import commit, committed
+from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 GROUPS = [name for name in (f"g{n}" for n in range(99)) if partition_of(name, 4) == partition_of("g0", 4)][:6]
@@ -37,7 +38,7 @@ async def loaded(live: Live) -> Wire:
     async def is_loaded() -> bool:
         return (await wire.call("ListGroups", 4)).error_code == 0
 
-    await until("the groups are loaded", is_loaded)
+    await eventually("the groups are loaded", is_loaded)
     return wire
 
 

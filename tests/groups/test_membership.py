@@ -16,7 +16,8 @@ from pybroker import errors
 from pybroker.cluster.group import Joined, Synced
 from pybroker.protocol import messages as m
 from tests.groups.conftest import FEW
-from tests.groups.members import Member, commit, committed, describe, stable, until
+from tests.groups.members import Member, commit, committed, describe, stable
+from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 Make = Callable[..., Awaitable[Member]]
@@ -77,7 +78,7 @@ async def test_a_silent_member_is_out_after_its_session(member: Make) -> None:
     async def told() -> bool:
         return await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
 
-    await until("the silent member is missed", told)
+    await eventually("the silent member is missed", told)
     assert await first.join() == 0
     assert first.members == [first.id]
 
@@ -118,7 +119,7 @@ async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
     async def seen() -> bool:
         return len((await describe(wire, "g")).members) == 2
 
-    await until("the second member waits", seen)
+    await eventually("the second member waits", seen)
     ghost.wire.writer.close()
     await asyncio.sleep(0.1)
     assert await first.join() == 0
@@ -128,7 +129,7 @@ async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
     async def told() -> bool:
         return await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
 
-    await until("the ghost is missed", told)
+    await eventually("the ghost is missed", told)
     assert await first.join() == 0
     assert first.members == [first.id]
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
@@ -177,7 +178,7 @@ async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: 
     async def serves() -> bool:
         return await second.commit(t2=12) == [0]
 
-    await until("the groups are loaded", serves)
+    await eventually("the groups are loaded", serves)
     assert [await one.heartbeat() for one in (first, second)] == [0, 0]
     assert await committed(first.wire, "g") == {"t0": 10, "t1": 11, "t2": 12}
     assert await second.sync() == (0, b"1")
@@ -197,7 +198,7 @@ async def test_members_of_a_loaded_group_have_a_session_again(live: Live, member
     async def empty() -> bool:
         return bool((await describe(wire, "g")).group_state == "Empty")
 
-    await until("the group is empty", empty)
+    await eventually("the group is empty", empty)
     assert await committed(wire, "g") == {"t0": 10}
 
 
@@ -211,7 +212,7 @@ async def test_who_waits_when_the_broker_stops_is_told_to_look_elsewhere(live: L
     async def waits() -> bool:
         return len((await describe(wire, "g")).members) == 2
 
-    await until("the second member waits", waits)
+    await eventually("the second member waits", waits)
     broker, live.broker = live.broker, None
     assert broker is not None
     _, error = await asyncio.gather(broker.stop(), second.receive_join())
@@ -237,7 +238,7 @@ async def test_a_deleted_group_is_gone(live: Live, wire: Wire, member: Make) -> 
     async def loaded() -> bool:
         return (await wire.call("ListGroups", 4)).error_code == 0
 
-    await until("the groups are loaded", loaded)
+    await eventually("the groups are loaded", loaded)
     assert (await wire.call("ListGroups", 4)).groups == []
     assert (await describe(wire, "g")).group_state == "Dead"
 

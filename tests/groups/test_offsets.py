@@ -22,7 +22,8 @@ from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
 from pybroker.groups.records import offset_record
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.groups.members import Member, commit, committed, stable, until
+from tests.groups.members import Member, commit, committed, stable
+from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 Make = Callable[..., Awaitable[Member]]
@@ -69,7 +70,7 @@ async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -
     assert await committed(wire, "h") == {}
     await live.restart()
     wire = await live.connect()
-    await until("the groups are loaded", lambda: listed(wire))
+    await eventually("the groups are loaded", lambda: listed(wire))
     assert await committed(wire, "g") == {"t0": 1}
 
 
@@ -88,7 +89,7 @@ async def test_a_group_without_members_goes_with_its_last_topic(live: Live, wire
     assert await names(wire) == {"busy", "elsewhere"}
     await live.restart()
     wire = await live.connect()
-    await until("the groups are loaded", lambda: listed(wire))
+    await eventually("the groups are loaded", lambda: listed(wire))
     assert await names(wire) == {"busy", "elsewhere"}
     assert await committed(wire, "h") == {}
 

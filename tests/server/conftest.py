@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,11 +105,6 @@ class Bench:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.listener.port))
         self._clients.append(client)
         return client
-
-    async def until(self, probe: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not probe():
-                await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         for client in self._clients:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +15,7 @@ from pybroker.replication.checkpoints import CLEANED
 from pybroker.replication.compaction import Compactor
 from pybroker.replication.replicas import Replicas
 from tests.core.slow_clean import latest, stored
+from tests.harness import eventually
 from tests.server.live import BASE_MS, Live
 
 SEGMENTS = [(0, 100, 10), (10, 100, 20), (20, 100, 30), (30, 50, 40)]
@@ -24,12 +24,6 @@ SEGMENTS = [(0, 100, 10), (10, 100, 20), (20, 100, 30), (30, 50, 40)]
 def replicas(live: Live) -> Replicas:
     assert live.broker is not None and live.broker.replicas is not None
     return live.broker.replicas
-
-
-async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not probe():
-            await asyncio.sleep(0.01)
 
 
 def pair(key: bytes, value: bytes | None) -> bytes:
@@ -78,7 +72,8 @@ async def test_a_compacted_topic_is_compacted_and_others_are_not(live: Live) -> 
             await wire.produce(name, pair(b"key-%d" % (i % 4), b"%d" % i))
     checkpoint = live.data_dir / "cleaner-offset-checkpoint"
     active = replicas(live).leader("compacted", 0).partition().segments()[-1][0]
-    await until(lambda: checkpoint.exists() and checkpoint.read_text() == f"0\n1\ncompacted 0 {active}\n")
+    wanted = f"0\n1\ncompacted 0 {active}\n"
+    await eventually("it is compacted", lambda: checkpoint.exists() and checkpoint.read_text() == wanted)
     expected = {b"key-%d" % k: b"%d" % (56 + k) for k in range(4)}
     for _ in range(2):
         wire = await live.connect()
@@ -111,7 +106,7 @@ async def test_what_is_recorded_goes_with_its_topic(live: Live) -> None:
         assert not replicas(live).log_dirs[0].recorded[CLEANED]
         for i in range(20):
             await wire.produce("again", pair(b"k", b"%d" % i))
-        await until(lambda: replicas(live).log_dirs[0].recorded[CLEANED])
+        await eventually("a round is recorded", lambda: replicas(live).log_dirs[0].recorded[CLEANED])
         topics = [m.DeleteTopicsRequest.Topics(name="again")]
         await wire.call("DeleteTopics", 6, topics=topics, timeout_ms=5000)
     assert (live.data_dir / "cleaner-offset-checkpoint").read_text() == "0\n0\n"

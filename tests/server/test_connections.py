@@ -6,13 +6,12 @@ import os
 import re
 import resource
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.harness import HOST, BrokerProcess
+from tests.harness import HOST, BrokerProcess, until
 from tests.wire import Wire
 
 IDLE = 10_000
@@ -25,13 +24,6 @@ def resident_bytes(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found
     return int(found[1]) << 10
-
-
-def until(probe: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not probe():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -49,7 +41,7 @@ def test_ten_thousand_idle_connections(start_broker: Callable[..., BrokerProcess
         for _ in range(count):
             sockets.append(socket.create_connection((HOST, broker.port), 10))
         # Files that it opens and closes meanwhile make the number of its own uncertain, by less than that of these.
-        until(lambda: len(os.listdir(f"/proc/{pid}/fd")) >= count)
+        until("all are accepted", lambda: len(os.listdir(f"/proc/{pid}/fd")) >= count)
         each = (resident_bytes(pid) - before) / count
         with Wire(broker.port) as wire:
             wire.api_versions()
@@ -77,7 +69,7 @@ def test_connections_of_one_address(start_broker: Callable[..., BrokerProcess]) 
                 except ConnectionError:
                     return False
 
-        until(is_served)
+        until("the next client is served", is_served)
 
 
 def test_connections_of_a_broker(start_broker: Callable[..., BrokerProcess]) -> None:

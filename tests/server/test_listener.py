@@ -14,6 +14,7 @@ import pytest
 from pybroker.server.connection import QUEUED_BYTES_MAX
 from pybroker.server.listener import RECEIVE_BYTES
 from pybroker.server.pool import Pool
+from tests.harness import eventually
 from tests.server.conftest import Bench
 
 
@@ -30,7 +31,7 @@ async def test_a_request_that_waits_holds_those_behind_it(bench: Bench) -> None:
     bench.start()
     client, other = await bench.client(), await bench.client()
     client.send("wait:a", "echo:b")
-    await bench.until(lambda: "a" in bench.script.released)
+    await eventually("it is executed", lambda: "a" in bench.script.released)
     other.send("echo:c")
     assert await other.answer() == "c"
     assert bench.script.seen == ["wait:a", "echo:c"]
@@ -63,7 +64,7 @@ async def test_a_length_that_is_not_allowed_costs_no_answer(bench: Bench) -> Non
     client = await bench.client()
     client.send("echo:a", "news:b")
     client.writer.write(struct.pack(">i", -1) + b"abc")
-    await bench.until(lambda: "b" in bench.script.released)
+    await eventually("the next is executed", lambda: "b" in bench.script.released)
     bench.script.released["b"].set()
     assert [await client.answer(), await client.answer()] == ["a", "b"]
     assert await client.closed() and bench.pool.held_bytes == 0
@@ -95,7 +96,7 @@ async def test_a_frame_cut_anywhere_is_dropped_and_its_memory_given_back(bench: 
     client.send("silent:a")
     client.writer.write((struct.pack(">i", 6) + b"echo:z")[:cut])
     client.writer.close()
-    await bench.until(lambda: bench.script.seen and len(listener) == 0)
+    await eventually("it was executed and closed", lambda: bench.script.seen and len(listener) == 0)
     assert bench.script.seen == ["silent:a"]
     assert bench.pool.held_bytes == 0
 
@@ -106,12 +107,12 @@ async def test_a_wait_for_news_is_given_up_when_the_client_goes(bench: Bench) ->
     for verb in ("news", "wait"):
         client = await bench.client()
         client.send(f"{verb}:{verb}")
-        await bench.until(lambda verb=verb: verb in bench.script.released)
+        await eventually("it is executed", lambda verb=verb: verb in bench.script.released)
         client.writer.close()
     await asyncio.sleep(0.05)
     for event in bench.script.released.values():
         event.set()
-    await bench.until(lambda: len(listener) == 0)
+    await eventually("it is closed", lambda: len(listener) == 0)
     assert bench.script.done == ["wait"]
     assert bench.pool.held_bytes == 0
 
@@ -120,7 +121,7 @@ async def test_memory_grows_with_bytes_received_not_with_the_length_declared(ben
     bench.start(request_bytes_max=1 << 30)
     client = await bench.client()
     client.writer.write(struct.pack(">i", 1 << 30) + b"x" * 1000)
-    await bench.until(lambda: bench.pool.held_bytes)
+    await eventually("bytes are held", lambda: bench.pool.held_bytes)
     await asyncio.sleep(0.02)
     assert bench.pool.held_bytes == 1004
 
@@ -132,7 +133,7 @@ async def test_a_connection_is_not_read_beyond_its_budget(bench: Bench) -> None:
     client.send("wait:a")
     frame = "silent:" + "x" * 100_000
     client.send(*[frame] * 60)
-    await bench.until(lambda: bench.pool.held_bytes >= QUEUED_BYTES_MAX)
+    await eventually("as much is held as may be", lambda: bench.pool.held_bytes >= QUEUED_BYTES_MAX)
     await asyncio.sleep(0.05)
     assert bench.pool.held_bytes <= QUEUED_BYTES_MAX + RECEIVE_BYTES + 100
     bench.script.released["a"].set()
@@ -149,7 +150,7 @@ async def test_a_slow_reader_holds_up_only_itself(bench: Bench) -> None:
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     size = 30_000_000
     slow.send(f"big:{size}", f"big:{size}")
-    await bench.until(lambda: bench.script.seen)
+    await eventually("it is executed", lambda: bench.script.seen)
     for n in range(20):
         other.send(f"echo:{n}")
         assert await other.answer() == str(n)
@@ -166,12 +167,12 @@ async def test_a_full_pool_makes_readers_wait_and_never_stands_still(bench: Benc
     frame = struct.pack(">i", len(body)) + body
     for client in clients:
         client.writer.write(frame[:150_000])
-    await bench.until(lambda: bench.pool.held_bytes >= 1_000_000)
+    await eventually("the frame is held", lambda: bench.pool.held_bytes >= 1_000_000)
     await asyncio.sleep(0.05)
     assert bench.pool.held_bytes <= 1_000_000 + RECEIVE_BYTES
     for client in clients:
         client.writer.write(frame[150_000:])
-    await bench.until(lambda: len(bench.script.seen) == 10)
+    await eventually("all are executed", lambda: len(bench.script.seen) == 10)
     assert bench.pool.held_bytes == 0
 
 
@@ -179,7 +180,7 @@ async def test_an_idle_connection_is_closed(bench: Bench) -> None:
     """Of two that were silent for as long, one speaks before the listener looks: that one stays."""
     listener = bench.start(idle_seconds_max=60)
     idle, busy = await bench.client(), await bench.client()
-    await bench.until(lambda: len(listener) == 2)
+    await eventually("both are there", lambda: len(listener) == 2)
     assert listener._timer is not None
     listener._timer.cancel()  # here the test is the clock
     for connection in listener._connections:
@@ -258,7 +259,7 @@ async def test_closing_lets_running_requests_end(bench: Bench) -> None:
     listener = bench.start()
     client, idle = await bench.client(), await bench.client()
     client.send("wait:a", "echo:b")
-    await bench.until(lambda: "a" in bench.script.released)
+    await eventually("it is executed", lambda: "a" in bench.script.released)
     closing = asyncio.create_task(listener.close(5))
     assert await idle.closed()
     assert not closing.done()
@@ -283,14 +284,14 @@ async def test_idle_connections_cost_little(bench: Bench) -> None:
         with pytest.raises(BlockingIOError):
             s.connect(("127.0.0.1", listener.port))
         sockets.append(s)
-    await bench.until(lambda: len(listener) == 3000)
+    await eventually("all are there", lambda: len(listener) == 3000)
     each = (_resident_bytes() - before) / 3000
     client = await bench.client()
     client.send("echo:quick")
     assert await client.answer() == "quick"
     for s in sockets:
         s.close()
-    await bench.until(lambda: len(listener) == 1)
+    await eventually("one is left", lambda: len(listener) == 1)
     assert each < 4096, f"{each:.0f} bytes a connection, its client's end included"
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable
 
 import pytest
 
 from pybroker import errors
 from pybroker.replication.replicas import Replicas
 from pybroker.server.scheduler import Chore, Scheduler
+from tests.harness import eventually
 from tests.server.live import BASE_MS, Live, batch, values
 
 
 def replicas(live: Live) -> Replicas:
     assert live.broker is not None and live.broker.replicas is not None
     return live.broker.replicas
-
-
-async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not probe():
-            await asyncio.sleep(0.01)
 
 
 async def test_old_segments_are_deleted_at_intervals(live: Live) -> None:
@@ -39,7 +32,7 @@ async def test_old_segments_are_deleted_at_intervals(live: Live) -> None:
         await wire.create(name, segment_bytes="1000", **config)
         for _ in range(5):
             await wire.produce(name, batch(b"x" * 600, timestamp_ms=BASE_MS))
-    await until(lambda: replicas(live).leader("old", 0).partition().log_start_offset >= 4)
+    await eventually("old segments are gone", lambda: replicas(live).leader("old", 0).partition().log_start_offset >= 4)
     assert (await wire.fetch("old", 0)).error_code == errors.OFFSET_OUT_OF_RANGE
     for name in ("kept", "compacted"):
         assert (await wire.fetch(name, 0)).log_start_offset == 0
@@ -52,7 +45,7 @@ async def test_flush_ms_is_kept_at_the_schedulers_interval(live: Live) -> None:
     await wire.create("never", flush_ms="9000000000")
     for name in ("soon", "never"):
         await wire.produce(name, batch(b"v"))
-    await until(lambda: replicas(live).leader("soon", 0).partition().recovery_point == 1)
+    await eventually("it is flushed", lambda: replicas(live).leader("soon", 0).partition().recovery_point == 1)
     assert replicas(live).leader("never", 0).partition().recovery_point == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from pybroker.protocol import messages as m
 from pybroker.replication.replicas import Replicas
+from tests.harness import eventually
 from tests.server.live import Live, Wire, batch
 
 STUCK_MS = 60_000
@@ -37,12 +38,7 @@ class Disks:
     async def stick(self, point: str) -> None:
         """Make the slow topic's log dir stand still at this failpoint; there is something that comes to it."""
         self.core.arm(point, "sleep", STUCK_MS, times=1000, under="/two/")
-        await self.until(lambda: self.core.sleeping > 0)
-
-    async def until(self, probe: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not probe():
-                await asyncio.sleep(0.005)
+        await eventually("something sleeps", lambda: self.core.sleeping > 0)
 
     def recovery_point(self, topic: str) -> int:
         replica = self.replicas.get(topic, 0)
@@ -67,7 +63,7 @@ async def test_flushes_by_interval(disks: Disks) -> None:
     await disks.stick("segment.sync")
     for end in range(1, 4):
         await disks.wire.produce(disks.quick, batch(b"v"))
-        await disks.until(lambda end=end: disks.recovery_point(disks.quick) == end)
+        await eventually("it is flushed", lambda end=end: disks.recovery_point(disks.quick) == end)
     assert disks.core.sleeping and disks.recovery_point(disks.slow) == 0
 
 
