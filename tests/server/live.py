@@ -15,6 +15,7 @@ from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import KNOWN
 from pybroker.server.broker import Broker
+from tests.harness import eventually
 
 KEYS = {api.name: api.key for api in KNOWN.values()}
 BASE_MS = 1_700_000_000_000
@@ -149,6 +150,16 @@ class Live:
         await broker.start()
         self.broker = broker
         return broker
+
+    async def one_waits(self) -> None:
+        """Return once a fetch is parked."""
+        assert self.broker is not None and self.broker.replicas is not None
+        replicas = self.broker.replicas
+
+        def parked() -> bool:
+            return any(r.waited_for for r in replicas) or any(s["parked"] for s in replicas.plane_stats())
+
+        await eventually("a fetch is parked", parked)
 
     def hang_up(self) -> None:
         """Close all connections from here."""

@@ -74,15 +74,6 @@ async def test_the_brokers_own_limit(live: Live) -> None:
 # -- long polls --------------------------------------------------------------------------------------------------------
 
 
-async def until_one_waits(live: Live) -> None:
-    """Return once a fetch of t-0 is parked."""
-    assert live.broker is not None and live.broker.replicas is not None
-    replicas = live.broker.replicas
-    async with asyncio.timeout(10):
-        while not (replicas.leader("t", 0).waited_for or any(s["parked"] for s in replicas.plane_stats())):
-            await asyncio.sleep(0.01)
-
-
 async def test_a_fetch_that_waits_is_woken_by_the_append(live: Live, wire: Wire) -> None:
     """Not at some interval: of 100 ms half of them would be later."""
     await wire.create("t")
@@ -158,7 +149,7 @@ async def test_a_stop_answers_parked_fetches(live: Live, wire: Wire) -> None:
     await wire.create("t")
     reader = await live.connect()
     reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=60_000))
-    await until_one_waits(live)
+    await live.one_waits()
     broker, live.broker = live.broker, None
     assert broker is not None
     started = time.monotonic()
@@ -284,7 +275,7 @@ async def test_a_parked_session_fetch_brings_only_what_woke_it(live: Live, wire:
         "Fetch", 12, topics=[], max_wait_ms=10_000, min_bytes=1, max_bytes=1 << 20,
         session_id=full.session_id, session_epoch=1,
     )  # fmt: skip
-    await asyncio.sleep(0.05)
+    await live.one_waits()
     await wire.produce("t", batch(b"x"), partition=2)
     _, response = await reader.receive("Fetch", 12)
     assert fetched(response) == {2: [b"x"]}

@@ -191,7 +191,7 @@ async def test_a_deleted_topic_is_gone_for_everybody(live: Live, wire: Wire) -> 
     await wire.produce("gone", batch(b"x"))
     reader = await live.connect()
     reader.send("Fetch", 13, **fetch_fields(created.topic_id, 1, max_wait_ms=60_000))
-    await asyncio.sleep(0.05)
+    await live.one_waits()
     response = await wire.call("DeleteTopics", 6, topics=[m.DeleteTopicsRequest.Topics(name="gone")], timeout_ms=5000)
     [deleted] = response.responses
     assert (deleted.error_code, deleted.name, deleted.topic_id) == (0, "gone", created.topic_id)
