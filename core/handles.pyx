@@ -31,13 +31,14 @@ from pybroker.core.slices cimport Slice
 from pybroker.core.storage.flusher cimport log_flush, log_write_epochs
 from pybroker.core.storage.leader_epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
 from pybroker.core.storage.log cimport (
-    log_active, log_durable, log_hold, log_lock_files, log_offline, log_roll, log_t, log_view, segments_t, view_t,
+    log_active, log_durable, log_hold, log_lock_files, log_offline, log_t, log_view, segments_t, view_t,
 )
 from pybroker.core.storage.offsets_for_times cimport segment_learn
 from pybroker.core.storage.producer_state cimport (
     DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t,
 )
 from pybroker.core.storage.retention cimport log_retain, log_set_start, log_truncate
+from pybroker.core.storage.roll cimport log_roll
 from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 from pybroker.core.storage.slow_disk cimport slow_is

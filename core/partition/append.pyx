@@ -24,11 +24,12 @@ from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport partition_t, partition_tell
 from pybroker.core.partition.watermark cimport log_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log cimport log_active, log_must_roll, log_offline, log_roll, log_t, log_write, placed_t
+from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
 from pybroker.core.storage.producer_state cimport (
     DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_put_back,
 )
+from pybroker.core.storage.roll cimport log_must_roll, log_roll
 from pybroker.core.storage.slow_disk cimport slow_note
 
 cdef enum:

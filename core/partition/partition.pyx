@@ -15,7 +15,8 @@ from pybroker.core.base.reclamation cimport (
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.partition.watermark cimport log_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log cimport log_drop, log_note_unread, log_read, log_t, log_view, segments_t
+from pybroker.core.storage.log cimport log_drop, log_note_unread, log_t, log_view, segments_t
+from pybroker.core.storage.log_read cimport log_read
 from pybroker.core.storage.offsets_for_times cimport log_find_largest, log_find_time
 from pybroker.core.storage.open_files cimport files_drop
 

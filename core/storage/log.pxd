@@ -141,14 +141,7 @@ cdef segment_t* log_active(log_t* l) noexcept nogil
 cdef int64_t segments_floor(const segments_t* list, int64_t offset) noexcept nogil
 cdef bint log_is_open(log_t* l) noexcept nogil
 cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil
-cdef int log_roll(log_t* l) noexcept nogil
-cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil
-cdef bint log_must_roll(
-    log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil
-cdef int log_read(
-    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
-    found_t* out) noexcept nogil
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil
 cdef int log_trust(log_t* l, int status) noexcept nogil
 cdef int log_note_unread(log_t* l, int status) noexcept nogil

@@ -1,39 +1,26 @@
-"""The ordered segments of a partition: append, roll and read.
+"""The ordered segments of a partition: what is listed, what is shown of it, and how it is written.
 
 An append is O(1): it touches the active segment alone. A read is one binary search among segments and one in an index.
 Readers take no lock: they are pinned, load the list of segments and the watermarks, and hold the files of what they
 found. Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
 """
 
-from libc.errno cimport EEXIST, ENOENT, ENOMEM, ENOTDIR
+from libc.errno cimport ENOENT, ENOMEM, ENOTDIR
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc, rand
+from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport (
     add_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set,
     store_i32, store_i64, store_ptr,
 )
 from pybroker.core.base.chain cimport chain_remove
-from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
-from pybroker.core.base.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, iovec, vfs_pass
-from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.base.vfs cimport iovec
 from pybroker.core.storage.backlog cimport backlog_put
-from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_note_unread, log_dir_trust
-from pybroker.core.storage.open_files cimport files_hold, files_t
-from pybroker.core.storage.producer_state cimport sequence_free, sequence_save
-from pybroker.core.storage.segment cimport (
-    segment_claim, segment_create, segment_files, segment_free, segment_is_behind, segment_new, segment_note, segment_t,
-    segment_unlink, segment_write,
-)
-from pybroker.core.storage.segment_search cimport (
-    DAMAGED, NOT_FOUND, search_init, search_t, search_to_boundary, search_to_offset,
-)
-
-cdef enum:
-    SEGMENT_SPAN_MAX = 2147483647    # relative offsets are 32 bits
+from pybroker.core.storage.producer_state cimport sequence_free
+from pybroker.core.storage.segment cimport segment_free, segment_is_behind, segment_note, segment_t, segment_write
 
 
 # -- watermarks --------------------------------------------------------------------------------------------------------
@@ -215,127 +202,6 @@ cdef bint log_is_open(log_t* l) noexcept nogil:
     return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL  # a truncation lists none for a moment
 
 
-cdef bint log_must_roll(
-    log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
-    """Does a batch of `bytes` that ends at last_offset need a new segment? Kafka's rules, in Kafka's order."""
-    cdef segment_t* s = log_active(l)
-    cdef int64_t waited
-    if s.size + bytes > peek_i64(&l.settings.segment_bytes) and s.size > 0:
-        return True
-    if s.size > 0:
-        waited = now_ms - s.modified_ms
-        if s.first_timestamp >= 0:
-            waited = max(max_timestamp, <int64_t>-1) - s.first_timestamp
-        if waited > peek_i64(&l.settings.segment_ms) - l.roll_jitter_ms:
-            return True
-        if (load_i64(&s.indexes.offsets.count) + 1) * OFFSET_ENTRY > peek_i64(&l.settings.segment_index_bytes):
-            return True
-        # One time entry more than there are, for the seal.
-        if (load_i64(&s.indexes.times.count) + 2) * TIME_ENTRY > peek_i64(&l.settings.segment_index_bytes):
-            return True
-    return last_offset - s.base_offset > SEGMENT_SPAN_MAX
-
-
-cdef int keep_snapshot(log_t* l) noexcept nogil:
-    """Leave the state of the producers, at the log's end, to the flusher to write."""
-    cdef snapshot_t* p
-    cdef int status
-    if l.segments == NULL:
-        return 0
-    p = <snapshot_t*>calloc(1, sizeof(snapshot_t))
-    if p == NULL:
-        return -ENOMEM
-    status = sequence_save(&l.producers, &p.data, &p.length)
-    if status < 0:
-        free(p)
-        return status
-    p.offset = l.view.log_end
-    p.next = l.unwritten
-    l.unwritten = p
-    return 0
-
-
-cdef int make_next(log_t* l, int64_t base_offset, bint alone, segment_t** out) noexcept nogil:
-    """Make the file of a segment to come; `alone`: -EEXIST if there is one of its name. A failure leaves none."""
-    cdef segment_t* s
-    cdef int status = vfs_pass(l.context.fs, P_ROLL_BEFORE, l.directory)
-    if status < 0:
-        return status
-    s = segment_new(l.context.fs, l.directory, base_offset)
-    if s == NULL:
-        return -ENOMEM
-    status = segment_claim(s) if alone else segment_create(s, "")
-    if status == 0:
-        status = vfs_pass(l.context.fs, P_ROLL_AFTER, l.directory)
-    if status < 0:
-        drop_next(s)
-        return status if status == -EEXIST else log_trust(l, status)
-    out[0] = s
-    return 0
-
-
-cdef void drop_next(segment_t* s) noexcept nogil:
-    """Undo make_next, or an empty file would lie in the middle of a segment that goes on."""
-    if s.files != NULL:
-        segment_unlink(s, "")
-    segment_free(s)
-
-
-cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
-    """Begin to append to a segment that was made for the log's end; the flusher seals the one before. Under the append
-    mutex."""
-    cdef view_t v = l.view
-    cdef int64_t jitter_ms = peek_i64(&l.settings.segment_jitter_ms)
-    cdef int status = keep_snapshot(l)
-    if status == 0:
-        if l.segments != NULL and l.segments.count > 0:
-            log_active(l).end_offset = v.log_end
-        status = log_add_segment(l, s)
-    if status < 0:
-        return status
-    l.roll_jitter_ms = rand() % jitter_ms if jitter_ms > 0 else 0
-    v.active_base = s.base_offset
-    v.active_size = 0
-    log_publish(l, &v)
-    log_wake_flusher(l)
-    return 0
-
-
-cdef int log_roll(log_t* l) noexcept nogil:
-    """Begin a new active segment for an append that needs one. The caller holds the append mutex."""
-    cdef segment_t* s = NULL
-    cdef int status = make_next(l, l.view.log_end, False, &s)
-    if status == 0:
-        status = list_next(l, s)
-        if status < 0:
-            drop_next(s)
-    return status
-
-
-cdef int log_roll_if_still(log_t* l, int64_t end, bint* rolled) noexcept nogil:
-    """Begin a new active segment if the log still ends at `end`; no append waits for its file to be made. Under the
-    flush mutex.
-
-    A crash between the two may leave an empty file in the middle of the segment before it: a start removes it."""
-    cdef segment_t* s = NULL
-    cdef bint taken
-    cdef int status = make_next(l, end, True, &s)
-    rolled[0] = False
-    if status < 0:
-        return 0 if status == -EEXIST else status  # an append rolled to just there
-    pthread_mutex_lock(&l.append_mutex)
-    taken = log_active(l).base_offset >= end and l.segments.items[segments_floor(l.segments, end)].base_offset == end
-    if not taken and l.view.log_end == end and not load_i32(&l.deleted) and not log_offline(l):
-        status = list_next(l, s)
-        rolled[0] = status == 0
-    pthread_mutex_unlock(&l.append_mutex)
-    if taken:
-        segment_free(s)          # the file is the log's: an append that rolled found it made
-    elif not rolled[0]:
-        drop_next(s)
-    return status
-
-
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
     """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
@@ -364,76 +230,8 @@ cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil:
     return v.active_size if s.base_offset == v.active_base else load_i64(&s.size)
 
 
-cdef int bound_position(search_t* w, int64_t bound) noexcept nogil:
-    """Lower the search's limit to where the batch with offset `bound` starts."""
-    cdef batch_t b
-    cdef int64_t position
-    cdef int status = search_to_offset(w, bound, &position, &b)
-    if status == 0 or status == DAMAGED:
-        w.limit = position
-    return 0 if status == NOT_FOUND or status == DAMAGED else status
-
-
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil:
     """Have the flusher write the indexes of a segment anew, if a look-up found one bad."""
     if load_i32(&s.index_bad) and not load_i32(&l.repair):
         store_i32(&l.repair, 1)
         log_wake_flusher(l)
-
-
-cdef int read_segment(
-    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
-    found_t* out) noexcept nogil:
-    """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
-    cdef files_t* f
-    cdef search_t w
-    cdef batch_t b
-    cdef int64_t position = 0, end = 0
-    cdef int status = segment_files(s, &f)
-    if status < 0:
-        return status
-    search_init(&w, s, f, segment_limit(s, v))
-    if bound < v.log_end:
-        status = bound_position(&w, bound)
-        if status != 0:
-            return status
-    status = search_to_offset(&w, offset, &position, &b)
-    if status != 0:
-        return status
-    status = search_to_boundary(&w, position, most, &end)
-    if status != 0:
-        return status
-    if end == position and minimum_one:
-        end = position + b.size
-    if end > position:
-        files_hold(f)
-        out.files = f
-        out.position = position
-        out.length = end - position
-    return 0
-
-
-cdef int log_read(
-    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
-    found_t* out) noexcept nogil:
-    """Find the batches from `offset` up to `most` bytes that end at or before `bound`. The caller is pinned, took the
-    view inside its pin, and checked the offset against it. One answer never spans two segments."""
-    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
-    cdef int64_t i = segments_floor(list, offset)
-    cdef int status
-    out.files = NULL
-    out.length = 0
-    if offset >= bound:
-        return 0
-    if i < 0:
-        i = 0
-    while i < load_i64(&list.count) and list.items[i].base_offset < bound:
-        status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
-        log_note_index(l, list.items[i].segment)
-        if status == CORRUPT_MESSAGE:
-            store_i64(&l.suspect, list.items[i].base_offset + 1)
-            store_i32(&l.context.suspects, 1)
-        if status != NOT_FOUND:
-            return status if status != DAMAGED else CORRUPT_MESSAGE
-        i += 1
-    return 0

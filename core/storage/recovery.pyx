@@ -15,13 +15,14 @@ from pybroker.core.batch.batch cimport batch_last_offset, batch_t, batch_timesta
 from pybroker.core.storage.damage cimport damage_keep_aside, damage_mark, damage_search
 from pybroker.core.storage.index cimport index_free, index_t
 from pybroker.core.storage.leader_epochs cimport epochs_assign, epochs_cut_head, epochs_cut_tail
-from pybroker.core.storage.log cimport log_active, log_add_segment, log_publish, log_roll, log_t, segments_free, view_t
+from pybroker.core.storage.log cimport log_active, log_add_segment, log_publish, log_t, segments_free, view_t
 from pybroker.core.storage.open_files cimport files_drop, files_t
 from pybroker.core.storage.producer_snapshots cimport (
     producers_adopt, producers_load, producers_replay, producers_see, producers_tail,
 )
 from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport forget_indexes, load_indexes
+from pybroker.core.storage.roll cimport log_roll
 from pybroker.core.storage.segment cimport (
     UNKNOWN, segment_cut, segment_files, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t,
     segment_times, segment_unlink,

@@ -20,15 +20,15 @@ from pybroker.core.storage.flusher cimport log_write_epochs, sync_names
 from pybroker.core.storage.index cimport index_cut
 from pybroker.core.storage.leader_epochs cimport epochs_cut_head, epochs_cut_tail
 from pybroker.core.storage.log cimport (
-    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_roll, log_roll_if_still,
-    log_t, log_trust, log_view, log_wake_flusher, segments_floor, segments_free, segments_new, segments_t, snapshot_t,
-    view_t,
+    CLEANUP_DELETE, log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_t, log_trust, log_view,
+    log_wake_flusher, segments_floor, segments_free, segments_new, segments_t, snapshot_t, view_t,
 )
 from pybroker.core.storage.offsets_for_times cimport segment_learn
 from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_snapshots cimport producers_prune, producers_restore, producers_write
 from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport segment_reopen, segment_retime
+from pybroker.core.storage.roll cimport log_roll, log_roll_if_still
 from pybroker.core.storage.segment cimport (
     PATH_BYTES, segment_cut, segment_files, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )

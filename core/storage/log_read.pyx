@@ -1,0 +1,84 @@
+"""Where a reader finds its batches: a range of one segment's file, which is held for it.
+
+One binary search among segments, one in an index, then headers; no lock is taken.
+"""
+
+from libc.stdint cimport int64_t
+
+from pybroker.core.base.atomic cimport load_i64, load_ptr, store_i32, store_i64
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.batch.batch cimport batch_t
+from pybroker.core.storage.log cimport found_t, log_note_index, log_t, segment_limit, segments_floor, segments_t, view_t
+from pybroker.core.storage.open_files cimport files_hold, files_t
+from pybroker.core.storage.segment cimport segment_files, segment_t
+from pybroker.core.storage.segment_search cimport (
+    DAMAGED, NOT_FOUND, search_init, search_t, search_to_boundary, search_to_offset,
+)
+
+
+cdef int bound_position(search_t* w, int64_t bound) noexcept nogil:
+    """Lower the search's limit to where the batch with offset `bound` starts."""
+    cdef batch_t b
+    cdef int64_t position
+    cdef int status = search_to_offset(w, bound, &position, &b)
+    if status == 0 or status == DAMAGED:
+        w.limit = position
+    return 0 if status == NOT_FOUND or status == DAMAGED else status
+
+
+cdef int read_segment(
+    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil:
+    """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
+    cdef files_t* f
+    cdef search_t w
+    cdef batch_t b
+    cdef int64_t position = 0, end = 0
+    cdef int status = segment_files(s, &f)
+    if status < 0:
+        return status
+    search_init(&w, s, f, segment_limit(s, v))
+    if bound < v.log_end:
+        status = bound_position(&w, bound)
+        if status != 0:
+            return status
+    status = search_to_offset(&w, offset, &position, &b)
+    if status != 0:
+        return status
+    status = search_to_boundary(&w, position, most, &end)
+    if status != 0:
+        return status
+    if end == position and minimum_one:
+        end = position + b.size
+    if end > position:
+        files_hold(f)
+        out.files = f
+        out.position = position
+        out.length = end - position
+    return 0
+
+
+cdef int log_read(
+    log_t* l, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil:
+    """Find the batches from `offset` up to `most` bytes that end at or before `bound`. The caller is pinned, took the
+    view inside its pin, and checked the offset against it. One answer never spans two segments."""
+    cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
+    cdef int64_t i = segments_floor(list, offset)
+    cdef int status
+    out.files = NULL
+    out.length = 0
+    if offset >= bound:
+        return 0
+    if i < 0:
+        i = 0
+    while i < load_i64(&list.count) and list.items[i].base_offset < bound:
+        status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
+        log_note_index(l, list.items[i].segment)
+        if status == CORRUPT_MESSAGE:
+            store_i64(&l.suspect, list.items[i].base_offset + 1)
+            store_i32(&l.context.suspects, 1)
+        if status != NOT_FOUND:
+            return status if status != DAMAGED else CORRUPT_MESSAGE
+        i += 1
+    return 0
