@@ -37,11 +37,12 @@ from pybroker.core.storage.offsets_for_times cimport segment_learn
 from pybroker.core.storage.producer_state cimport (
     DUPLICATE, producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t,
 )
-from pybroker.core.storage.retention cimport log_retain, log_set_start, log_truncate
+from pybroker.core.storage.retention cimport log_retain, log_set_start
 from pybroker.core.storage.roll cimport log_roll
 from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 from pybroker.core.storage.slow_disk cimport slow_is
+from pybroker.core.storage.truncation cimport log_truncate
 
 import os
 

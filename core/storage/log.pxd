@@ -76,7 +76,7 @@ cdef struct log_t:
     link_t listed            # there, for those who close what is idle
     int32_t offline          # a write could not be undone: no more appends
     int32_t deleted          # unpublished: nothing may be opened by name any more
-    uint32_t sequence_lock   # the seqlock over `view`
+    uint32_t view_lock   # the seqlock over `view`
     view_t view
     pthread_mutex_t append_mutex     # one writer
     pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are, by log_lock_files

@@ -29,27 +29,27 @@ cdef void log_view(log_t* l, view_t* out) noexcept nogil:
     """The watermarks of one moment."""
     cdef uint32_t s
     while True:
-        s = seq_read(&l.sequence_lock)
+        s = seq_read(&l.view_lock)
         out.log_start = seq_get(&l.view.log_start)
         out.last_stable = seq_get(&l.view.last_stable)
         out.high_watermark = seq_get(&l.view.high_watermark)
         out.log_end = seq_get(&l.view.log_end)
         out.active_base = seq_get(&l.view.active_base)
         out.active_size = seq_get(&l.view.active_size)
-        if not seq_retry(&l.sequence_lock, s):
+        if not seq_retry(&l.view_lock, s):
             return
 
 
 cdef void log_publish(log_t* l, const view_t* v) noexcept nogil:
     """Show readers new watermarks, all at once. The caller holds the append mutex."""
-    seq_begin(&l.sequence_lock)
+    seq_begin(&l.view_lock)
     seq_set(&l.view.log_start, v.log_start)
     seq_set(&l.view.last_stable, v.last_stable)
     seq_set(&l.view.high_watermark, v.high_watermark)
     seq_set(&l.view.log_end, v.log_end)
     seq_set(&l.view.active_base, v.active_base)
     seq_set(&l.view.active_size, v.active_size)
-    seq_end(&l.sequence_lock)
+    seq_end(&l.view_lock)
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -205,8 +205,9 @@ cdef bint log_is_open(log_t* l) noexcept nogil:
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
     """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
-    The caller holds the append mutex and rolled where that was due. A write that failed, or could not be undone, takes
-    the log dir offline: the next reader of the file would not know which bytes are ours."""
+    The caller holds the append mutex and rolled where that was due. A full disk refuses the write, and passes. A disk that
+    failed, or a write that could not be undone, takes the log dir offline: the next reader of the file would not know
+    which bytes are ours."""
     cdef segment_t* s = log_active(l)
     cdef int64_t position = s.size
     cdef int i, status = log_trust(l, segment_write(s, v, n, bytes))
