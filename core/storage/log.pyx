@@ -199,15 +199,16 @@ cdef bint log_is_open(log_t* l) noexcept nogil:
     """Can be appended without opening a file? The caller is pinned."""
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int64_t last = load_i64(&list.count) - 1
-    return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL  # a truncation lists none for a moment
+    # A truncation lists none for a moment.
+    return last < 0 or load_ptr(<void**>&list.items[last].segment.files) != NULL
 
 
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
     """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
-    The caller holds the append mutex and rolled where that was due. A full disk refuses the write, and passes. A disk that
-    failed, or a write that could not be undone, takes the log dir offline: the next reader of the file would not know
-    which bytes are ours."""
+    The caller holds the append mutex and rolled where that was due. A full disk refuses the write, and passes. A disk
+    that failed, or a write that could not be undone, takes the log dir offline: the next reader of the file would not
+    know which bytes are ours."""
     cdef segment_t* s = log_active(l)
     cdef int64_t position = s.size
     cdef int i, status = log_trust(l, segment_write(s, v, n, bytes))
