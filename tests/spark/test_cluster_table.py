@@ -172,7 +172,9 @@ trial.start()
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
-def test_an_executor_that_was_thought_dead(table_format: str, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_an_executor_that_was_thought_dead(
+    table_format: str, spark_cluster: SparkCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Stopped in a task until another has run it and the batch is committed; then it goes on to write where the table
     or its staging was. Each row is in the table once; of plain Parquet, what it has left is thrown away."""
     patience = {
@@ -186,6 +188,7 @@ def test_an_executor_that_was_thought_dead(table_format: str, spark_cluster: Spa
     name, options = ledger.named(table_format, home)
     given = json.dumps({"table_format": table_format, "table_options": options})
     driver = Driver(spark_cluster, home, ZOMBIE, name, given, **patience)
+    request.addfinalizer(driver.process.kill)  # else one that fails keeps the cluster's executors
     driver.at("executors")
     executors = spark_cluster.wait_executors(2)
     zombie = next(executor for executor in executors if executor.worker == 1)
@@ -212,7 +215,7 @@ def test_an_executor_that_was_thought_dead(table_format: str, spark_cluster: Spa
         with zombie.stopped():
             driver.at("zombie")
             assert held() == Counter(range(2000)), driver.process.output()
-            assert not staging.exists()
+            assert not list(staging.rglob("*"))
             committed = files()
         # It writes on, or ends as soon as it finds that the driver has given it up.
         until("the zombie writes or ends", lambda: files() > committed or state(zombie.pid) == "Z", SLOW_S)
