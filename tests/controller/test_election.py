@@ -1,0 +1,100 @@
+"""The controllership and the writes that depend on it, between two sessions of one store."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker import errors
+from pybroker.controller import nodes
+from pybroker.controller.election import Fence, elect, write
+from pybroker.controller.loading import prepare
+from pybroker.controller.producer_ids import BLOCK, ProducerIds
+from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.store import Create, NodeExists, NoNode, Session, StoreDamaged
+from pybroker.errors import KafkaError
+from tests.coordination.conftest import TIMEOUT_MS, embedded
+
+__all__ = ["embedded"]
+
+
+async def sessions(store: EmbeddedStore) -> tuple[Session, Session]:
+    one, other = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
+    await prepare(one)
+    return one, other
+
+
+async def elected(session: Session, broker_id: int) -> Fence:
+    fence = await elect(session, broker_id)
+    assert fence is not None
+    return fence
+
+
+async def test_one_controller_at_a_time(embedded: EmbeddedStore) -> None:
+    """Of all that stand at once one is elected; when its session ends, the next one has the next epoch."""
+    one, other = await sessions(embedded)
+    fences = await asyncio.gather(elect(one, 1), elect(other, 2), elect(one, 1), elect(other, 2))
+    (first,) = [fence for fence in fences if fence is not None]
+    winner, loser, next_id = (one, other, 2) if fences[0] or fences[2] else (other, one, 1)
+    assert await elect(loser, next_id) is None
+    await winner.close()
+    assert (await elected(loser, next_id)).epoch == first.epoch + 1
+
+
+async def test_a_stale_controller_writes_nothing(embedded: EmbeddedStore) -> None:
+    """Its epoch is checked first: not one of its operations is done."""
+    one, other = await sessions(embedded)
+    stale = await elected(one, 1)
+    await one.delete(nodes.CONTROLLER)  # as somebody does by hand
+    fresh = await elected(other, 2)
+    with pytest.raises(KafkaError) as told:
+        await write(one, stale, [Create("/brokers/topics/t")])
+    assert told.value.code == errors.NOT_CONTROLLER
+    with pytest.raises(NoNode):
+        await one.get("/brokers/topics/t")
+    await write(other, fresh, [Create("/brokers/topics/t")])
+    assert await one.get("/brokers/topics/t")
+
+
+async def test_a_write_is_all_or_nothing(embedded: EmbeddedStore) -> None:
+    """What is wrong with one operation is told as it is; the others are not done."""
+    one, _ = await sessions(embedded)
+    fence = await elected(one, 1)
+    await write(one, fence, [Create("/brokers/topics/t")])
+    with pytest.raises(NodeExists):
+        await write(one, fence, [Create("/brokers/topics/u"), Create("/brokers/topics/t")])
+    with pytest.raises(NoNode):
+        await one.get("/brokers/topics/u")
+
+
+async def test_no_two_brokers_draw_the_same_producer_id(embedded: EmbeddedStore) -> None:
+    """However their draws are mixed; each takes a block at a time, above what its logs hold."""
+    one, other = await sessions(embedded)
+    first, second = ProducerIds(one, 1, above=-1), ProducerIds(other, 2, above=2 * BLOCK + 5)
+    drawn = await asyncio.gather(*(ids.draw() for _ in range(BLOCK + 50) for ids in (first, second)))
+    assert len(set(drawn)) == len(drawn)
+    assert min(await second.draw(), *drawn[1::2]) > 2 * BLOCK + 5
+
+
+async def test_a_block_that_another_broker_took_first_is_left_to_it(embedded: EmbeddedStore) -> None:
+    """The write by version fails, and it takes the next one."""
+    one, other = await sessions(embedded)
+    late = ProducerIds(one, 1, above=-1)
+    get = one.get
+
+    async def overtaken(path: str) -> object:
+        found = await get(path)
+        one.get = get  # type: ignore[method-assign]
+        await ProducerIds(other, 2, above=-1).draw()
+        return found
+
+    one.get = overtaken  # type: ignore[assignment, method-assign]
+    assert await late.draw() == BLOCK
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"version":1,"block_end":"x"}', b"\xff"])
+def test_a_damaged_block_of_ids_is_told(data: bytes) -> None:
+    """And not taken for one that nobody has used."""
+    with pytest.raises(StoreDamaged):
+        nodes.load_block(data)
