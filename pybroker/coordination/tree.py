@@ -40,6 +40,8 @@ from .store import (
     WatchEvent,
 )
 
+IN_MEMORY = ":memory:"
+"""A path: no file at all."""
 DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
@@ -79,10 +81,8 @@ class Tree:
         """Open or create the file; nodes of sessions that died with their process go. StoreFailed in one sentence."""
         self.path = path
         self._wall_ms = wall_ms
-        if not Path(path).parent.is_dir():
-            raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
-        _make(path)
-        _see_to_room(f"{path}-reserve")
+        if path != IN_MEMORY:
+            _see_to_files(path)
         self._sql = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
         try:
             self._open()
@@ -271,6 +271,14 @@ class Tree:
             "UPDATE node SET creates = creates + ?, children = children + ?, pzxid = ? WHERE parent = ? AND name = ?",
             (created, children, zxid, *split(parent)),
         )
+
+
+def _see_to_files(path: str) -> None:
+    """Have the file, and the room that opening it needs."""
+    if not Path(path).parent.is_dir():
+        raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
+    _make(path)
+    _see_to_room(f"{path}-reserve")
 
 
 def _make(path: str) -> None:

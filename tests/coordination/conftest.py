@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.embedded_session import Job
+from pybroker.coordination.local_session import Job
+from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
 from tests.java import peers
@@ -42,12 +43,14 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
         yield store
 
 
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=peers.SHARED["kafka391"])])
+@pytest.fixture(params=["embedded", "memory", pytest.param("zookeeper", marks=peers.SHARED["kafka391"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """Each kind of store in turn, empty and open."""
     opened: Store
     if request.param == "embedded":
         opened = EmbeddedStore(str(tmp_path / "coordination.db"))
+    elif request.param == "memory":
+        opened = MemoryStore()
     else:
         from tests.coordination.kazoo_store import KazooStore
 

@@ -246,7 +246,7 @@ async def test_a_session_whose_store_fails_is_ended_once_it_works(
     embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ephemeral nodes of a dead broker must not outlive a full disk."""
-    monkeypatch.setattr("pybroker.coordination.embedded_session.RETRY_S", 0.01)
+    monkeypatch.setattr("pybroker.coordination.local_session.RETRY_S", 0.01)
     session, other = await embedded.session(TIMEOUT_MS), await embedded.session(TIMEOUT_MS)
     await session.create("/ids", ephemeral=True)
     whole = Tree.end_session

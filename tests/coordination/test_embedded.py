@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.embedded_session import EmbeddedSession
+from pybroker.coordination.local_session import LocalSession
 from pybroker.coordination.store import Create, NodeExists, NoNode, SessionExpired, StoreClosed, WatchEvent
 from pybroker.coordination.tree import Tree
 from tests.coordination.conftest import TIMEOUT_MS, on_the_thread, opened
@@ -118,7 +118,7 @@ async def test_a_timeout_is_granted_within_limits(embedded: EmbeddedStore, asked
     assert (await embedded.session(asked)).timeout_ms == granted
 
 
-async def suspended_pair(store: EmbeddedStore) -> tuple[EmbeddedSession, EmbeddedSession]:
+async def suspended_pair(store: EmbeddedStore) -> tuple[LocalSession, LocalSession]:
     """A session that is suspended, with an ephemeral node and a watch on /n, and one that is there."""
     frozen, other = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
     await other.create("/n")

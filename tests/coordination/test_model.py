@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.embedded_session import EmbeddedSession
+from pybroker.coordination.local_session import LocalSession
 from pybroker.coordination.store import (
     BadVersion,
     Check,
@@ -129,7 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sessions = [await self.store.session(0) for _ in range(3)]
         self.watched.clear()
 
-    def session(self, number: int) -> EmbeddedSession:
+    def session(self, number: int) -> LocalSession:
         return self.sessions[number % len(self.sessions)]
 
     def expected(self, events: list[WatchEvent]) -> list[WatchEvent]:
@@ -159,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
     def multi(self, several: list[Op], number: int) -> None:
         self.compare(several, self.session(number), alone=False)
 
-    def compare(self, several: list[Op], session: EmbeddedSession, alone: bool) -> None:
+    def compare(self, several: list[Op], session: LocalSession, alone: bool) -> None:
         before = {path: Node(**vars(node)) for path, node in self.model.nodes.items()}
         events: list[WatchEvent] = []
         wanted: tuple[type[Exception] | None, int | None] = (None, None)
@@ -173,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.settle(events)
 
     async def attempt(
-        self, several: list[Op], session: EmbeddedSession, alone: bool
+        self, several: list[Op], session: LocalSession, alone: bool
     ) -> tuple[type[Exception] | None, int | None]:
         try:
             match several:

@@ -1,4 +1,4 @@
-"""A session of the embedded store: what a client submits, hears and holds back, and how it ends."""
+"""A session of a store in this process: what a client submits, hears and holds back, and how it ends."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from .tree import Tree
 from .watches import CHILD, DATA, EXIST, Watches
 
 if TYPE_CHECKING:
-    from .embedded import EmbeddedStore
+    from .local import LocalStore
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ TIMER_SLACK_MS = 2
 
 
 class Job(NamedTuple):
-    """Work for the store's thread, which must raise StoreError before it changes anything; answered on the loop."""
+    """Work on the store's tree, which must raise StoreError before it changes anything; answered on the loop."""
 
     work: Callable[[Tree, list[WatchEvent]], Any]
     future: "asyncio.Future[Any]"
-    session: "EmbeddedSession | None" = None
+    session: "LocalSession | None" = None
     watch: Callable[[Any], None] | None = None
     """Sets the operation's watch, given its answer."""
 
@@ -57,10 +57,10 @@ def answer(future: "asyncio.Future[Any]", result: object, error: Exception | Non
         future.set_exception(error)
 
 
-class EmbeddedSession(Session):
-    """A session of the embedded store. `suspend` and `resume` make it a client that froze or lost its network."""
+class LocalSession(Session):
+    """A session of a store in this process. `suspend` and `resume` make it a client that froze or lost its network."""
 
-    def __init__(self, store: "EmbeddedStore", loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
+    def __init__(self, store: "LocalStore", loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
         self.id = number
         self.timeout_ms = timeout_ms
         self.expired = asyncio.Event()

@@ -1,0 +1,92 @@
+"""A store in this process: its sessions, and how work on the tree becomes events and answers.
+
+Watches live on the event loop and never see a change that was not committed: outcomes are walked there in order, each
+setting its watch or firing those of its changes before its own future is answered. Where the work is done is the
+kind of store's own.
+"""
+
+import asyncio
+import sqlite3
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .local_session import Job, LocalSession, answer
+from .store import Store, StoreError, StoreFailed, WatchEvent
+from .tree import Tree
+
+TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 4_000, 40_000
+"""What ZooKeeper grants with its default tick of 2 s: 2 to 20 ticks."""
+
+
+class Outcome(NamedTuple):
+    job: Job
+    result: Any
+    error: Exception | None
+    events: list[WatchEvent]
+
+
+class LocalStore(Store):
+    """A store for the sessions of this process."""
+
+    def __init__(self, timeouts_ms: tuple[int, int], clock_ms: Callable[[], int]) -> None:
+        self.clock_ms = clock_ms
+        self._timeouts_ms = timeouts_ms
+        self._sessions: dict[int, LocalSession] = {}
+
+    @abstractmethod
+    def submit(self, job: Job) -> "asyncio.Future[Any]":
+        """Have work done, in the order of the calls; its future."""
+
+    async def session(self, timeout_ms: int) -> LocalSession:
+        """A new session, its timeout brought within what the store grants."""
+        shortest, longest = self._timeouts_ms
+        loop = asyncio.get_running_loop()
+        number: int = await self.submit(Job(lambda tree, events: tree.new_session(), loop.create_future()))
+        session = LocalSession(self, loop, number, max(shortest, min(timeout_ms, longest)))
+        self._sessions[number] = session
+        return session
+
+    def expire_overdue(self) -> None:
+        """End the suspended sessions whose time is up. The event loop's clock calls it; a test with its own must."""
+        for session in [s for s in self._sessions.values() if s.overdue(self.clock_ms())]:
+            session.expire()
+
+    def forget(self, session: LocalSession) -> None:
+        self._sessions.pop(session.id, None)
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        """Fire what was watched, and answer; on the event loop."""
+        for job, result, error, events in outcomes:
+            if job.watch is not None and error is None:
+                job.watch(result)
+            for event in events:
+                for session in list(self._sessions.values()):
+                    session.hear(event)
+            if job.session is None:
+                answer(job.future, result, error)
+            else:
+                job.session.answered(job.future, result, error)
+
+
+def run(tree: Tree, jobs: list[Job]) -> list[Outcome]:
+    """Run a batch as one transaction; if that fails, each job on its own, for a full disk still lets some through."""
+    outcomes = []
+    try:
+        for job in jobs:
+            events: list[WatchEvent] = []
+            try:
+                outcomes.append(Outcome(job, job.work(tree, events), None, events))
+            except StoreError as error:
+                outcomes.append(Outcome(job, None, error, []))
+        tree.commit()
+    except Exception as error:  # whatever it is, the callers hear of it, and the next batch starts clean
+        why = f"the coordination store {tree.path} failed: {error}"
+        try:
+            tree.rollback()
+        except sqlite3.Error as worse:
+            why += f"; rolling back failed, too: {worse}"
+        if len(jobs) > 1:
+            return [outcome for job in jobs for outcome in run(tree, [job])]
+        return [Outcome(job, None, StoreFailed(detail=why), []) for job in jobs]
+    return outcomes
