@@ -6,6 +6,7 @@ that the log has there; a place that the log does not have is in the table never
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -101,6 +102,15 @@ def read(table_format: str, home: Path, columns: list[str]) -> pa.Table:
 
         return DeltaTable(name).to_pyarrow_table(columns=columns)
     return ds.dataset(name, format="parquet", partitioning="hive").to_table(columns=columns)
+
+
+def data_files(table: Path) -> list[Path]:
+    """Those of a plain Parquet table that a reader sees; what a pipeline at work stages beside them comes and goes."""
+    found = []
+    for directory, below, names in os.walk(table):
+        below[:] = [name for name in below if name != "_pybroker"]
+        found += [Path(directory, name) for name in names if name.endswith(".parquet")]
+    return sorted(found)
 
 
 def rows_of(table_format: str, home: Path) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.testing import Record
+from tests.spark import ledger
 from tests.spark.topics import Topics
 
 PATIENCE_S = 60.0
@@ -126,7 +127,7 @@ class ParquetIngest(Ingest):
         self.table = table
 
     def files(self) -> list[Path]:
-        return sorted(path for path in self.table.rglob("*.parquet") if "_pybroker" not in path.parts)
+        return ledger.data_files(self.table)
 
     def found(self, **filters: Any) -> list[dict[str, Any]]:
         """The rows as a reader without Spark finds them."""

@@ -10,6 +10,7 @@ import pytest
 
 from pybroker.testing import Record
 from tests.harness import BrokerProcess
+from tests.spark import ledger
 from tests.spark.cluster import MARKS, SparkCluster
 from tests.spark.topics import Topics
 
@@ -68,7 +69,7 @@ def test_pipeline(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_p
     command = ("-m", "pybroker", "pipeline", "--master", spark_cluster.url, *options, *spark_cluster.conf())
     job = spark_cluster.driver(*command)
     assert job.wait(SLOW_S) == 0, job.output()
-    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    files = ledger.data_files(table)
     assert sorted(n for path in files for n in pq.ParquetFile(path).read(["id"])["id"].to_pylist()) == list(range(100))
 
 

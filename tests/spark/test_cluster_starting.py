@@ -16,6 +16,7 @@ import pytest
 
 from pybroker.testing import Record
 from tests.harness import HOST, ROOT, BrokerProcess, Process, until
+from tests.spark import ledger
 from tests.spark.cluster import MARKS, SMALL_JVM, SparkCluster
 from tests.spark.tables import committed
 from tests.spark.topics import Topics
@@ -123,7 +124,7 @@ def numbers(topics: Topics, topic: str, *span: int) -> None:
 
 
 def ids(table: Path) -> list[int]:
-    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    files = ledger.data_files(table)
     return sorted(n for path in files for n in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
 
 

@@ -110,7 +110,7 @@ class Driver:
 
 
 def rows_of(table: Path) -> Counter[int]:
-    files = [path for path in table.rglob("*.parquet") if "_pybroker" not in path.parts]
+    files = ledger.data_files(table)
     return Counter(number for path in files for number in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
 
 

@@ -16,6 +16,7 @@ from pybroker.spark.pipeline.compaction import due, level_of
 from pybroker.spark.pipeline.evolution import evolved
 from pybroker.spark.pipeline.parquet import Change, ParquetTable
 from pybroker.spark.pipeline.table import Batch
+from tests.spark import ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ class Made:
         return batch
 
     def files(self) -> list[Path]:
-        return sorted(path for path in self.root.rglob("*.parquet") if "_pybroker" not in path.parts)
+        return ledger.data_files(self.root)
 
     def read(self, table: ParquetTable, *columns: str) -> list[tuple[Any, ...]]:
         columns_of = table.columns()
