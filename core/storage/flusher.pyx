@@ -31,7 +31,7 @@ from pybroker.core.storage.log cimport (
 from pybroker.core.storage.log_dir cimport log_dir_t
 from pybroker.core.storage.lost_files cimport log_lost_file
 from pybroker.core.storage.open_files cimport files_drop, files_t
-from pybroker.core.storage.producer_snapshots cimport producers_keep, producers_prune, producers_write
+from pybroker.core.storage.producer_snapshots cimport producers_keep, producers_prune, producers_take, producers_write
 from pybroker.core.storage.producer_state cimport sequence_save
 from pybroker.core.storage.reindex cimport segment_rebuild
 from pybroker.core.storage.segment cimport (
@@ -55,8 +55,7 @@ cdef int write_snapshots(log_t* l) noexcept nogil:
     cdef int written = 0
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
-    p = l.unwritten
-    l.unwritten = NULL
+    p = producers_take(l)
     pthread_mutex_unlock(&l.append_mutex)
     while p != NULL:
         after = p.next

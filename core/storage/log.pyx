@@ -10,15 +10,15 @@ from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport (
-    add_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry, seq_set,
-    store_i32, store_i64, store_ptr,
+    add_i32, add_i64, cas_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry,
+    seq_set, store_i32, store_i64, store_ptr,
 )
 from pybroker.core.base.chain cimport chain_remove
 from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
 from pybroker.core.base.vfs cimport iovec
 from pybroker.core.storage.backlog cimport backlog_put
 from pybroker.core.storage.leader_epochs cimport epochs_free
-from pybroker.core.storage.log_dir cimport log_dir_note_unread, log_dir_trust
+from pybroker.core.storage.log_dir cimport log_dir_trust, log_dir_unreadable
 from pybroker.core.storage.producer_state cimport sequence_free
 from pybroker.core.storage.segment cimport segment_free, segment_is_behind, segment_note, segment_t, segment_write
 
@@ -101,7 +101,10 @@ cdef int log_note_unread(log_t* l, int status) noexcept nogil:
     """Pass on what became of a read of a log. Where the disk failed it is told, and the plane leaves the log's fetches
     to Python, which reads what it answers before it does: a client is told of a bad place then, instead of being cut
     off in the middle of an answer."""
-    return log_dir_note_unread(l.log_dir, &l.unread, status)
+    if status < 0 and log_dir_unreadable(-status):
+        cas_i32(&l.unread, 0, -status)
+        add_i64(&l.log_dir.unread, 1)
+    return status
 
 
 cdef void log_lock_files(log_t* l) noexcept nogil:

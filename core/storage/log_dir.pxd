@@ -30,4 +30,4 @@ cdef log_dir_t* log_dir_new(const char* path, budget_t* budget, task_fn close_id
 cdef void log_dir_stop(log_dir_t* d) noexcept nogil
 cdef void log_dir_free(log_dir_t* d) noexcept nogil
 cdef int log_dir_trust(log_dir_t* d, int status) noexcept nogil
-cdef int log_dir_note_unread(log_dir_t* d, int32_t* unread, int status) noexcept nogil
+cdef bint log_dir_unreadable(int error) noexcept nogil

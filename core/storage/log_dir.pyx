@@ -9,11 +9,10 @@ rights does not: it passes. Neither does an error of a read, which fails alone, 
 from libc.errno cimport (
     EBADMSG, EILSEQ, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOTCONN, ENOTDIR, ENXIO, EROFS, ESHUTDOWN, ESTALE,
 )
-from libc.stdint cimport int32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.base.atomic cimport add_i64, cas_i32, store_i32
+from pybroker.core.base.atomic cimport cas_i32, store_i32
 from pybroker.core.base.budget cimport budget_t
 from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_init
 from pybroker.core.base.worker cimport task_fn, worker_destroy, worker_init, worker_stop
@@ -61,7 +60,7 @@ cdef bint failed(int error) noexcept nogil:
     return error in (EIO, EROFS, ENODEV, ENXIO, ENOENT, ENOTDIR, ESTALE, EUCLEAN, EREMOTEIO, ENOTCONN, ESHUTDOWN)
 
 
-cdef bint unreadable(int error) noexcept nogil:
+cdef bint log_dir_unreadable(int error) noexcept nogil:
     """Does an errno of a read, or of sending what is read, say that the disk failed? None of a socket's does."""
     return error in (EIO, EBADMSG, EILSEQ, EINVAL, ENODATA, ENODEV, ENOENT, ENOTDIR, ENXIO, EREMOTEIO, ESTALE, EUCLEAN)
 
@@ -70,12 +69,4 @@ cdef int log_dir_trust(log_dir_t* d, int status) noexcept nogil:
     """Pass on what became of a call that changes files of a log dir; it is offline where the disk failed."""
     if status < 0 and failed(-status):
         cas_i32(&d.failed, 0, -status)
-    return status
-
-
-cdef int log_dir_note_unread(log_dir_t* d, int32_t* unread, int status) noexcept nogil:
-    """Pass on what became of a read of a log. Where the disk failed it is noted, of the log and of the log dir."""
-    if status < 0 and unreadable(-status):
-        cas_i32(unread, 0, -status)
-        add_i64(&d.unread, 1)
     return status

@@ -15,5 +15,7 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil
 cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil
 cdef int producers_write(log_t* l, snapshot_t* p, bint durable) noexcept nogil
+cdef snapshot_t* producers_take(log_t* l) noexcept nogil
+cdef void producers_settle(log_t* l, snapshot_t* p, int64_t end) noexcept nogil
 cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil
 cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil

@@ -311,6 +311,27 @@ cdef void producers_prune(log_t* l, int64_t newest_first) noexcept nogil:
     l.snapshots.known = 1
 
 
+cdef snapshot_t* producers_take(log_t* l) noexcept nogil:
+    """The snapshots that wait to be written. Under the append mutex."""
+    cdef snapshot_t* p = l.unwritten
+    l.unwritten = NULL
+    return p
+
+
+cdef void producers_settle(log_t* l, snapshot_t* p, int64_t end) noexcept nogil:
+    """Write snapshots that waited for it, but for those of what lies past `end`. Under the flush mutex.
+
+    One that cannot be written is missed only where the batches before it are gone as well."""
+    cdef snapshot_t* after
+    while p != NULL:
+        after = p.next
+        if p.offset <= end:
+            producers_write(l, p, True)
+        free(p.data)
+        free(p)
+        p = after
+
+
 cdef void producers_keep(log_t* l, int64_t offset) noexcept nogil:
     """Count a snapshot in that was written, after all others, and remove the one that is one too many. The directory is
     looked through once: a roll costs the same however many segments there are. Under the flush mutex."""

@@ -1,7 +1,7 @@
 # The log's head: DeleteRecords, retention.
 from libc.stdint cimport int64_t
 
-from pybroker.core.storage.log cimport log_t, segments_t, snapshot_t
+from pybroker.core.storage.log cimport log_t, segments_t
 from pybroker.core.storage.segment cimport segment_t
 
 cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil
@@ -10,5 +10,3 @@ cdef int log_replace(log_t* l, int64_t first, int64_t count, segment_t* fresh, s
 cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil
 cdef int log_discard_head(log_t* l, int64_t count, int64_t* discarded) noexcept nogil
 cdef int log_unlist_head(log_t* l, int64_t count) noexcept nogil
-cdef snapshot_t* log_take_snapshots(log_t* l) noexcept nogil
-cdef void log_settle_snapshots(log_t* l, snapshot_t* p, int64_t end) noexcept nogil

@@ -7,7 +7,6 @@ removed and never goes back: what a crash, or a disk that refuses, leaves below 
 
 from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
 from libc.stdint cimport INT64_MAX, int64_t
-from libc.stdlib cimport free
 
 from pybroker.core.base.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_ptr
 from pybroker.core.base.error_codes cimport OFFSET_OUT_OF_RANGE
@@ -20,7 +19,7 @@ from pybroker.core.storage.log cimport (
     segments_t, snapshot_t, view_t,
 )
 from pybroker.core.storage.offsets_for_times cimport segment_learn
-from pybroker.core.storage.producer_snapshots cimport producers_write
+from pybroker.core.storage.producer_snapshots cimport producers_settle, producers_take
 from pybroker.core.storage.roll cimport log_roll_if_still
 from pybroker.core.storage.segment cimport (
     PATH_BYTES, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
@@ -100,27 +99,6 @@ cdef int log_unlist_head(log_t* l, int64_t count) noexcept nogil:
         retire(&l.context.reclaim, old.items[i].segment, segment_free)
     retire(&l.context.reclaim, old, segments_free)
     return status
-
-
-cdef snapshot_t* log_take_snapshots(log_t* l) noexcept nogil:
-    """The snapshots that wait to be written. Under the append mutex."""
-    cdef snapshot_t* p = l.unwritten
-    l.unwritten = NULL
-    return p
-
-
-cdef void log_settle_snapshots(log_t* l, snapshot_t* p, int64_t end) noexcept nogil:
-    """Write snapshots that waited for it, but for those of what lies past `end`. Under the flush mutex.
-
-    One that cannot be written is missed only where the batches before it are gone as well."""
-    cdef snapshot_t* after
-    while p != NULL:
-        after = p.next
-        if p.offset <= end:
-            producers_write(l, p, True)
-        free(p.data)
-        free(p)
-        p = after
 
 
 cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
@@ -209,9 +187,9 @@ cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogi
         return status
     pthread_mutex_lock(&l.append_mutex)
     raise_start(l, l.segments.items[gone].base_offset)
-    snapshots = log_take_snapshots(l)
+    snapshots = producers_take(l)
     pthread_mutex_unlock(&l.append_mutex)
-    log_settle_snapshots(l, snapshots, INT64_MAX)  # the batches that tell the same are about to go
+    producers_settle(l, snapshots, INT64_MAX)  # the batches that tell the same are about to go
     status = log_write_epochs(l)  # or a crash leaves a log that seems to lack its first segment
     if status == -ENOSPC or status == -EDQUOT:
         status = 0               # what goes makes room for it

@@ -19,12 +19,12 @@ from pybroker.core.storage.log cimport (
     segments_free, segments_t, view_t,
 )
 from pybroker.core.storage.open_files cimport files_t
-from pybroker.core.storage.producer_snapshots cimport producers_prune, producers_restore
+from pybroker.core.storage.producer_snapshots cimport (
+    producers_prune, producers_restore, producers_settle, producers_take,
+)
 from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport segment_reopen, segment_retime
-from pybroker.core.storage.retention cimport (
-    log_discard_head, log_replace, log_settle_snapshots, log_take_snapshots, log_unlist_head,
-)
+from pybroker.core.storage.retention cimport log_discard_head, log_replace, log_unlist_head
 from pybroker.core.storage.roll cimport log_roll
 from pybroker.core.storage.segment cimport segment_cut, segment_files, segment_free, segment_t, segment_unlink
 from pybroker.core.storage.segment_search cimport DAMAGED, NOT_FOUND, search_init, search_t, search_to_offset
@@ -120,7 +120,7 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         epochs_cut_tail(&l.epochs, end)
         store_i64(&l.recovery_point, min(l.recovery_point, l.view.log_end))
         store_i64(&l.synced, min(l.synced, l.view.log_end))
-        log_settle_snapshots(l, log_take_snapshots(l), end)
+        producers_settle(l, producers_take(l), end)
         producers_prune(l, end)
         status = producers_restore(l, end)
     if status == 0 and end < l.view.log_start:

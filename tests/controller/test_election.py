@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,15 +12,22 @@ from pybroker.controller import nodes
 from pybroker.controller.election import Fence, elect, write
 from pybroker.controller.loading import prepare
 from pybroker.controller.producer_ids import BLOCK, ProducerIds
-from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.store import Create, NodeExists, NoNode, Session, StoreDamaged
+from pybroker.coordination.memory import MemoryStore
+from pybroker.coordination.store import Create, NodeExists, NoNode, Session, Store, StoreDamaged
 from pybroker.errors import KafkaError
-from tests.coordination.conftest import TIMEOUT_MS, embedded
 
-__all__ = ["embedded"]
+TIMEOUT_MS = 4000
 
 
-async def sessions(store: EmbeddedStore) -> tuple[Session, Session]:
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = MemoryStore()
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def sessions(store: Store) -> tuple[Session, Session]:
     one, other = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
     await prepare(one)
     return one, other
@@ -31,9 +39,9 @@ async def elected(session: Session, broker_id: int) -> Fence:
     return fence
 
 
-async def test_one_controller_at_a_time(embedded: EmbeddedStore) -> None:
+async def test_one_controller_at_a_time(store: Store) -> None:
     """Of all that stand at once one is elected; when its session ends, the next one has the next epoch."""
-    one, other = await sessions(embedded)
+    one, other = await sessions(store)
     fences = await asyncio.gather(elect(one, 1), elect(other, 2), elect(one, 1), elect(other, 2))
     (first,) = [fence for fence in fences if fence is not None]
     winner, loser, next_id = (one, other, 2) if fences[0] or fences[2] else (other, one, 1)
@@ -42,9 +50,9 @@ async def test_one_controller_at_a_time(embedded: EmbeddedStore) -> None:
     assert (await elected(loser, next_id)).epoch == first.epoch + 1
 
 
-async def test_a_stale_controller_writes_nothing(embedded: EmbeddedStore) -> None:
+async def test_a_stale_controller_writes_nothing(store: Store) -> None:
     """Its epoch is checked first: not one of its operations is done."""
-    one, other = await sessions(embedded)
+    one, other = await sessions(store)
     stale = await elected(one, 1)
     await one.delete(nodes.CONTROLLER)  # as somebody does by hand
     fresh = await elected(other, 2)
@@ -57,9 +65,9 @@ async def test_a_stale_controller_writes_nothing(embedded: EmbeddedStore) -> Non
     assert await one.get("/brokers/topics/t")
 
 
-async def test_a_write_is_all_or_nothing(embedded: EmbeddedStore) -> None:
+async def test_a_write_is_all_or_nothing(store: Store) -> None:
     """What is wrong with one operation is told as it is; the others are not done."""
-    one, _ = await sessions(embedded)
+    one, _ = await sessions(store)
     fence = await elected(one, 1)
     await write(one, fence, [Create("/brokers/topics/t")])
     with pytest.raises(NodeExists):
@@ -68,18 +76,18 @@ async def test_a_write_is_all_or_nothing(embedded: EmbeddedStore) -> None:
         await one.get("/brokers/topics/u")
 
 
-async def test_no_two_brokers_draw_the_same_producer_id(embedded: EmbeddedStore) -> None:
+async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
     """However their draws are mixed; each takes a block at a time, above what its logs hold."""
-    one, other = await sessions(embedded)
+    one, other = await sessions(store)
     first, second = ProducerIds(one, 1, above=-1), ProducerIds(other, 2, above=2 * BLOCK + 5)
     drawn = await asyncio.gather(*(ids.draw() for _ in range(BLOCK + 50) for ids in (first, second)))
     assert len(set(drawn)) == len(drawn)
     assert min(await second.draw(), *drawn[1::2]) > 2 * BLOCK + 5
 
 
-async def test_a_block_that_another_broker_took_first_is_left_to_it(embedded: EmbeddedStore) -> None:
+async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store) -> None:
     """The write by version fails, and it takes the next one."""
-    one, other = await sessions(embedded)
+    one, other = await sessions(store)
     late = ProducerIds(one, 1, above=-1)
     get = one.get
 
