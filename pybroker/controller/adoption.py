@@ -10,6 +10,7 @@
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
@@ -46,6 +47,7 @@ class Adoption(NamedTuple):
     session: Session
     fence: Fence
     broker_id: int
+    random: Random
     lost: bool
 
     async def all(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> None:
@@ -99,7 +101,7 @@ class Adoption(NamedTuple):
         compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
         config = {"cleanup.policy": "compact"} if compacted else KEPT if self.lost else {}
         states = [self._state(partitions.get(index)) for index in range(max(partitions) + 1)]
-        topic_id = ids.pop() if ids else nodes.draw_id()
+        topic_id = ids.pop() if ids else nodes.draw_id(self.random)
         await write(self.session, self.fence, creation(Topic(name, topic_id, states, dict(config))))
         event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))
         return True

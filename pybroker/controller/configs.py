@@ -10,11 +10,10 @@ older than a quarter of an hour are removed by the next write.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.clock import wall_ms
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.image import Image, Topic
 from pybroker.cluster.topics import check_name
@@ -39,8 +38,8 @@ BROKER_LISTS = {name for name, setting in BROKER.items() if setting.type is Type
 class Configured(Protocol):
     """Whoever acts by topics' settings: this broker's replicas."""
 
-    def configure(self, topics: Iterable[Topic]) -> None:
-        """Called on a thread: logs that are being appended to are waited for."""
+    async def configure(self, topics: Sequence[Topic]) -> None:
+        """Go by the settings that these topics, and the broker under them, have now."""
 
 
 async def load(session: Session, config: BrokerConfig, broker_id: int) -> None:
@@ -65,8 +64,9 @@ class ConfigAdmin:
 
     def __init__(
         self, session: Session, fence: Fence, broker_id: int, image: Image, config: BrokerConfig, admin: TopicAdmin,
-        holders: Configured,
+        holders: Configured, wall_ms: Callable[[], int],
     ) -> None:  # fmt: skip
+        """`wall_ms` is the store's clock as well as may be: by it notices grow old."""
         self._session = session
         self._fence = fence
         self._broker_id = broker_id
@@ -74,6 +74,7 @@ class ConfigAdmin:
         self._config = config
         self._admin = admin
         self._holders = holders
+        self._wall_ms = wall_ms
         self._one = asyncio.Lock()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
 
@@ -96,7 +97,7 @@ class ConfigAdmin:
                 change = Set(nodes.topic_config(name), nodes.dump_config(after))
                 await self._write([change], f"topics/{name}")
                 topic.config = after
-            await asyncio.to_thread(self._holders.configure, [topic])
+            await self._holders.configure([topic])
         _tell(f"topics/{name}", topic.config)
 
     # -- brokers -----------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class ConfigAdmin:
             node = nodes.dump_config(after)
             await self._write([Set(path, node) if there else Create(path, node)], f"brokers/{name or '<default>'}")
             self._config.overlay(source, after)
-            await asyncio.to_thread(self._holders.configure, list(self._image.topics()))
+            await self._holders.configure(list(self._image.topics()))
             for tell in self.on_broker_altered:
                 await tell()
         _tell(f"brokers/{name or '<default>'}", after)
@@ -148,7 +149,7 @@ class ConfigAdmin:
             await write(self._session, self._fence, [*ops, notice])
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
-        await self._purge(wall_ms() - CHANGES_KEPT_MS)
+        await self._purge(self._wall_ms() - CHANGES_KEPT_MS)
 
     async def _purge(self, before_ms: int) -> None:
         """Remove the notices that everybody has read long ago."""

@@ -8,7 +8,6 @@ import contextlib
 from typing import NamedTuple
 
 from pybroker import errors
-from pybroker.clock import wall_ms
 from pybroker.controller import nodes
 from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
@@ -28,8 +27,8 @@ class Fence(NamedTuple):
         return Check(nodes.CONTROLLER_EPOCH, self.version)
 
 
-async def elect(session: Session, broker_id: int) -> Fence | None:
-    """Become controller; None if another broker is. Raises StoreError."""
+async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
+    """Become controller; None if another broker is. `now_ms` is the time that its node shows. Raises StoreError."""
     while True:
         try:
             data, stat = await session.get(nodes.CONTROLLER_EPOCH)
@@ -38,7 +37,7 @@ async def elect(session: Session, broker_id: int) -> Fence | None:
                 await session.create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())
             continue
         epoch = int(data) + 1
-        claim = nodes.dump_controller(broker_id, wall_ms())
+        claim = nodes.dump_controller(broker_id, now_ms)
         try:
             await session.multi(
                 [

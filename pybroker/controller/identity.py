@@ -1,5 +1,6 @@
 """Who this broker is: its number and its cluster, which the store, the log dirs and the configuration must agree on."""
 
+from random import Random
 from typing import NamedTuple
 
 from pybroker import errors
@@ -51,13 +52,14 @@ async def settle(
     known: str | None,
     recorded_cluster: str | None,
     recorded_id: int | None,
+    random: Random,
     *,
     in_use: bool = False,
 ) -> Identity:
     """The identity that everything agrees on, new where nothing says any. Raises KafkaError in one sentence.
 
-    `configured` is broker.id, -1 for none; `known` the store's cluster; the rest is what the log dirs record. `in_use`:
-    partitions lie in them, so that they are somebody's."""
+    `configured` is broker.id, -1 for none; `known` the store's cluster; `recorded_...` what the log dirs record.
+    `in_use`: partitions lie in them, so that they are somebody's. `random` draws the id of a new cluster."""
     if recorded_id is None:
         recorded_id = await stored_broker(session)
     if known is not None and recorded_cluster is not None and known != recorded_cluster:
@@ -77,4 +79,4 @@ async def settle(
         raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
     if broker_id < 0:
         broker_id = GENERATED_ABOVE + (await session.set(nodes.SEQUENCE_OF_IDS, b"")).version
-    return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id()), broker_id)
+    return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id(random)), broker_id)

@@ -6,9 +6,10 @@ Who loads what is not as it was written gets StoreDamaged: a bit that went wrong
 import base64
 import functools
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from uuid import UUID
 
 from pybroker.cluster.image import Node, PartitionState, Topic
 from pybroker.coordination.store import StoreDamaged
@@ -111,10 +112,10 @@ def id_text(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-def draw_id() -> bytes:
+def draw_id(random: Random) -> bytes:
     """A random id; its text begins with no dash, which command lines would take for an option (see Kafka's Uuid)."""
     while True:
-        drawn = uuid.uuid4().bytes
+        drawn = UUID(int=random.getrandbits(128), version=4).bytes
         if not id_text(drawn).startswith("-"):
             return drawn
 

@@ -12,9 +12,9 @@ wish to delete that is still there is granted at a start.
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple, Protocol
 
 from pybroker import errors
@@ -63,7 +63,10 @@ class Holders(Protocol):
 class TopicAdmin:
     """The controller's work on topics, of one broker that was elected."""
 
-    def __init__(self, session: Session, fence: Fence, image: Image, config: BrokerConfig, holders: Holders) -> None:
+    def __init__(
+        self, session: Session, fence: Fence, image: Image, config: BrokerConfig, holders: Holders, random: Random
+    ) -> None:
+        """`random` draws topic ids and the brokers where assignments begin."""
         self._session = session
         self._fence = fence
         self._image = image
@@ -73,7 +76,7 @@ class TopicAdmin:
         self._changing: set[str] = set()
         self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
         self._background: set[asyncio.Task[Topic]] = set()
-        self._random = random.Random()
+        self._random = random
 
     # -- creating --------------------------------------------------------------------------------------------------
 
@@ -146,7 +149,7 @@ class TopicAdmin:
             problem = f"{new.name} and the topic {twin} would be one in metrics, where '.' and '_' are the same"
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
         config = TopicConfig(self._config, new.config).overrides
-        return Topic(new.name, nodes.draw_id(), self._states(self._assign(new)), config)
+        return Topic(new.name, nodes.draw_id(self._random), self._states(self._assign(new)), config)
 
     def _assign(self, new: NewTopic) -> rules.Assignment:
         brokers = sorted(self._image.brokers)

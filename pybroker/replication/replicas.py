@@ -158,8 +158,13 @@ class Replicas:
             if replica is not None:
                 self._publish(replica)
 
-    def configure(self, topics: Iterable[Topic]) -> None:
-        """Go by the settings that these topics, and the broker under them, have now."""
+    async def configure(self, topics: Sequence[Topic]) -> None:
+        """Go by the settings that these topics, and the broker under them, have now.
+
+        On a thread: logs that are being appended to are waited for."""
+        await asyncio.to_thread(self._configure, topics)
+
+    def _configure(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
             settings = TopicConfig(self._config, topic.config, stored=True)
             rules, core_config = Rules.of(settings), settings.core()

@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, NoReturn
 
 from pybroker.clock import wall_ms
@@ -83,6 +84,7 @@ class Broker:
         self.config = config
         self._give_up: Set[str] = directories.ids_of(give_up, {})
         self._known_dirs: Mapping[str, str] = {}  # {directory.id: path} as the store had them at start
+        self._random: Random = SystemRandom()  # of ids and assignments; as wall_ms, the controller's code is handed it
         self._native = native_plane
         self._through = through
         self.broker_id = -1
@@ -146,13 +148,14 @@ class Broker:
         self._store_lost |= known_cluster is None and directories.had_store(self._dirs)
         configured: int = self.config["broker.id"]
         in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
-        who = await identity.settle(session, configured, known_cluster, mine.cluster_id, mine.broker_id, in_use=in_use)
-        self.broker_id, self.cluster_id = who.broker_id, who.cluster_id
+        self.cluster_id, self.broker_id = await identity.settle(
+            session, configured, known_cluster, mine.cluster_id, mine.broker_id, self._random, in_use=in_use
+        )
         log_dirs = await self._settle_log_dirs(session, store)
         listener = self._listener = self._bind()
         if self.config.metrics is not None:
             self._exporter = await self._show_metrics(listener, self.config.metrics)
-        fence = await elect(session, self.broker_id)
+        fence = await elect(session, self.broker_id, wall_ms())
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
         self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
@@ -163,7 +166,7 @@ class Broker:
         )
         if self._native:
             listener.bridge = self._native_plane(replicas)
-        admin = TopicAdmin(session, fence, self.image, self.config, replicas)
+        admin = TopicAdmin(session, fence, self.image, self.config, replicas, self._random)
         try:
             await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
         except (NoNode, NodeExists) as problem:  # nobody else writes to it
@@ -171,7 +174,7 @@ class Broker:
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
         await self._register(session)
-        settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas)
+        settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas, wall_ms)
         await self._serve(listener, replicas, admin, ids, settings)
 
     async def _open_store(self, log_dir: LogDir) -> Session:
@@ -194,7 +197,7 @@ class Broker:
         self._give_up = directories.ids_of(self._give_up, known)
         held = await loading.held(session)
         self._dirs += directories.settle(self._dirs, known, held, self._give_up)
-        return directories.claim(self._dirs, self.cluster_id, self.broker_id, store)
+        return directories.claim(self._dirs, self.cluster_id, self.broker_id, store, self._random)
 
     def _bind(self) -> Listener:
         config, endpoint = self.config, self.config.listener
@@ -226,7 +229,7 @@ class Broker:
         loaded = await loading.load(session)
         found = replicas.survey({topic.name: topic.id for topic in loaded.topics})
         if first_start:
-            await Adoption(session, fence, self.broker_id, lost=self._store_lost).all(found, loaded)
+            await Adoption(session, fence, self.broker_id, self._random, self._store_lost).all(found, loaded)
             loaded = await loading.load(session)
             await identity.record_cluster_id(session, self.cluster_id)
         for topic in loaded.deleted:
@@ -234,7 +237,7 @@ class Broker:
             self._deleted_topics.append(topic.name)
         for topic, first in loaded.unfinished:
             await admin.undo(topic, first)
-        adoption = Adoption(session, fence, self.broker_id, lost=True)
+        adoption = Adoption(session, fence, self.broker_id, self._random, lost=True)
         if await adoption.strays(found, loaded) or loaded.deleted or loaded.unfinished:
             loaded = await loading.load(session)
         if not any(log_dir.failure for log_dir in self._dirs):

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
+from random import Random
 
 from pybroker.clock import wall_ms
 from pybroker.controller import nodes
@@ -113,12 +114,14 @@ def _ways_out(directory: str) -> str:
     return f"mount it, or go on without them with {give_up(directory)}"
 
 
-def claim(log_dirs: Iterable[LogDir], cluster_id: str, broker_id: int, store: LogDir) -> dict[str, str]:
+def claim(
+    log_dirs: Iterable[LogDir], cluster_id: str, broker_id: int, store: LogDir, random: Random
+) -> dict[str, str]:
     """Record in each log dir whose it is, its id, and where the store is; {directory.id: path} of all. OSError."""
     others = [log_dir for log_dir in log_dirs if log_dir is not store]
     for log_dir in (store, *others):
         if not log_dir.failure:
-            directory = log_dir.id or nodes.id_text(nodes.draw_id())
+            directory = log_dir.id or nodes.id_text(nodes.draw_id(random))
             holder = directory if log_dir is store else store.id
             log_dir.claim(Meta(cluster_id, broker_id, directory, holder))
     return {log_dir.id: log_dir.path for log_dir in (store, *others) if log_dir.id is not None}

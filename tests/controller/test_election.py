@@ -17,6 +17,7 @@ from pybroker.coordination.store import Create, NodeExists, NoNode, Session, Sto
 from pybroker.errors import KafkaError
 
 TIMEOUT_MS = 4000
+NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ async def sessions(store: Store) -> tuple[Session, Session]:
 
 
 async def elected(session: Session, broker_id: int) -> Fence:
-    fence = await elect(session, broker_id)
+    fence = await elect(session, broker_id, NOW_MS)
     assert fence is not None
     return fence
 
@@ -42,10 +43,10 @@ async def elected(session: Session, broker_id: int) -> Fence:
 async def test_one_controller_at_a_time(store: Store) -> None:
     """Of all that stand at once one is elected; when its session ends, the next one has the next epoch."""
     one, other = await sessions(store)
-    fences = await asyncio.gather(elect(one, 1), elect(other, 2), elect(one, 1), elect(other, 2))
+    fences = await asyncio.gather(*(elect(*who, NOW_MS) for who in ((one, 1), (other, 2)) * 2))
     (first,) = [fence for fence in fences if fence is not None]
     winner, loser, next_id = (one, other, 2) if fences[0] or fences[2] else (other, one, 1)
-    assert await elect(loser, next_id) is None
+    assert await elect(loser, next_id, NOW_MS) is None
     await winner.close()
     assert (await elected(loser, next_id)).epoch == first.epoch + 1
 
