@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -70,8 +70,18 @@ def partition_of(key: str, partitions: int) -> int:
 class Coordinator:
     """The groups of the partitions that this broker leads."""
 
-    def __init__(self, config: BrokerConfig, workers: Executor) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        workers: Executor,
+        *,
+        wall_ms: Callable[[], int] = wall_ms,
+        draw_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        """`wall_ms` dates what is stored, `draw_id` ends the id of a new member. Deadlines go by the loop that runs."""
         self._workers = workers
+        self.wall_ms = wall_ms
+        self._draw_id = draw_id
         self._read_bytes: int = config["offsets.load.buffer.size"]
         self._codec: int = config["offsets.topic.compression.codec"]
         self._metadata_bytes_max: int = config["offset.metadata.max.bytes"]
@@ -98,7 +108,7 @@ class Coordinator:
 
         `deleted`: topics whose deletion was decided in an earlier life, and finished in this one."""
         self._partitions = partitions
-        shards = [Shard(replica.key.partition, replica, self._codec, set(deleted)) for replica in replicas]
+        shards = [Shard(r.key.partition, r, self._codec, dict.fromkeys(deleted), self.wall_ms) for r in replicas]
         self._shards.update((shard.index, shard) for shard in shards)
         if self._upkeep is None:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_up())
@@ -146,7 +156,7 @@ class Coordinator:
             if shard.replica.offline and shard.failure is None:
                 self._let_go(shard)
                 # Another object: what is under way for the old one is not done to this.
-                lost = self._shards[shard.index] = Shard(shard.index, shard.replica, self._codec, set())
+                lost = self._shards[shard.index] = Shard(shard.index, shard.replica, self._codec, {}, self.wall_ms)
                 lost.loading, lost.failure = False, "its log is offline"
 
     def _let_go(self, shard: Shard) -> None:
@@ -200,10 +210,10 @@ class Coordinator:
         if entry is None:
             if fields["member_id"]:
                 raise KafkaError(errors.UNKNOWN_MEMBER_ID, f"group {shown(group_id)} has no members")
-            entry = shard.entries[group_id] = Entry(Group(group_id), since_ms=wall_ms())
+            entry = shard.entries[group_id] = Entry(Group(group_id), since_ms=self.wall_ms())
         future: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         name = fields["instance_id"] if fields["instance_id"] is not None else fields["client_id"]
-        request = rebalance.Join(token=future, fresh_id=f"{name[:NAME_IN_ID_MAX]}-{uuid.uuid4()}", **fields)
+        request = rebalance.Join(token=future, fresh_id=f"{name[:NAME_IN_ID_MAX]}-{self._draw_id()}", **fields)
         self._do(shard, entry, rebalance.join(entry.group, self._now_ms(), request, self._limits))
         return await future
 
@@ -289,7 +299,7 @@ class Coordinator:
         if entry is None:
             if generation >= 0:
                 raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {shown(group_id)} has no generation {generation}")
-            entry = Entry(Group(group_id), since_ms=wall_ms())  # known once something is to be written
+            entry = Entry(Group(group_id), since_ms=self.wall_ms())  # known once something is to be written
         error = check_commit(entry.group, member_id, instance_id, generation)
         if error:
             raise KafkaError(error, f"group {shown(group_id)} takes no offsets of member {shown(member_id)}")
@@ -352,7 +362,7 @@ class Coordinator:
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(self._check_seconds)
-            gone = await self.expire(wall_ms())
+            gone = await self.expire(self.wall_ms())
             if gone:
                 event(log, logging.INFO, "offsets expired", offsets=gone)
 
@@ -374,7 +384,7 @@ class Coordinator:
         """A topic was deleted: nobody stands anywhere in it, whatever is still to be read of its offsets."""
         for shard in list(self._shards.values()):
             if shard.loading:
-                shard.deleted_topics.add(topic)
+                shard.deleted_topics[topic] = None
             else:
                 await self._forget_topic(shard, topic)
 
@@ -382,7 +392,7 @@ class Coordinator:
         """A group that has no members, and stood nowhere else, goes with the topic."""
         for entry in list(shard.entries.values()):
             async with shard.writing:
-                keys = [key for key in {*entry.offsets, *entry.unstable} if key.topic == topic]
+                keys = [k for k in dict.fromkeys([*entry.offsets, *sorted(entry.unstable)]) if k.topic == topic]
                 await self._forget(shard, entry, keys)
                 await self._drop_if_over(shard, entry)
 
@@ -397,14 +407,14 @@ class Coordinator:
                     # Without the token: a future in its own result waits for the garbage collector, metadata and all.
                     effect.token.set_result(replace(effect, token=None))
             elif isinstance(effect, Store):
-                entry.since_ms = wall_ms()
+                entry.since_ms = self.wall_ms()
                 record = records.group_record(entry.group, entry.since_ms)
                 task = asyncio.get_running_loop().create_task(self._store(shard, entry, effect, record))
                 self._storing.add(task)
                 task.add_done_callback(self._storing.discard)
             elif isinstance(effect, Rebalancing):
                 self.rebalances[effect.kind] += 1
-                entry.rebalanced_ms = wall_ms()
+                entry.rebalanced_ms = self.wall_ms()
                 event(log, logging.INFO, "rebalance", group=entry.group.id, generation=entry.group.generation,
                       members=len(entry.group.members), cause=effect.cause)  # fmt: skip
         self._count(entry)

@@ -10,13 +10,12 @@ on a thread of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from pybroker import core, errors
-from pybroker.clock import wall_ms
 from pybroker.cluster.group import Group
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
@@ -56,10 +55,13 @@ class Entry:
 class Shard:
     """The groups of one partition."""
 
-    def __init__(self, index: int, replica: OffsetsLog, codec: int, deleted_topics: set[str]) -> None:
+    def __init__(
+        self, index: int, replica: OffsetsLog, codec: int, deleted_topics: dict[str, None], wall_ms: Callable[[], int]
+    ) -> None:
         self.index = index
         self.replica = replica
         self._codec = codec
+        self._wall_ms = wall_ms
         self.deleted_topics = deleted_topics  # while it loads: their offsets are to be forgotten
         self.loading = True
         self.failure: str | None = None
@@ -82,7 +84,7 @@ class Shard:
 
     async def write(self, pairs: Sequence[Pair]) -> int:
         """Append records in one batch; NONE or the error that a group's client is told. Under `writing`."""
-        now_ms = wall_ms()
+        now_ms = self._wall_ms()
         squeeze = partial(compress, self._codec) if self._codec else None
         batch = core.build_batch(
             [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze

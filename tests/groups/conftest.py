@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.groups.logs import PARTITIONS, Bench
 from tests.groups.members import Member
 from tests.server.live import Live, Wire
 
@@ -39,3 +41,11 @@ def member(live: Live, wire: Wire) -> Callable[..., Awaitable[Member]]:
         return Member(await live.connect(), group, **how)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with ThreadPoolExecutor(PARTITIONS) as workers:
+        made = Bench(tmp_path, workers)
+        yield made
+        made.close()

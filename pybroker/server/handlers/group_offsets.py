@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pybroker import errors
-from pybroker.clock import wall_ms
 from pybroker.cluster.caller import Call
 from pybroker.cluster.group import State
 from pybroker.cluster.image import Image, Node
@@ -73,7 +72,7 @@ class OffsetCommit:
         self._image = image
 
     async def __call__(self, request: Any, call: Call) -> Any:
-        now_ms = wall_ms()
+        now_ms = self._groups.wall_ms()
         offsets: dict[TopicPartition, Committed] = {}
         for topic in request.topics:
             for p in topic.partitions:
