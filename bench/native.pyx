@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 from posix.types cimport off_t
 
 from pybroker.core.base.crc32c cimport crc32c
-from pybroker.core.handles cimport Partition
+from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.append cimport FROM_CLIENT, appended_t, partition_append
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
 from pybroker.core.storage.open_files cimport files_drop

@@ -6,24 +6,23 @@ It is imported as ``pybroker.core`` only: under another name every module would 
 if __name__ != "pybroker.core":
     raise ImportError(f"import pybroker.core, not {__name__}: a second copy of core would share nothing with the first")
 
-from pybroker.core.base.counters import BOUNDS_US
 from pybroker.core.base.crc32c import checksum as crc32c
 from pybroker.core.base.status import LogError, MissingFiles
 from pybroker.core.base.vfs import FAILPOINTS, write_atomic
 from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
 from pybroker.core.batch.record import check_records, walk_records
-from pybroker.core.broker import Broker
 from pybroker.core.client.load_generator import LoadGenerator
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
-from pybroker.core.handles import Appended, Partition, Read
 from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
 from pybroker.core.slices import Slice
 from pybroker.core.storage.index import read_index, read_timeindex
 from pybroker.core.storage.producer_state import read_snapshot
 
+from pybroker.core.base.counters import BOUNDS_US
 from pybroker.core.batch.block import Block
 from pybroker.core.batch.builder import BatchBuilder, SealedBatch, build_batch
+from pybroker.core.broker import Broker
 from pybroker.core.client.appender import NO_CHOICE, NO_MEMORY, NO_TOPIC, Appender, OpenQueue
 from pybroker.core.client.producer_batch import Delivery, PendingBatch, RecordMetadata
 from pybroker.core.columns.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
@@ -31,6 +30,7 @@ from pybroker.core.columns.encode import Encoder, partitions_of
 from pybroker.core.columns.objects import Record, read_records
 from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
+from pybroker.core.partition_handle import Appended, Partition, Read
 
 __all__ = [
     "BOUNDS_US",

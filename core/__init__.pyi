@@ -4,13 +4,18 @@ Names are imported from `pybroker.core`. Offsets are record offsets, positions a
 milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
 
+from pybroker.core.base.counters import BOUNDS_US as BOUNDS_US
+from pybroker.core.base.counters import Histogram as Histogram
+from pybroker.core.base.counters import Reactor as Reactor
+from pybroker.core.base.counters import Traffic as Traffic
 from pybroker.core.batch.block import Block as Block
 from pybroker.core.batch.builder import BatchBuilder as BatchBuilder
 from pybroker.core.batch.builder import SealedBatch as SealedBatch
 from pybroker.core.batch.builder import build_batch as build_batch
+from pybroker.core.broker import Broker as Broker
 from pybroker.core.client.appender import NO_CHOICE as NO_CHOICE
 from pybroker.core.client.appender import NO_MEMORY as NO_MEMORY
 from pybroker.core.client.appender import NO_TOPIC as NO_TOPIC
@@ -31,6 +36,11 @@ from pybroker.core.columns.objects import read_records as read_records
 from pybroker.core.columns.partition_batches import PartitionBatches as PartitionBatches
 from pybroker.core.columns.source import ByteColumn as ByteColumn
 from pybroker.core.columns.source import HeaderColumn as HeaderColumn
+from pybroker.core.log_dirs import LogDirs as LogDirs
+from pybroker.core.log_handle import Log as Log
+from pybroker.core.partition_handle import Appended as Appended
+from pybroker.core.partition_handle import Partition as Partition
+from pybroker.core.partition_handle import Read as Read
 
 Bytes = bytes | bytearray | memoryview
 
@@ -107,7 +117,7 @@ def write_atomic(path: str, data: bytes) -> None:
 FAILPOINTS: Final[tuple[str, ...]]
 """The names that `Broker.arm` takes."""
 
-# -- the broker context and its partitions ---------------------------------------------------------------------------
+# -- slices, compaction, the data plane -------------------------------------------------------------------------------
 
 class Slice:
     """A range of a log file, pinned: the bytes stay readable until close() even if the segment is deleted."""
@@ -120,186 +130,6 @@ class Slice:
     def warm(self) -> None:
         """Bring the bytes into the page cache, so that send() need not wait for the disk. OSError, LogError(56)."""
     def close(self) -> None: ...
-
-class Read:
-    """What a read found: a slice that begins with the batch holding the offset and ends at a batch boundary."""
-
-    slice: Slice | None
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    log_end_offset: int
-
-class Appended:
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int  # -1 unless LogAppendTime
-    log_start_offset: int
-    duplicate: bool  # the batch was in the producer's window; nothing was appended
-
-class Partition:
-    """A handle to one partition's log and watermarks. Every call releases the GIL while it touches files."""
-
-    topic: str
-    partition: int
-    topic_id: bytes
-    directory: str
-    leader_epoch: int
-    log_start_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    log_end_offset: int
-    recovery_point: int
-    durable_offset: int  # every record below is on disk, its indexes perhaps not
-    size: int  # bytes in all segments
-    segment_count: int
-    highest_producer_id: int  # -1 if none was ever seen
-    traffic: Traffic  # since it was opened
-    offline: bool
-    slow_reads: bool  # a read waited long for the disk, not long ago: no thread that serves others is to read from it
-    recovery: str  # one line on what start-up repaired; empty if nothing was amiss
-
-    def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
-        """Check, stamp and append exactly one batch from a client; the high watermark follows (one replica).
-
-        `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
-        Raises LogError: 2, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
-    def append_replica(self, records: Bytes, *, now_ms: int = 0) -> int:
-        """Append batches as a leader stamped them (offsets must continue); the new log end offset.
-
-        `now_ms` tells the age of a segment whose records carry no timestamps, of which 0 rolls none."""
-    def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        *,
-        isolation_level: int = 0,
-        to_log_end: bool = False,
-        minimum_one: bool = True,
-    ) -> Read:
-        """The batches from `offset` up to max_bytes, within the high watermark (0), the last stable offset (1) or, for
-        replicas, the log end. minimum_one: the first batch is returned even if larger. Raises LogError 1 (with the
-        range in the message), 56."""
-    def offset_for_timestamp(self, timestamp_ms: int, *, bound: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp_ms, leader_epoch) of the first batch below `bound` whose max timestamp >= timestamp_ms and
-        its base offset; the caller walks the batch for the exact record."""
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp_ms, leader_epoch) of the record batch with the largest timestamp; None if empty."""
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset): the largest known epoch <= epoch and where it ends; (-1, -1) if unknown (KIP-101)."""
-    def become_leader(self, leader_epoch: int, partition_epoch: int) -> None: ...
-    def set_log_start(self, offset: int) -> int:
-        """DeleteRecords: raise the log start (-1: to the high watermark). Returns the new low watermark. LogError 1."""
-    def truncate(self, offset: int) -> None: ...
-    def configure(self, config: Mapping[str, int]) -> None: ...
-    def enforce_retention(self, now_ms: int) -> int:
-        """Roll by age and delete whole segments by retention.ms, retention.bytes and log start; segments deleted."""
-    def expire_producers(self, now_ms: int) -> int: ...
-    def producers(self) -> list[tuple[int, int, int, int, int]]:
-        """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
-    def epochs(self) -> list[tuple[int, int]]: ...
-    def epoch_at(self, offset: int) -> int: ...
-    def segments(self) -> list[tuple[int, int, int]]:
-        """(base offset, bytes, largest timestamp) of each segment, oldest first."""
-    def roll(self) -> None: ...
-    def flush(self) -> int:
-        """fdatasync what is not flushed, and the indexes; the new recovery point. LogError 56."""
-    def write_checkpoints(self) -> None:
-        """Make leader-epoch-checkpoint durable if it changed. Call before the recovery point is recorded."""
-
-class Broker:
-    """One broker's context: its partitions, and the flusher of each log dir. No state is shared between two of them."""
-
-    def __init__(
-        self, *, write_behind_bytes: int = 8 << 20, flush_idle_ms: int = 200, open_files_max: int = 0
-    ) -> None:
-        """open_files_max: descriptors that segments have at most, 0 for no limit. Where few are left, segments that
-        nobody used for a while are closed, active ones too; who needs one again opens it, and waits for a descriptor,
-        but not on a reactor. Rolls and starts may go beyond it for a moment."""
-    @property
-    def open_files(self) -> int:
-        """Descriptors that segments have now."""
-    @property
-    def open_files_max(self) -> int:
-        """What __init__ was given."""
-    def open(
-        self,
-        log_dir: str,
-        topic: str,
-        partition: int,
-        *,
-        topic_id: bytes,
-        config: Mapping[str, int],
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        high_watermark: int = -1,
-        clean: bool = False,
-        epoch_max: int = -1,
-        compacted: bool = False,
-        written: int = 0,
-        given_up: bool = False,
-    ) -> Partition:
-        """Open or create log_dir/topic-partition; recovers what lies past the recovery point unless `clean`.
-
-        written: records up to here were in files that cannot be gone: a log that ends before, without a tail that was
-        cut, lost files. given_up: what is missing at its start or end does not come back, use what is there.
-        epoch_max: no batch can carry a larger leader epoch (-1: unknown); one that does is cut off with its tail.
-        compacted: gaps between offsets are no damage, as they are none where cleanup.policy has compact.
-
-        config: Kafka topic config names to integers (segment.bytes, segment.ms, segment.jitter.ms, segment.index.bytes,
-        index.interval.bytes, retention.ms, retention.bytes, max.message.bytes, message.timestamp.type (0 CreateTime,
-        1 LogAppendTime), file.delete.delay.ms, producer.id.expiration.ms, flush.messages, cleanup.policy (1 delete | 2
-        compact)).
-        Raises LogError 56 (a segment missing in the middle), 103 (partition.metadata has another id), MissingFiles (56;
-        one missing at the start or end), OSError."""
-    def get(self, topic: str, partition: int) -> Partition | None: ...
-    def partitions(self) -> list[Partition]: ...
-    def delete(self, partition: Partition) -> None:
-        """Unpublish, wait for readers to leave, rename the directory to -delete, unlink it in the background."""
-    def log_dir_error(self, log_dir: str) -> int:
-        """The errno for which a log dir is offline: nothing is written there any more; 0 while it is in use."""
-    def fail_log_dir(self, log_dir: str) -> None:
-        """Take a log dir offline."""
-    def read_errors(self, log_dir: str) -> int:
-        """How many reads of a log dir, and sends of what lies in it, the disk failed since the broker was made."""
-    def unread(self, log_dir: str) -> list[tuple[Partition, int]]:
-        """(partition, errno) of each whose reads began to fail since the last call. The plane leaves their fetches to
-        Python, which reads before it answers."""
-    def lost_file(self, log_dir: str) -> Partition | None:
-        """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
-        dir is offline then. None if there is none."""
-    def take_suspects(self) -> list[tuple[Partition, int]]:
-        """Where reads met what is no batch since the last call: a partition, and the base offset of the segment. A scan
-        of it (SegmentScan) lets reads pass by what is bad."""
-    def write_atomic(self, path: str, data: bytes) -> None:
-        """Like the function, passing the failpoints checkpoint.write, checkpoint.sync and checkpoint.rename. Where the
-        disk failed, the log dir that the file lies in is offline."""
-    def arm(
-        self,
-        point: str,
-        action: Literal["errno", "short", "kill", "sleep"],
-        value: int = 0,
-        *,
-        after: int = 0,
-        times: int = 1,
-        under: str = "",
-    ) -> None:
-        """Make a failpoint fire at its next pass but `after`, `times` times: fail with errno `value`, write `value`
-        bytes and then fail with EIO (short), write `value` bytes and die by SIGKILL (kill), or sleep `value` ms.
-        Only at paths that have `under` in them, where it is given."""
-    @property
-    def sleeping(self) -> int:
-        """File calls that sleep in a failpoint just now."""
-    def disarm(self) -> None: ...
-    def sync_times(self) -> Histogram:
-        """How long each flush of a file took."""
-    def close_idle_files(self) -> int:
-        """Close the files of sealed segments that nobody read from since the last call; how many were. Slices that are
-        held stay readable, and the next read opens a segment again."""
-    def stop_cleaning(self) -> None:
-        """Rounds of compaction end where they are (`clean` gives None), and no new one begins."""
-    def close(self, *, clean: bool = True) -> None:
-        """Stop the flusher; clean: flush every partition and write its snapshot and indexes first."""
 
 class Cleaned:
     """What a round of compaction did."""
@@ -375,40 +205,6 @@ class Plane:
     def stats(self) -> list[Reactor]:
         """What each reactor counted since its start; histograms say from when a request was read."""
 
-# -- counters: read at any time, by any thread ------------------------------------------------------------------------
-
-BOUNDS_US: Final[tuple[int, ...]]
-"""Where each bucket of a histogram ends, exclusive, in microseconds; one more bucket has all that is larger."""
-
-class Histogram(TypedDict):
-    sum_us: int
-    counts: list[int]
-
-class Api(TypedDict):
-    requests: int  # executed natively
-    declined: int  # left to Python
-    errors: int  # partitions whose answer told one
-    bytes_in: int  # of requests executed natively
-    bytes_out: int  # of their answers
-    times: Histogram  # from the turn that read a request to the end of the one that answered it
-
-class Reactor(TypedDict):
-    connections: int
-    parked: int  # fetches that wait now
-    busy_ns: int
-    bytes_in: int  # of all connections, whoever executes
-    bytes_out: int
-    turns: Histogram
-    Produce: Api
-    Fetch: Api
-    others: int  # requests of other APIs, all Python's
-
-class Traffic(TypedDict):
-    batches_in: int  # appended by clients and by the broker itself
-    records_in: int
-    bytes_in: int  # as stored
-    bytes_out: int  # of records, sent to clients
-
 # -- load ------------------------------------------------------------------------------------------------------------
 
 class LoadGenerator:
@@ -453,9 +249,7 @@ def bad_spots(partition: Partition) -> list[tuple[int, int, int, int, int]]:
     """(segment's base offset, position, end, first offset, next offset) of each range of a segment's file that is known
     to hold no sound batch, ascending: reads of the offsets in it get CORRUPT_MESSAGE."""
 
-def mark_damaged(
-    partition: Partition, base_offset: int, position: int, end: int, first: int, next: int
-) -> bool:
+def mark_damaged(partition: Partition, base_offset: int, position: int, end: int, first: int, next: int) -> bool:
     """Have reads pass a bad spot by that an earlier life of the broker found; False if the segment is gone. OSError."""
 
 class SegmentScan:

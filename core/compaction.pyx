@@ -7,7 +7,7 @@ from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.compact.cleaner cimport STOPPED, log_clean, round_t
 from pybroker.core.compact.record_filter cimport FAILED_IN_PYTHON, Codec
 from pybroker.core.compact.replace_segments cimport CHANGED
-from pybroker.core.handles cimport Partition
+from pybroker.core.partition_handle cimport Partition
 
 from pybroker.core.base.status import LogError
 
@@ -25,7 +25,7 @@ def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_
     cdef Codec codec = Codec(decompress, compress)
     cdef int status
     memset(&c, 0, sizeof(c))
-    c.log = partition.state.log
+    c.log = partition.log
     c.bytes_per_s = bytes_per_s
     c.filter.keys_from = first_dirty
     c.filter.now_ms = now_ms
@@ -36,10 +36,10 @@ def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_
     if status == CHANGED or status == STOPPED:
         return None
     if status == FAILED_IN_PYTHON:
-        raise LogError(CORRUPT_MESSAGE, f"clean {partition.name()}: {codec.failure}") from codec.failure
+        raise LogError(CORRUPT_MESSAGE, f"clean {partition.name}: {codec.failure}") from codec.failure
     if status == CORRUPT_MESSAGE:
         raise LogError(
-            status, f"clean {partition.name()}: the segment that begins at offset {c.source.base_offset} holds a batch "
+            status, f"clean {partition.name}: the segment that begins at offset {c.source.base_offset} holds a batch "
             "whose CRC or records are not sound")
     partition.check(status, "clean")
     out = Cleaned()

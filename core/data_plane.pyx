@@ -18,7 +18,7 @@ from pybroker.core.base.cursor cimport store_be32
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
-from pybroker.core.handles cimport Partition
+from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.partition cimport (
     partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
 )

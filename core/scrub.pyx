@@ -13,7 +13,7 @@ from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mut
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_size
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.handles cimport Partition
+from pybroker.core.partition_handle cimport Partition
 from pybroker.core.storage.damage cimport damage_mark
 from pybroker.core.storage.log cimport log_lock_files, log_t, segments_floor, segments_t
 from pybroker.core.storage.segment cimport PATH_BYTES, segment_path, segment_t
@@ -39,7 +39,7 @@ cdef extern from *:
 
 def bad_spots(Partition partition not None) -> list:
     """(segment's base offset, position, end, first offset, next offset) of each bad spot that is known, ascending."""
-    cdef log_t* l = partition.state.log
+    cdef log_t* l = partition.log
     cdef segments_t* list_
     cdef const spots_t* spots
     cdef int64_t i
@@ -92,7 +92,7 @@ def mark_damaged(
     cdef int status
     spot.position, spot.end, spot.first, spot.next = position, end, first, next
     with nogil:
-        status = mark_listed(partition.state.log, base_offset, &spot, -1)
+        status = mark_listed(partition.log, base_offset, &spot, -1)
     if status == -ESTALE:
         return False
     raise_status(status, partition.directory)
@@ -132,12 +132,12 @@ cdef class SegmentScan:
             raise ValueError(f"{path}: the name of a segment's file begins with its base offset")
         self.path, self.base_offset, self.next_base = path, int(stem), next_base
         self.partition = partition
-        raise_status(scan_init(&self.c, partition.state.log.context.fs if partition is not None else NULL), path)
+        raise_status(scan_init(&self.c, partition.log.context.fs if partition is not None else NULL), path)
         with nogil:
             fd = vfs_open(self.c.fs, P_SEGMENT_READ, c_name, O_RDONLY)
             status = min(fd, 0)
             if status == 0 and self.partition is not None:
-                size = listed_size(self.partition.state.log, self.base_offset)
+                size = listed_size(self.partition.log, self.base_offset)
             if status == 0 and size < 0:
                 size = vfs_size(fd)
             if status == 0:
@@ -211,7 +211,7 @@ cdef class SegmentScan:
         cdef int status = 0
         if self.partition is not None:
             with nogil:
-                status = mark_listed(self.partition.state.log, self.base_offset, spot, self.c.fd)
+                status = mark_listed(self.partition.log, self.base_offset, spot, self.c.fd)
         if status == -ESTALE:
             return False
         raise_status(status, self.path)

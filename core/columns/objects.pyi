@@ -39,4 +39,3 @@ def read_records(
     """The partition's next records as objects, all that are left or `most`; `decompress` as of Columns.
 
     Raises LogError (2, 10, 43, 76, 87) with the batch's offset, once the records before were returned."""
-

@@ -10,7 +10,7 @@ import threading
 from pybroker.core.base cimport cursor as c, reclamation as q
 from pybroker.core.base.atomic cimport peek_i64, poke_i64
 from pybroker.core.batch cimport batch as b, validate as v
-from pybroker.core.handles cimport Partition
+from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition cimport append as a
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD

@@ -1,0 +1,128 @@
+"""A broker's log dirs as Python sees them: the thread that flushes each, what failed in them, the files that are open
+there, and failpoints.
+
+No state is shared between two brokers: ten of them live in one process.
+"""
+
+from libc.errno cimport EIO
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.base.atomic cimport load_i32, load_i64, store_i32
+from pybroker.core.base.counters cimport histogram_dict
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.base.vfs cimport (
+    ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, vfs_arm, vfs_disarm, vfs_replace,
+)
+from pybroker.core.storage.context cimport context_free, context_log_dir, context_new, context_stop
+from pybroker.core.storage.flusher cimport flusher_run
+from pybroker.core.storage.idle_files cimport log_dir_close_idle
+from pybroker.core.storage.log_dir cimport log_dir_t, log_dir_trust
+
+import os
+import threading
+
+from pybroker.core.base.vfs import FAILPOINTS
+
+ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": ACT_SLEEP}
+
+
+cdef class LogDirs:
+    """The log dirs of one broker; `Broker` is what opens partitions in them."""
+
+    def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200, int32_t open_files_max=0):
+        self.context = context_new(write_behind_bytes, flush_idle_ms, log_dir_close_idle)
+        if self.context == NULL:
+            raise MemoryError()
+        self.context.fs.budget.most = open_files_max
+        self.lock = threading.Lock()
+        self.flushers = {}
+        self.pid = os.getpid()
+
+    def _run_flusher(self, bytes log_dir) -> None:
+        cdef log_dir_t* found = context_log_dir(self.context, log_dir)
+        with nogil:
+            flusher_run(self.context, found)
+
+    cdef log_dir_t* log_dir(self, str path) except NULL:
+        """What belongs to a log dir. Its flusher begins with the first asking."""
+        cdef bytes name = os.fsencode(path)
+        cdef log_dir_t* found = context_log_dir(self.context, name)
+        if found == NULL:
+            raise MemoryError()
+        if name not in self.flushers:
+            with self.lock:
+                if name not in self.flushers and not self.closed:
+                    thread = threading.Thread(
+                        target=self._run_flusher, args=(name,), name="pybroker-flusher", daemon=True)
+                    thread.start()
+                    self.flushers[name] = thread
+        return found
+
+    cdef void stop(self) except *:
+        """Stop the flushers; none begins from here on."""
+        with nogil:
+            context_stop(self.context)
+        with self.lock:
+            self.closed = True
+        for thread in self.flushers.values():
+            thread.join()
+
+    def __dealloc__(self):
+        # Every handle holds the broker, so that the last log is gone before the context goes.
+        if self.context != NULL and self.closed:
+            with nogil:
+                context_free(self.context)
+
+    def log_dir_error(self, str log_dir) -> int:
+        """The errno for which a log dir is offline; 0 while it is in use."""
+        return load_i32(&self.log_dir(log_dir).failed)
+
+    def fail_log_dir(self, str log_dir) -> None:
+        """Take a log dir offline."""
+        log_dir_trust(self.log_dir(log_dir), -EIO)
+
+    def read_errors(self, str log_dir) -> int:
+        """How many reads of a log dir failed."""
+        return load_i64(&self.log_dir(log_dir).unread)
+
+    def write_atomic(self, str path, bytes data) -> None:
+        """Replace a checkpoint file of a log dir; passes the failpoints checkpoint.write, .sync and .rename."""
+        cdef log_dir_t* log_dir = self.log_dir(os.path.dirname(path))
+        cdef bytes name = os.fsencode(path)
+        cdef const char* c_path = name
+        cdef const char* c_data = data
+        cdef size_t n = len(data)
+        cdef int status
+        with nogil:
+            status = log_dir_trust(log_dir, vfs_replace(self.context.fs, P_CHECKPOINT_WRITE, c_path, c_data, n, True))
+        raise_status(status, path)
+
+    @property
+    def open_files(self) -> int:
+        return load_i32(&self.context.fs.budget.open)
+
+    @property
+    def open_files_max(self) -> int:
+        return self.context.fs.budget.most
+
+    def sync_times(self) -> dict:
+        """How long each flush of a file took."""
+        return histogram_dict(&self.context.fs.syncs)
+
+    def stop_cleaning(self) -> None:
+        """Rounds of compaction end where they are, and no new one begins."""
+        store_i32(&self.context.no_cleaning, 1)
+
+    def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1, str under="") -> None:
+        """Make a failpoint of FAILPOINTS fire: errno, short, kill or sleep; see the wall."""
+        if point not in FAILPOINTS or action not in ACTIONS:
+            raise ValueError(f"no failpoint {point!r} with action {action!r}: points are {', '.join(FAILPOINTS[1:])}")
+        vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times, under.encode())
+
+    def disarm(self) -> None:
+        """No failpoint fires any more, and who sleeps in one wakes."""
+        vfs_disarm(self.context.fs)
+
+    @property
+    def sleeping(self) -> int:
+        return load_i32(&self.context.fs.dozing)

@@ -1,0 +1,45 @@
+"""A log as Python holds it."""
+
+from collections.abc import Mapping
+
+from pybroker.core.base.counters import Traffic
+
+class Log:
+    """A handle to one log: its watermarks, what is kept of it, and what is on disk. Every call releases the GIL while
+    it touches files."""
+
+    directory: str
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    recovery_point: int
+    durable_offset: int  # every record below is on disk, its indexes perhaps not
+    size: int  # bytes in all segments
+    segment_count: int
+    highest_producer_id: int  # -1 if none was ever seen
+    traffic: Traffic  # since it was opened
+    offline: bool
+    slow_reads: bool  # a read waited long for the disk, not long ago: no thread that serves others is to read from it
+    recovery: str  # one line on what start-up repaired; empty if nothing was amiss
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset): the largest known epoch <= epoch and where it ends; (-1, -1) if unknown (KIP-101)."""
+    def set_log_start(self, offset: int) -> int:
+        """DeleteRecords: raise the log start (-1: to the high watermark). Returns the new low watermark. LogError 1."""
+    def truncate(self, offset: int) -> None: ...
+    def configure(self, config: Mapping[str, int]) -> None: ...
+    def enforce_retention(self, now_ms: int) -> int:
+        """Roll by age and delete whole segments by retention.ms, retention.bytes and log start; segments deleted."""
+    def expire_producers(self, now_ms: int) -> int: ...
+    def producers(self) -> list[tuple[int, int, int, int, int]]:
+        """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
+    def epochs(self) -> list[tuple[int, int]]: ...
+    def epoch_at(self, offset: int) -> int: ...
+    def segments(self) -> list[tuple[int, int, int]]:
+        """(base offset, bytes, largest timestamp) of each segment, oldest first."""
+    def roll(self) -> None: ...
+    def flush(self) -> int:
+        """fdatasync what is not flushed, and the indexes; the new recovery point. LogError 56."""
+    def write_checkpoints(self) -> None:
+        """Make leader-epoch-checkpoint durable if it changed. Call before the recovery point is recorded."""

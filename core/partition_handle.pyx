@@ -1,0 +1,181 @@
+"""Python's handle to a partition: what is appended to it, read from it and looked up in it, and who leads it. Every
+call lets go of the GIL while it touches files or locks."""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EMFILE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.atomic cimport load_i32, peek_i64
+from pybroker.core.base.error_codes cimport (
+    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OFFSET_OUT_OF_RANGE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH,
+)
+from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
+from pybroker.core.batch.validate cimport batch_validate
+from pybroker.core.log_handle cimport Log
+from pybroker.core.partition.append cimport (
+    FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
+)
+from pybroker.core.partition.partition cimport (
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_lead, partition_read,
+    read_t,
+)
+from pybroker.core.slices cimport Slice
+from pybroker.core.storage.log cimport log_hold, log_t
+from pybroker.core.storage.producer_state cimport DUPLICATE
+from pybroker.core.storage.segment_search cimport NOT_FOUND
+
+from pybroker.core.base.status import LogError
+
+
+class Read:
+    """What a read found: a slice that begins with the batch holding the offset and ends at a batch boundary."""
+
+    __slots__ = ("high_watermark", "last_stable_offset", "log_end_offset", "log_start_offset", "slice")
+
+
+class Appended:
+    """Where an append went."""
+
+    __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms", "log_start_offset")
+
+
+@cython.no_gc_clear
+cdef class Partition(Log):
+    """A handle to one partition: its log, and who may write to it."""
+
+    def __dealloc__(self):
+        if self.state != NULL:
+            partition_drop(self.state)
+
+    @property
+    def leader_epoch(self) -> int:
+        return load_i32(&self.state.leader_epoch)
+
+    def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False) -> Appended:
+        """Check, stamp and append exactly one batch; LogError says why it was refused."""
+        cdef Py_buffer buffer
+        cdef appended_t done
+        cdef int status
+        PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                status = -EMFILE
+                while status == -EMFILE:
+                    status = partition_append(
+                        self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
+                        INTERNAL if internal else FROM_CLIENT, now_ms, &done)
+                    if status == -EMFILE and not self.waited():
+                        break
+            if status != 0 and status != DUPLICATE:
+                self.refuse(status, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, internal)
+        finally:
+            PyBuffer_Release(&buffer)
+        out = Appended()
+        out.base_offset = done.base_offset
+        out.last_offset = done.last_offset
+        out.log_append_time_ms = done.log_append_time_ms
+        out.log_start_offset = done.log_start
+        out.duplicate = done.duplicate
+        return out
+
+    cdef int refuse(self, int status, const uint8_t* data, size_t n, int32_t leader_epoch, bint internal) except -1:
+        """Say what an append was refused for, with its numbers."""
+        cdef batch_t b
+        cdef log_t* l = self.log
+        if status == INVALID_PRODUCER_EPOCH or status == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            batch_check(data, n, 0, False, &b)
+            raise LogError(
+                status, f"append to {self.name}: producer {b.producer_id} epoch {b.producer_epoch} sequence "
+                f"{b.base_sequence} does not follow what it wrote last")
+        if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
+            raise LogError(status, f"append to {self.name}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
+        if status == RECORD_LIST_TOO_LARGE:
+            raise LogError(
+                status, f"append to {self.name}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
+        if status == INVALID_TXN_STATE:
+            raise LogError(status, f"append to {self.name}: a transactional batch outside a transaction")
+        if status > 0 and batch_validate(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
+            raise LogError(status, f"append to {self.name}: {batch_fault(&b)}")
+        return self.check(status, "append to")
+
+    def append_replica(self, records, *, int64_t now_ms=0) -> int:
+        """Append batches as a leader stamped them; the new log end offset."""
+        cdef Py_buffer buffer
+        cdef int status
+        PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                status = partition_append_replica(self.state, <const uint8_t*>buffer.buf, buffer.len, now_ms)
+        finally:
+            PyBuffer_Release(&buffer)
+        self.check(status, "append to replica")
+        return self.log_end_offset
+
+    def read(self, int64_t offset, int64_t max_bytes, *, int isolation_level=0, bint to_log_end=False,
+             bint minimum_one=True) -> Read:
+        """The batches from `offset` up to max_bytes; see the wall."""
+        cdef read_t r
+        cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK + (1 if isolation_level else 0)
+        cdef int status
+        cdef Slice s
+        with nogil:
+            status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
+            while status == -EMFILE and self.waited():
+                status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
+        if status == OFFSET_OUT_OF_RANGE:
+            raise LogError(
+                status, f"offset {offset} of {self.name} is outside {r.view.log_start} .. {r.view.log_end}")
+        self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
+        out = Read()
+        out.slice = None
+        if r.found.files != NULL:
+            s = Slice()
+            s.found = r.found
+            s.log = self.log
+            s.owner = self.owner
+            log_hold(s.log)
+            s.generation = r.generation
+            out.slice = s
+        out.high_watermark = r.view.high_watermark
+        out.last_stable_offset = r.view.last_stable
+        out.log_start_offset = r.view.log_start
+        out.log_end_offset = r.view.log_end
+        return out
+
+    def offset_for_timestamp(self, int64_t timestamp_ms, *, int64_t bound):
+        """(base offset, max timestamp, leader epoch) of the first batch that reaches timestamp_ms, or None."""
+        cdef batch_t b
+        cdef int status
+        with nogil:
+            status = partition_find(self.state, timestamp_ms, bound, &b)
+            while status == -EMFILE and self.waited():
+                status = partition_find(self.state, timestamp_ms, bound, &b)
+        if status == NOT_FOUND:
+            return None
+        self.check(status, "look up a time in")
+        return b.base_offset, b.max_timestamp, b.leader_epoch
+
+    def max_timestamp(self):
+        """(base offset, max timestamp, leader epoch) of the batch with the largest timestamp; None if there is none."""
+        cdef batch_t b
+        cdef int status
+        with nogil:
+            status = partition_find(self.state, LARGEST, -1, &b)
+            while status == -EMFILE and self.waited():
+                status = partition_find(self.state, LARGEST, -1, &b)
+        if status == NOT_FOUND:
+            return None
+        self.check(status, "look up the largest time in")
+        return b.base_offset, b.max_timestamp, b.leader_epoch
+
+    def become_leader(self, int32_t leader_epoch, int32_t partition_epoch) -> None:
+        """Lead under this epoch from the log's end on; LogError(74) if ours is newer."""
+        cdef int status
+        with nogil:
+            status = partition_lead(self.state, leader_epoch, partition_epoch)
+        if status == FENCED_LEADER_EPOCH:
+            raise LogError(
+                status, f"{self.name}: leader epoch {leader_epoch} is older than ours, {self.leader_epoch}")
+        self.check(status, "lead")
