@@ -18,7 +18,7 @@ from pybroker.core.storage.idle_files cimport IDLE_SEALED, log_close_idle
 from pybroker.core.storage.log cimport log_lock_files, log_t, log_trust
 from pybroker.core.storage.log_dir cimport log_dir_t
 from pybroker.core.storage.lost_files cimport logs_lost
-from pybroker.core.storage.recovery cimport recovery_t
+from pybroker.core.storage.recovery_state cimport recovery_t
 
 import os
 import uuid

@@ -24,7 +24,8 @@ from pybroker.core.storage.leader_epochs cimport epochs_init, epochs_load
 from pybroker.core.storage.log cimport CLEANUP_COMPACT, log_drop, log_hold, log_t, log_wake_flusher
 from pybroker.core.storage.log_dir cimport log_dir_t
 from pybroker.core.storage.producer_state cimport sequence_init
-from pybroker.core.storage.recovery cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, log_recover, recovery_t
+from pybroker.core.storage.recovery cimport log_recover
+from pybroker.core.storage.recovery_state cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, recovery_t
 
 import array
 import base64

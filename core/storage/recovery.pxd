@@ -1,31 +1,7 @@
 # Opening the segments of a log, and making sure of what a crash left.
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from pybroker.core.storage.log cimport log_t
-
-cdef enum:
-    FAULT_GAP = 1            # a segment is missing
-    FAULT_ORDER = 2          # two segments overlap
-    FAULT_HEAD = 3           # the first segment is missing
-    FAULT_TAIL = 4           # the last segment is missing, or ends before it did
-
-cdef struct recovery_t:      # how to open, and what came out
-    int64_t recovery_point   # everything below is on disk and whole
-    int64_t log_start
-    int64_t high_watermark   # -1: the log's end
-    int64_t written          # a log that ends before lost files
-    bint given_up            # what is missing at its start or end does not come back
-    int32_t epoch_max        # no batch can carry a larger leader epoch; -1 unknown
-    bint gaps                # offsets may have gaps: the log was compacted once
-    bint clean               # the last stop was clean: nothing is scanned
-    int64_t scanned_bytes
-    int64_t cut_bytes
-    int64_t cut_base         # of the segment that was cut
-    int64_t cut_position     # where
-    int32_t aside            # what was cut is more than a torn batch: 1 it lies in a file beside, -1 that failed
-    int32_t rebuilt          # indexes written anew
-    int32_t fault
-    int64_t fault_base       # of the segment after the gap; FAULT_TAIL: where the log ended
-    int64_t fault_end        # where the one before it ends; FAULT_HEAD: where the log began
+from pybroker.core.storage.recovery_state cimport recovery_t
 
 cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) noexcept nogil

@@ -1,0 +1,7 @@
+# Segments that a start scans.
+from libc.stdint cimport int64_t
+
+from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.recovery_state cimport recovery_t
+
+cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recovery_t* r, int64_t* end) noexcept nogil

@@ -1,0 +1,196 @@
+"""A start scans what a crash may have left: every batch above the recovery point is checked (segment_scan.pyx).
+
+Where one fails and sound ones follow, here or in a later segment, it is a bad spot (damage.pyx), and the log goes on
+behind it: what follows was acknowledged. Where nothing sound follows the log is cut. Indexes of what was scanned are
+built anew, because they ran behind.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t
+
+from pybroker.core.base.atomic cimport peek_i64
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.batch.batch cimport batch_last_offset, batch_t, batch_timestamp
+from pybroker.core.storage.damage cimport damage_keep_aside, damage_mark
+from pybroker.core.storage.leader_epochs cimport epochs_assign, epochs_cut_tail
+from pybroker.core.storage.log cimport log_add_segment, log_t
+from pybroker.core.storage.producer_snapshots cimport (
+    producers_adopt, producers_load, producers_replay, producers_see,
+)
+from pybroker.core.storage.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
+from pybroker.core.storage.reindex cimport forget_indexes
+from pybroker.core.storage.segment cimport (
+    segment_cut, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t, segment_unlink,
+)
+from pybroker.core.storage.segment_scan cimport (
+    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t, scan_tail,
+)
+from pybroker.core.storage.segment_search cimport NOT_FOUND
+from pybroker.core.storage.spots cimport spot_t
+
+
+cdef int unlink_from(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
+    """Remove segments i .. n - 1, last first: a crash in between leaves no hole."""
+    cdef segment_t gone
+    cdef int status = 0
+    gone.fs = l.context.fs
+    gone.directory = l.directory
+    while status == 0 and n > i:
+        n -= 1
+        gone.base_offset = bases[n]
+        status = segment_unlink(&gone, "")
+    return status
+
+
+cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noexcept nogil:
+    """Check a segment, building its indexes, up to where no sound batch follows; bad spots before that are marked."""
+    cdef batch_t b
+    cdef spot_t spot
+    cdef int status = 0
+    scan_file(c, s.files.fd, s.size, s.base_offset)
+    forget_indexes(s)
+    while status == 0 and position[0] < s.size:
+        status = scan_batch(c, position[0], &b)
+        if status == CORRUPT_MESSAGE:
+            status = scan_behind(c, position[0], &spot)
+            if status == 0:
+                status = damage_mark(l, s, &spot)
+                position[0] = spot.end
+                c.expected = spot.next
+            continue
+        if status == 0:
+            segment_note(
+                s, position[0], b.size, batch_last_offset(&b), batch_timestamp(&b),
+                peek_i64(&l.settings.index_interval_bytes))
+        if status == 0 and b.leader_epoch >= 0:
+            status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
+        if status == 0:
+            status = producers_see(&l.producers, &b)
+        position[0] += b.size
+        scan_accept(c, &b)
+    return 0 if status == NOT_FOUND else status
+
+
+cdef bint is_sound(log_t* l, const scan_t* known, int64_t base) noexcept nogil:
+    """Does a segment hold a batch that may come behind what is scanned so far?"""
+    cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
+    cdef scan_t c = known[0]
+    cdef batch_t b
+    cdef spot_t spot
+    cdef bint sound = False
+    if s != NULL and segment_open(s, "", True) == 0 and s.size > 0:
+        scan_file(&c, s.files.fd, s.size, base)
+        c.expected = max(c.expected, base)
+        sound = scan_batch(&c, 0, &b) == 0 or scan_behind(&c, 0, &spot) == 0
+    if s != NULL:
+        segment_free(s)
+    return sound
+
+
+cdef int cut(log_t* l, scan_t* c, segment_t* s, int64_t end, recovery_t* r) noexcept nogil:
+    """Cut a segment where no sound batch follows. What may be more than a batch that was being written is kept."""
+    cdef bint torn = False
+    cdef int status = scan_tail(c, end, &torn)
+    if status != 0:
+        return status
+    if not torn:
+        r.aside = 1 if damage_keep_aside(s, end) == 0 and r.aside >= 0 else -1
+    r.cut_bytes += s.size - end
+    r.cut_base = s.base_offset
+    r.cut_position = end
+    return segment_cut(s, end)
+
+
+cdef int open_scanned(
+    log_t* l, scan_t* c, const int64_t* bases, int64_t i, int64_t n, recovery_t* r, bint* last) noexcept nogil:
+    """List segment i after a scan. `last`: it was cut, and nothing sound follows in the log; the rest was removed."""
+    cdef segment_t* s = segment_new(l.context.fs, l.directory, bases[i])
+    cdef spot_t spot
+    cdef int64_t end = 0, k = i + 1
+    cdef int status
+    if s == NULL:
+        return -ENOMEM
+    status = segment_open(s, "", True)
+    if status == 0:
+        status = scan_segment(l, c, s, &end)
+    if status == 0 and end < s.size:
+        while k < n and not is_sound(l, c, bases[k]):
+            k += 1
+        c.length = 0             # the buffer held other files meanwhile
+        last[0] = k == n
+        if k < n and bases[i + 1] > c.expected:
+            spot.position, spot.end, spot.first, spot.next = end, s.size, c.expected, bases[i + 1]
+            status = damage_mark(l, s, &spot)
+            c.expected = spot.next
+        else:
+            if last[0]:
+                status = unlink_from(l, bases, i + 1, n)
+            if status == 0:
+                status = cut(l, c, s, end, r)
+    if status == 0:
+        s.end_offset = c.expected
+        s.behind = 0
+        if i + 1 < n and not last[0]:
+            segment_seal(s, &l.context.reclaim)  # on a full disk the flusher does it later
+    if status == 0:
+        status = log_add_segment(l, s)
+    if status != 0:
+        segment_free(s)
+    return status
+
+
+cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
+    cdef segment_t* s
+    cdef bint empty = True
+    while empty and i < n:
+        s = segment_new(l.context.fs, l.directory, bases[i])
+        empty = s != NULL and segment_open(s, "", False) == 0 and s.size == 0
+        if s != NULL:
+            segment_free(s)
+        i += 1
+    return empty
+
+
+cdef int scan_listed(log_t* l, scan_t* c, const int64_t* bases, int64_t n, int64_t i, recovery_t* r) noexcept nogil:
+    """Scan segments i .. n - 1, up to the last that holds a sound batch."""
+    cdef bint last = False
+    cdef int status = 0
+    while status == 0 and i < n and not last:
+        if bases[i] < c.expected and all_empty(l, bases, i, i + 1):
+            status = unlink_from(l, bases, i, i + 1)  # retention made it, and appends went on past its name
+            i += 1
+            continue
+        if bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start):
+            if all_empty(l, bases, i, n):
+                return unlink_from(l, bases, i, n)  # a roll made them just before the power went
+            return recovery_fault(r, FAULT_GAP if bases[i] > c.expected else FAULT_ORDER, c.expected, bases[i])
+        c.expected = bases[i]
+        status = open_scanned(l, c, bases, i, n, r, &last)
+        i += 1
+    return status
+
+
+cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recovery_t* r, int64_t* end) noexcept nogil:
+    """Scan from segment i on, with the producers and epochs as they were there."""
+    cdef scan_t c
+    cdef bint torn = False
+    cdef int64_t loaded = -1
+    cdef int status = producers_load(l, bases[0], bases[i], &loaded, &torn)
+    if status == 0 and i > 0 and loaded < bases[i]:
+        status = producers_replay(l, max(loaded, bases[0]), bases[i])
+    if status != 0:
+        return status
+    epochs_cut_tail(&l.epochs, bases[i])  # the batches tell; the file may be of before a truncation
+    status = scan_init(&c, l.context.fs)
+    if status == 0:
+        c.expected = bases[i]
+        c.epoch_max = r.epoch_max
+        c.check_from = r.recovery_point
+        c.strict = not r.gaps
+        status = scan_listed(l, &c, bases, n, i, r)
+        r.scanned_bytes += c.scanned_bytes
+        end[0] = c.expected
+        scan_free(&c)
+    if status == 0 and loaded < 0 and bases[0] > 0:
+        status = producers_adopt(l, end[0])
+    return status
