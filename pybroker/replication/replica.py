@@ -28,6 +28,18 @@ class Waiter(Protocol):
         """Something was appended, or the replica went away; called on the event loop."""
 
 
+class _News(asyncio.Event):
+    """Who waits for whatever is next."""
+
+    def news(self, replica: "Replica") -> None:
+        self.set()
+
+    async def come(self) -> None:
+        """Wait for what is not known yet."""
+        self.clear()
+        await self.wait()
+
+
 class Replica:
     """One partition here: its log, or why it has none, and who waits for it to grow."""
 
@@ -132,6 +144,27 @@ class Replica:
         if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
             log.flush()
         return appended
+
+    async def committed(self, offset: int) -> None:
+        """Wait until the high watermark is at `offset`. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+
+        A log dir that fails meanwhile wakes nobody: who waits for it is cancelled by those who heed that."""
+        if self.log is not None and self.log.high_watermark >= offset:
+            return
+        news = _News()
+        self.wait(news)  # before the next look, or what moves in between is missed
+        try:
+            while self._online().high_watermark < offset:
+                await news.come()
+        finally:
+            self.leave(news)
+
+    def _online(self) -> core.Partition:
+        if self.gone:
+            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not held here any more")
+        if self.offline:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
+        return self.partition()
 
     def wait(self, waiter: Waiter) -> None:
         if self._waiters is None:
