@@ -29,6 +29,8 @@ class Outcome(NamedTuple):
 class LocalStore(Store):
     """A store for the sessions of this process."""
 
+    session_type: type[LocalSession] = LocalSession
+
     def __init__(self, timeouts_ms: tuple[int, int], clock_ms: Callable[[], int]) -> None:
         self.clock_ms = clock_ms
         self._timeouts_ms = timeouts_ms
@@ -43,7 +45,7 @@ class LocalStore(Store):
         shortest, longest = self._timeouts_ms
         loop = asyncio.get_running_loop()
         number: int = await self.submit(Job(lambda tree, events: tree.new_session(), loop.create_future()))
-        session = LocalSession(self, loop, number, max(shortest, min(timeout_ms, longest)))
+        session = self.session_type(self, loop, number, max(shortest, min(timeout_ms, longest)))
         self._sessions[number] = session
         return session
 

@@ -1,18 +1,21 @@
 """A session of a store in this process: what a client submits, hears and holds back, and how it ends."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .store import (
     ANY_VERSION,
+    ENDED,
     Answer,
     Create,
     Delete,
     Op,
     Session,
     SessionExpired,
+    SessionState,
     Set,
     Stat,
     StoreError,
@@ -22,6 +25,7 @@ from .store import (
     check_multi,
     check_op,
     check_path,
+    tell,
 )
 from .tree import Tree
 from .watches import CHILD, DATA, EXIST, Watches
@@ -61,15 +65,15 @@ class LocalSession(Session):
     """A session of a store in this process. `suspend` and `resume` make it a client that froze or lost its network."""
 
     def __init__(self, store: "LocalStore", loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
+        super().__init__()
         self.id = number
         self.timeout_ms = timeout_ms
-        self.expired = asyncio.Event()
         self._store = store
         self._loop = loop
         self._watches = Watches()
-        self._ended = False
+        self._ended_ms: int | None = None
         self._suspended_ms: int | None = None
-        self._held: list[Callable[[], object]] = []
+        self._held: deque[Callable[[], object]] = deque()
         """What a suspended session sends and hears once it is resumed, in order."""
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class LocalSession(Session):
         self, path: str, read: Callable[[Tree, str], T], watch: Watch | None, kind: Callable[[T], int]
     ) -> "asyncio.Future[T]":
         def add(answer: T) -> None:
-            if watch is not None and not self._ended:
+            if watch is not None and self._ended_ms is None and self.state is SessionState.CONNECTED:
                 self._watches.add(kind(answer), path, watch)
 
         return self._submit(lambda tree, events: read(tree, path), lambda: check_path(path), add)
@@ -119,6 +123,8 @@ class LocalSession(Session):
         job = Job(work, self._loop.create_future(), self, watch)
         try:
             check()
+            if self.state in ENDED:
+                raise SessionExpired
         except StoreError as error:
             job.future.set_exception(error)
             return job.future
@@ -126,7 +132,7 @@ class LocalSession(Session):
         return job.future
 
     def _send(self, job: Job) -> None:
-        if self._ended:
+        if self._ended_ms is not None:
             answer(job.future, None, SessionExpired())
         else:
             self._store.submit(job)
@@ -142,21 +148,28 @@ class LocalSession(Session):
     def resume(self) -> None:
         """Be there again: what was held back goes out and comes in, in order; so does the news of an expiry."""
         self._suspended_ms = None
-        held, self._held = self._held, []
-        for what in held:
-            what()
+        while self._held and self._suspended_ms is None:
+            self._held.popleft()()
 
     def overdue(self, now_ms: int) -> bool:
         return self._suspended_ms is not None and now_ms - self._suspended_ms >= self.timeout_ms
 
+    @property
+    def answered_ms(self) -> int:
+        """A store in this process answers at once, as long as both are there."""
+        if self._suspended_ms is not None:
+            return self._suspended_ms
+        return self._store.clock_ms() if self._ended_ms is None else self._ended_ms
+
     def expire(self) -> None:
         """End the session on the store's side; the client hears of it when its ephemeral nodes are gone."""
-        if not self._ended:
-            self._end().add_done_callback(lambda _: self._when_there(self.expired.set))
+        if self._ended_ms is None:
+            self._end().add_done_callback(lambda _: self._when_there(lambda: self._become(SessionState.EXPIRED)))
 
     def close(self) -> "asyncio.Future[None]":
         self.resume()
-        if not self._ended:
+        self._become(SessionState.CLOSED)
+        if self._ended_ms is None:
             return self._end()
         done: asyncio.Future[None] = self._loop.create_future()
         done.set_result(None)
@@ -164,7 +177,7 @@ class LocalSession(Session):
 
     def _end(self) -> "asyncio.Future[None]":
         """Delete the ephemeral nodes, trying again while the store fails: nobody else would."""
-        self._ended = True
+        self._ended_ms = self.answered_ms
         self._watches.clear()
         self._store.forget(self)
         finished: asyncio.Future[None] = self._loop.create_future()
@@ -187,7 +200,7 @@ class LocalSession(Session):
     def hear(self, event: WatchEvent) -> None:
         """Fire the watches that wait for the event."""
         for watch in self._watches.take(event):
-            self._when_there(partial(self._fire, watch, event))
+            self._when_there(partial(tell, watch, event, f"a watch failed on {event.type.name} of {event.path}"))
 
     def answered(self, future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
         """Hand an operation its answer."""
@@ -198,10 +211,3 @@ class LocalSession(Session):
             what()
         else:
             self._held.append(what)
-
-    def _fire(self, watch: Watch, event: WatchEvent) -> None:
-        try:
-            watch(event)
-        except Exception as error:  # one watcher's mistake must not cost the others their events
-            message = f"a watch failed on {event.type.name} of {event.path}"
-            self._loop.call_exception_handler({"message": message, "exception": error})

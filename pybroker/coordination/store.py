@@ -5,15 +5,26 @@ is submitted when it is called and answers through the future that it returns: t
 order of the calls, whether somebody awaits them or not, so a thousand of them cost one round. A write is durable when
 its future is done. A watch fires before the answer of any later operation that sees the change (Hunt et al., ZooKeeper,
 2010).
+
+A session is as its client knows it, by what came over the connection:
+
+    CONNECTED <--> DISCONNECTED   the connection broke: operations without an answer fail with ConnectionLoss, and any
+                                  of them, from the first on, may have taken effect; watches are forgotten. What is
+                                  submitted now waits for the next connection
+    any of them --> EXPIRED       the store has ended the session, and the client has heard of it: not before it is
+                                  connected again. Who must know earlier goes by `answered_ms`
+    any of them --> CLOSED        by the client
+
+A listener hears of each change before an operation fails of it.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from enum import Enum, IntEnum
+from typing import NamedTuple, TypeVar
 
-if TYPE_CHECKING:
-    import asyncio
+T = TypeVar("T")
 
 DATA_BYTES_MAX = 1_000_000
 """ZooKeeper's default (jute.maxbuffer) allows a request of just under 1 MiB with everything in it."""
@@ -57,6 +68,20 @@ class WatchEvent(NamedTuple):
 Watch = Callable[[WatchEvent], object]
 """Called once, on the event loop. Set by `get`, it fires when the node's data is set or the node deleted; by `exists`,
 also when it is created; by `children`, when a child is created or deleted or the node deleted."""
+
+
+class SessionState(Enum):
+    """Of a session, as its client knows it."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+ENDED = (SessionState.EXPIRED, SessionState.CLOSED)
+Listener = Callable[[SessionState], object]
+"""Called on the event loop with each new state of a session."""
 
 
 class Create(NamedTuple):
@@ -134,7 +159,15 @@ class BadArguments(StoreError):
     says = "the store does not take these arguments"
 
 
+class ConnectionLoss(StoreError):
+    """Whether the operation took effect is unknown."""
+
+    says = "the connection to the store broke before the answer came"
+
+
 class SessionExpired(StoreError):
+    """The session ended before the operation was done: it had no effect."""
+
     says = "the session has expired or was closed"
 
 
@@ -153,51 +186,78 @@ class StoreDamaged(StoreFailed):
 class Session(ABC):
     """A client of the store, alive while it is heard of within `timeout_ms`; its ephemeral nodes die with it.
 
-    Every operation may fail with SessionExpired, StoreClosed, StoreFailed, and with BadArguments for a path that is
-    none or for too much data."""
+    Every operation may fail with ConnectionLoss, SessionExpired, StoreClosed, StoreFailed, and with BadArguments for a
+    path that is none or for too much data."""
 
     id: int
     timeout_ms: int
     """What the store granted, which may differ from what was asked."""
-    expired: "asyncio.Event"
+    state: SessionState
+    expired: asyncio.Event
     """Set once the store has ended the session by itself; its ephemeral nodes are gone by then."""
+
+    def __init__(self) -> None:
+        self.state = SessionState.CONNECTED
+        self.expired = asyncio.Event()
+        self._listeners: list[Listener] = []
+
+    @property
+    @abstractmethod
+    def answered_ms(self) -> int:
+        """When the latest request that was answered had been sent, by the clock since boot: a lease runs from here.
+
+        The store ends the session `timeout_ms` later at the earliest. A session asks often enough by itself."""
+
+    def listen(self, listener: Listener) -> None:
+        """Have a listener called with each state that the session comes to."""
+        self._listeners.append(listener)
+
+    def _become(self, state: SessionState) -> None:
+        """Come to a state and say so; what has ended stays as it ended."""
+        if state is self.state or self.state in ENDED:
+            return
+        self.state = state
+        if state is SessionState.EXPIRED:
+            self.expired.set()
+        for listener in self._listeners:
+            tell(listener, state, f"a listener failed on {state.name}")
 
     @abstractmethod
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> "asyncio.Future[tuple[str, Stat]]":
+    ) -> asyncio.Future[tuple[str, Stat]]:
         """Create a node under an existing parent; sequential appends the parent's counter as ten digits to the path.
 
         Raises NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
 
     @abstractmethod
-    def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
+    def get(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[tuple[bytes, Stat]]:
         """The node's data and Stat. Raises NoNode, and then sets no watch."""
 
     @abstractmethod
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> "asyncio.Future[Stat]":
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> asyncio.Future[Stat]:
         """Set the node's data; its new Stat. Raises NoNode, BadVersion."""
 
     @abstractmethod
-    def delete(self, path: str, version: int = ANY_VERSION) -> "asyncio.Future[None]":
+    def delete(self, path: str, version: int = ANY_VERSION) -> asyncio.Future[None]:
         """Delete a node without children. Raises NoNode, BadVersion, NotEmpty."""
 
     @abstractmethod
-    def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
+    def exists(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[Stat | None]:
         """The node's Stat, None if there is no such node; the watch is set either way."""
 
     @abstractmethod
-    def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
+    def children(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[tuple[list[str], Stat]]:
         """The names of the node's children, sorted, and its Stat. Raises NoNode, and then sets no watch."""
 
     @abstractmethod
-    def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
+    def multi(self, ops: Sequence[Op]) -> asyncio.Future[list[Answer]]:
         """All of the operations or none, as one transaction, and their answers.
 
         Raises the error of the first that fails, with its `index`."""
 
     @abstractmethod
-    def close(self) -> "asyncio.Future[None]":
+    def close(self) -> asyncio.Future[None]:
         """End the session: its ephemeral nodes are deleted, its watches forgotten. Further operations are refused."""
 
 
@@ -215,6 +275,14 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Finish what was submitted, then refuse everything with StoreClosed."""
+
+
+def tell(listener: Callable[[T], object], news: T, problem: str) -> None:
+    """Call a listener or a watch, whose own mistake must not cost others their news."""
+    try:
+        listener(news)
+    except Exception as error:
+        asyncio.get_running_loop().call_exception_handler({"message": problem, "exception": error})
 
 
 def check_path(path: str, *, sequential: bool = False) -> str:

@@ -43,7 +43,10 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
         yield store
 
 
-@pytest.fixture(params=["embedded", "memory", pytest.param("zookeeper", marks=peers.SHARED["kafka391"])])
+ZOOKEEPER = pytest.param("zookeeper", marks=peers.SHARED["kafka391"])
+
+
+@pytest.fixture(params=["embedded", "memory", ZOOKEEPER])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """Each kind of store in turn, empty and open."""
     opened: Store
@@ -54,7 +57,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         from tests.coordination.kazoo_store import KazooStore
 
-        opened = KazooStore(f"127.0.0.1:{request.getfixturevalue('kafka391').zookeeper_port}")
+        opened = KazooStore(request.getfixturevalue("kafka391").zookeeper_port)
     await opened.open()
     yield opened
     await opened.close()

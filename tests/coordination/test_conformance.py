@@ -262,6 +262,26 @@ async def test_a_multi_does_everything_under_one_number(a: Session) -> None:
     assert await a.exists("/old") is None
 
 
+async def test_a_creation_in_a_multi_answers_its_stat(a: Session) -> None:
+    """As it was made, whatever the rest of the multi does with it."""
+    await a.create("/parent")
+    plain, brief, numbered, *_ = await a.multi(
+        [
+            Create("/plain", b"abc"),
+            Create("/brief", ephemeral=True),
+            Create("/parent/n-", sequential=True),
+            Create("/plain/child"),
+            Set("/plain", b""),
+        ]
+    )
+    for answer, owner, length in ((plain, 0, 3), (brief, a.id, 0), (numbered, 0, 0)):
+        path, stat = answer  # type: ignore[misc]
+        now = await a.exists(path)
+        assert now is not None
+        assert (stat.czxid, stat.ctime_ms, stat.ephemeral_owner) == (now.czxid, now.ctime_ms, owner)
+        assert stat == Stat(now.czxid, now.czxid, now.ctime_ms, now.ctime_ms, 0, 0, owner, length, 0, now.czxid)
+
+
 async def test_a_multi_that_fails_did_nothing(a: Session) -> None:
     await a.create("/keep", b"x")
     before = await a.exists("/keep")

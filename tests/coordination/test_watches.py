@@ -158,6 +158,24 @@ async def test_a_watcher_that_asks_again_misses_nothing_that_it_then_reads(a: Se
     assert numbers[-1] == 30
 
 
+async def test_watches_fire_before_any_answer_that_sees_the_change(a: Session, b: Session) -> None:
+    """All of many, before the answer to its own session's write, and to a read that finds what another one wrote."""
+    await a.create("/n")
+    for number in range(10):
+        heard: list[int] = []
+        watches = [lambda event, watcher=watcher: heard.append(watcher) for watcher in range(300)]  # noqa: B023
+        await asyncio.gather(*(a.get("/n", watch=watch) for watch in watches))
+        if number % 2:
+            await a.set("/n", str(number).encode())
+        else:
+            write = asyncio.ensure_future(b.set("/n", str(number).encode()))
+            while (await a.get("/n"))[0] != str(number).encode():
+                pass
+        assert len(heard) == len(watches), f"in round {number}"
+        if not number % 2:
+            await write
+
+
 async def test_another_sessions_change_is_heard(a: Session, b: Session, ear: Ear) -> None:
     await a.create("/p")
     await a.get("/p", watch=ear)

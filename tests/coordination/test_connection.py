@@ -1,0 +1,288 @@
+"""Connections, as every store's sessions have them: what is known of them, and what of an operation that one cost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pybroker.clock import boot_ms
+from pybroker.coordination.memory import Fate
+from pybroker.coordination.store import (
+    ConnectionLoss,
+    Create,
+    NoNode,
+    Session,
+    SessionExpired,
+    SessionState,
+    Set,
+    WatchEvent,
+)
+from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
+
+CONNECTED, DISCONNECTED, EXPIRED, CLOSED = SessionState
+AWAY_MS = 50
+
+
+def heard(session: Session) -> list[SessionState]:
+    """The states that the session comes to from now on."""
+    states: list[SessionState] = []
+    session.listen(states.append)
+    return states
+
+
+async def until(session: Session, state: SessionState) -> None:
+    """Wait until the session has come to a state."""
+    come = asyncio.Event()
+    session.listen(lambda now: come.set() if now is state else None)
+    if session.state is not state:
+        await asyncio.wait_for(come.wait(), 10)
+
+
+async def pass_ms(other: Session, much_ms: int) -> None:
+    """Have time go by while somebody else is answered."""
+    began = boot_ms()
+    while boot_ms() < began + much_ms:
+        await other.exists("/")
+
+
+# -- states, of every store -------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_connected_until_it_is_closed(a: Session) -> None:
+    states = heard(a)
+    await a.create("/n")
+    assert a.state is CONNECTED
+    await a.close()
+    await a.close()
+    assert a.state is CLOSED
+    assert states == [CLOSED]
+
+
+async def test_a_session_that_the_store_ended_says_so(a: Session, b: Session) -> None:
+    states = heard(b)
+    await b.create("/brief", ephemeral=True)
+    b.expire()  # type: ignore[attr-defined]
+    await b.expired.wait()
+    assert states[-1] is b.state is EXPIRED
+    assert await a.exists("/brief") is None
+    await b.close()
+    assert b.state is EXPIRED, "what has ended stays as it ended"
+
+
+async def test_a_listener_that_fails_costs_the_others_nothing(a: Session) -> None:
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+
+    def broken(state: SessionState) -> None:
+        raise ZeroDivisionError
+
+    a.listen(broken)
+    states = heard(a)
+    await a.close()
+    assert states == [CLOSED]
+    assert said[0]["message"] == "a listener failed on CLOSED"
+
+
+async def test_the_last_answer_is_of_when_its_request_was_sent(a: Session, b: Session) -> None:
+    """It lies between the call and the answer, and goes on with the next one."""
+    for _ in range(2):
+        sent_ms = boot_ms()
+        await a.exists("/")
+        assert sent_ms <= a.answered_ms <= boot_ms()
+        await pass_ms(b, 2)
+
+
+async def test_a_session_that_nobody_uses_asks_by_itself(a: Session, b: Session) -> None:
+    began_ms = boot_ms()
+    async with asyncio.timeout(TIMEOUT_MS / 1000):
+        while a.answered_ms <= began_ms:
+            await pass_ms(b, 1)
+
+
+async def test_silence_is_no_answer(a: Any, b: Session) -> None:
+    """Nobody has said that the connection broke, and nothing is heard: the last answer stays where it was."""
+    states = heard(a)
+    a.suspend()
+    silent_ms = boot_ms()
+    asked = a.exists("/")
+    await pass_ms(b, AWAY_MS)
+    assert a.answered_ms <= silent_ms
+    assert not asked.done()
+    a.resume()
+    await asked
+    assert (a.state, states) == (CONNECTED, [])
+    await a.exists("/")
+    assert a.answered_ms >= silent_ms + AWAY_MS
+
+
+# -- losing a connection, of the stores that can ----------------------------------------------------------------------
+
+
+loses = pytest.mark.parametrize("store", ["memory", ZOOKEEPER], indirect=True)
+fates = pytest.mark.parametrize("fate", [Fate.LOST_BEFORE, Fate.LOST_AFTER], ids=["before", "after"])
+
+
+def lose_next(session: Any, fate: Fate) -> None:
+    """The next operation is lost, and with it the connection."""
+    to_come = iter([fate])
+    session.fate = lambda: next(to_come, Fate.ANSWERED)
+
+
+async def again(session: Any) -> None:
+    """Have the session reach the store again."""
+    session.reconnect()
+    await until(session, CONNECTED)
+
+
+WRITES = {
+    "create": lambda session: session.create("/new"),
+    "set": lambda session: session.set("/n", b"new", 0),
+    "delete": lambda session: session.delete("/old"),
+    "multi": lambda session: session.multi([Set("/n", b"new", 0), Create("/new")]),
+}
+
+
+@loses
+@fates
+@pytest.mark.parametrize("write", WRITES)
+async def test_a_write_whose_connection_breaks_may_have_taken_effect(
+    a: Any, b: Session, fate: Fate, write: str
+) -> None:
+    """The caller cannot tell; the store can."""
+    await a.create("/n")
+    await a.create("/old")
+    lose_next(a, fate)
+    with pytest.raises(ConnectionLoss):
+        await WRITES[write](a)
+    assert a.state is DISCONNECTED
+    there = [await b.exists(path) for path in ("/n", "/old", "/new")]
+    done = {"create": there[2], "delete": not there[1], "set": there[0].version, "multi": there[2]}[write]  # type: ignore[union-attr]
+    assert bool(done) is (fate is Fate.LOST_AFTER)
+    await again(a)
+    assert [await a.exists(path) for path in ("/n", "/old", "/new")] == there
+
+
+@loses
+@fates
+async def test_a_listener_hears_before_an_operation_fails(a: Any, fate: Fate) -> None:
+    states = heard(a)
+    lose_next(a, fate)
+    with pytest.raises(ConnectionLoss):
+        await a.create("/n")
+    assert states == [DISCONNECTED]
+    await again(a)
+    assert states == [DISCONNECTED, CONNECTED]
+
+
+@loses
+@fates
+async def test_what_was_sent_behind_is_lost_with_it(a: Any, b: Session, fate: Fate) -> None:
+    """Of several that were sent at once those before it are answered, those behind it have no effect here."""
+    await a.create("/n")
+    fates = iter([Fate.ANSWERED, fate])
+    a.fate = lambda: next(fates)
+    before, lost, *behind = [a.set("/n", b"1"), a.set("/n", b"2"), a.set("/n", b"3"), a.get("/n"), a.create("/new")]
+    assert (await before).version == 1
+    for future in (lost, *behind):
+        with pytest.raises(ConnectionLoss):
+            await future
+    assert (await b.get("/n"))[0] == (b"2" if fate is Fate.LOST_AFTER else b"1")
+    assert await b.exists("/new") is None
+
+
+@loses
+async def test_what_is_submitted_without_a_connection_waits_for_the_next(a: Any, b: Session) -> None:
+    await a.create("/n")
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    waiting = [a.set("/n", b"1"), a.get("/n"), a.create("/new")]
+    await pass_ms(b, 1)
+    assert not any(future.done() for future in waiting)
+    await again(a)
+    assert (await waiting[1])[0] == b"1"
+    assert (await waiting[2])[0] == "/new"
+
+
+@loses
+async def test_watches_are_forgotten_with_the_connection(a: Any, b: Session) -> None:
+    """Who watches hears that the connection broke, and reads again."""
+    await a.create("/n")
+    events: list[WatchEvent] = []
+    await a.get("/n", watch=events.append)
+    await a.children("/", watch=events.append)
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    await again(a)
+    await b.set("/n", b"1")
+    await b.create("/new")
+    assert (await a.get("/n"))[0] == b"1"
+    assert events == []
+    await a.get("/n", watch=events.append)
+    await a.set("/n", b"2")
+    assert len(events) == 1
+
+
+@loses
+async def test_a_session_outlives_its_connection(a: Any, b: Session) -> None:
+    """Its ephemeral nodes stay, and it is the same session afterwards."""
+    await a.create("/brief", ephemeral=True)
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    assert await b.exists("/brief")
+    await again(a)
+    _, stat = await a.create("/other", ephemeral=True)
+    assert stat.ephemeral_owner == a.id == (await b.exists("/brief")).ephemeral_owner  # type: ignore[union-attr]
+
+
+@loses
+async def test_a_session_hears_of_its_end_when_it_is_connected_again(a: Any, b: Session) -> None:
+    """What it submitted in between has no effect."""
+    await a.create("/brief", ephemeral=True)
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    waiting = a.create("/new")
+    a.expire()
+    assert await b.exists("/brief") is None
+    assert (a.state, a.expired.is_set()) == (DISCONNECTED, False)
+    states = heard(a)
+    a.reconnect()
+    with pytest.raises(SessionExpired):
+        await waiting
+    assert states == [EXPIRED]
+    assert a.expired.is_set()
+    with pytest.raises(SessionExpired):
+        await a.get("/")
+    assert await b.exists("/new") is None
+
+
+@loses
+async def test_a_silence_may_end_with_a_broken_connection(a: Any, b: Session) -> None:
+    await a.exists("/")
+    a.suspend()
+    silent_ms = boot_ms()
+    unheard = a.create("/new")
+    await pass_ms(b, AWAY_MS)
+    a.disconnect()
+    with pytest.raises(ConnectionLoss):
+        await unheard
+    assert a.answered_ms <= silent_ms
+    assert await b.exists("/new") is None
+    await again(a)
+    await a.exists("/")
+    assert a.answered_ms >= silent_ms + AWAY_MS
+
+
+@loses
+async def test_closing_ends_what_waits_for_a_connection(a: Any, b: Session) -> None:
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    waiting = a.create("/new")
+    await a.close()
+    with pytest.raises((SessionExpired, ConnectionLoss)):
+        await waiting
+    assert a.state is CLOSED
+    assert await b.exists("/new") is None
+    with pytest.raises(NoNode):
+        await b.get("/new")
