@@ -44,7 +44,7 @@ def extensions() -> list[Extension]:
     if os.environ.get("PYBROKER_WERROR"):
         compile_args.append("-Werror")
     if sanitize:
-        compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
+        compile_args += ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
         link_args.append(f"-fsanitize={sanitize}")
     elif platform.machine() == "x86_64":
         compile_args.append("-mtune=generic")

@@ -56,6 +56,7 @@ cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) exc
     l.log_dir = log_dir
     strcpy(l.directory, directory)
     pthread_mutex_init(&l.append_mutex, NULL)
+    pthread_mutex_init(&l.view_mutex, NULL)
     pthread_mutex_init(&l.flush_mutex, NULL)
     sequence_init(&l.producers)
     epochs_init(&l.epochs)

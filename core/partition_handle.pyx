@@ -18,9 +18,9 @@ from pybroker.core.partition.append cimport (
     FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
 )
 from pybroker.core.partition.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_lead, partition_read,
-    read_t,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_read, read_t,
 )
+from pybroker.core.partition.roles cimport partition_lead
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, log_t
 from pybroker.core.storage.producer_state cimport DUPLICATE

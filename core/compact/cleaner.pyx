@@ -32,7 +32,7 @@ from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
 from pybroker.core.compact.record_filter cimport buffer_reserve, filter_batch, filter_free, filter_learn, filtered_t
 from pybroker.core.compact.replace_segments cimport CHANGED, replace_segments
 from pybroker.core.storage.index cimport TIME_ENTRY
-from pybroker.core.storage.log cimport log_offline, log_t, log_trust, segments_floor, segments_t
+from pybroker.core.storage.log cimport log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t
 from pybroker.core.storage.open_files cimport files_drop, indexes_drop
 from pybroker.core.storage.producer_state cimport sequence_copy
 from pybroker.core.storage.segment cimport (
@@ -319,10 +319,12 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
 cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
     """Note what the log is like: its edition, its producers, how far it may be cleaned."""
     cdef log_t* l = c.log
+    cdef view_t v
     pthread_mutex_lock(&l.append_mutex)
     c.edition = load_i64(&l.edition)
-    bound[0] = min(bound[0], min(min(l.view.last_stable, l.view.active_base), load_i64(&l.recovery_point)))
-    c.filter.keys_from = min(max(c.filter.keys_from, l.view.log_start), bound[0])
+    log_view(l, &v)
+    bound[0] = min(bound[0], min(min(v.last_stable, v.active_base), load_i64(&l.recovery_point)))
+    c.filter.keys_from = min(max(c.filter.keys_from, v.log_start), bound[0])
     c.filter.keys_end = c.filter.keys_from
     pthread_mutex_unlock(&l.append_mutex)
     c.started_ms = monotonic_ms()

@@ -22,7 +22,7 @@ from pybroker.core.batch.batch cimport (
 )
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport partition_t, partition_tell
-from pybroker.core.partition.watermark cimport log_publish_end
+from pybroker.core.partition.watermark cimport watermark_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
@@ -106,7 +106,7 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         g.checked[i].status = status
         transactions |= (g.checked[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
     if status == 0:
-        log_publish_end(l, end[0], transactions)
+        watermark_publish_end(p, end[0], transactions)
         tally(&l.traffic.batches_in, g.count)
         tally(&l.traffic.records_in, end[0] - g.start)
         tally(&l.traffic.bytes_in, g.bytes)
@@ -268,8 +268,9 @@ cdef int partition_append(
     return status
 
 
-cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nogil:
+cdef int append_stamped(partition_t* p, const batch_t* b, int64_t now_ms) noexcept nogil:
     """Append a batch as its leader stamped it; its offset must be the next."""
+    cdef log_t* l = p.log
     cdef iovec v
     cdef placed_t placed
     cdef producer_t before
@@ -292,7 +293,7 @@ cdef int append_stamped(log_t* l, const batch_t* b, int64_t now_ms) noexcept nog
     if status == 0:
         status = log_write(l, &v, 1, &placed, 1, b.size)
     if status == 0:
-        log_publish_end(l, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
+        watermark_publish_end(p, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
     else:
         undo(l, b, &before)
     return status
@@ -310,7 +311,7 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
             break
         if status == 0:
             pthread_mutex_lock(&p.log.append_mutex)
-            status = append_stamped(p.log, &b, now_ms)
+            status = append_stamped(p, &b, now_ms)
             pthread_mutex_unlock(&p.log.append_mutex)
             at += b.size
     partition_tell(p)

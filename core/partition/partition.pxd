@@ -55,7 +55,6 @@ cdef void partition_tell(partition_t* p) noexcept nogil
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
-cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
 
 
 cdef inline uint32_t partition_hash(const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:

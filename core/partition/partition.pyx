@@ -1,20 +1,15 @@
-"""Partitions: their life, who watches them grow, what a read may see, and who leads them (append.pyx tells of
-writing)."""
+"""Partitions: their life, who watches them grow, and what a read may see (append.pyx tells of writing)."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_i32, store_ptr
+from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_ptr
 from pybroker.core.base.chain cimport chain_append, chain_remove
-from pybroker.core.base.error_codes cimport (
-    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION,
-)
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.base.reclamation cimport (
     pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
 )
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.partition.watermark cimport log_publish_end
-from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_drop, log_note_unread, log_t, log_view, segments_t
 from pybroker.core.storage.log_read cimport log_read
 from pybroker.core.storage.offsets_for_times cimport log_find_largest, log_find_time
@@ -167,21 +162,3 @@ cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_
             status = log_find_time(p.log, timestamp, bound, out)
         status = leave(p.log, &visit, status)
     return log_note_unread(p.log, status)
-
-
-cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused.
-
-    With one replica all of its log is committed, whatever the last checkpoint of the high watermark said."""
-    cdef log_t* l = p.log
-    cdef int status = 0
-    pthread_mutex_lock(&l.append_mutex)
-    if leader_epoch < p.leader_epoch:
-        status = FENCED_LEADER_EPOCH
-    else:
-        store_i32(&p.leader_epoch, leader_epoch)
-        store_i32(&p.partition_epoch, partition_epoch)
-        status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
-        log_publish_end(l, l.view.log_end, True)
-    pthread_mutex_unlock(&l.append_mutex)
-    return status

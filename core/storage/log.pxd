@@ -45,14 +45,17 @@ cdef struct segments_t:
     int64_t capacity
     listed_t* items
 
-# log_start <= last_stable <= high_watermark <= log_end; see log_view and assert_watermarks
+# log_start <= last_stable <= high_watermark <= log_end: log_publish sees to it
 cdef struct view_t:
     int64_t log_start
-    int64_t last_stable
+    int64_t last_stable      # log_publish computes it
     int64_t high_watermark
     int64_t log_end
     int64_t active_base      # of the segment that log_end lies in
     int64_t active_size      # its bytes up to log_end
+
+cdef enum:
+    NOTHING_OPEN = 0x7FFFFFFFFFFFFFFF  # no transaction is
 
 cdef struct snapshot_t:       # a snapshot that the flusher is to write
     snapshot_t* next
@@ -78,7 +81,9 @@ cdef struct log_t:
     int32_t deleted          # unpublished: nothing may be opened by name any more
     uint32_t view_lock   # the seqlock over `view`
     view_t view
+    int64_t first_open       # where the oldest open transaction begins, or NOTHING_OPEN; under append_mutex
     pthread_mutex_t append_mutex     # one writer
+    pthread_mutex_t view_mutex       # one who changes `view`; never held over a file call
     pthread_mutex_t flush_mutex      # one flusher; taken before append_mutex where both are, by log_lock_files
     int32_t waiting          # for flush_mutex: the flusher lets them go first
     char directory[<int>2048]
@@ -127,7 +132,9 @@ cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
 
 
 cdef void log_view(log_t* l, view_t* out) noexcept nogil
-cdef void log_publish(log_t* l, const view_t* v) noexcept nogil
+cdef void log_change(log_t* l, view_t* out) noexcept nogil
+cdef void log_publish(log_t* l, view_t* v) noexcept nogil
+cdef void log_note_transactions(log_t* l) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
 cdef void log_drop(log_t* l) noexcept nogil
 cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil

@@ -19,8 +19,11 @@ from pybroker.core.base.vfs cimport iovec
 from pybroker.core.storage.backlog cimport backlog_put
 from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_trust, log_dir_unreadable
-from pybroker.core.storage.producer_state cimport sequence_free
+from pybroker.core.storage.producer_state cimport sequence_first_open, sequence_free
 from pybroker.core.storage.segment cimport segment_free, segment_is_behind, segment_note, segment_t, segment_write
+
+cdef extern from "<assert.h>" nogil:
+    void assert_ "assert"(bint holds)  # in builds that are sanitized
 
 
 # -- watermarks --------------------------------------------------------------------------------------------------------
@@ -40,8 +43,22 @@ cdef void log_view(log_t* l, view_t* out) noexcept nogil:
             return
 
 
-cdef void log_publish(log_t* l, const view_t* v) noexcept nogil:
-    """Show readers new watermarks, all at once. The caller holds the append mutex."""
+cdef void log_change(log_t* l, view_t* out) noexcept nogil:
+    """Begin to change the watermarks, which `out` gets as they are; log_publish ends it. Under the append mutex, under
+    which nobody else changes any but the high watermark and what follows from it."""
+    pthread_mutex_lock(&l.view_mutex)
+    out[0] = l.view
+
+
+cdef inline int64_t last_stable(const log_t* l, int64_t log_start, int64_t high_watermark) noexcept nogil:
+    """Where readers of committed transactions end: at the first that is open, or with all others."""
+    return max(log_start, min(l.first_open, high_watermark))
+
+
+cdef void log_publish(log_t* l, view_t* v) noexcept nogil:
+    """Show readers new watermarks, all at once; the last stable offset follows from the others."""
+    v.last_stable = last_stable(l, v.log_start, v.high_watermark)
+    assert_(v.log_start <= v.high_watermark <= v.log_end)
     seq_begin(&l.view_lock)
     seq_set(&l.view.log_start, v.log_start)
     seq_set(&l.view.last_stable, v.last_stable)
@@ -50,6 +67,13 @@ cdef void log_publish(log_t* l, const view_t* v) noexcept nogil:
     seq_set(&l.view.active_base, v.active_base)
     seq_set(&l.view.active_size, v.active_size)
     seq_end(&l.view_lock)
+    pthread_mutex_unlock(&l.view_mutex)
+
+
+cdef void log_note_transactions(log_t* l) noexcept nogil:
+    """Transactions began or ended: what is published next goes by that. Under both mutexes."""
+    cdef int64_t first = sequence_first_open(&l.producers)
+    l.first_open = NOTHING_OPEN if first < 0 else first
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -79,6 +103,7 @@ cdef void log_drop(log_t* l) noexcept nogil:
     sequence_free(&l.producers)
     epochs_free(&l.epochs)
     pthread_mutex_destroy(&l.append_mutex)
+    pthread_mutex_destroy(&l.view_mutex)
     pthread_mutex_destroy(&l.flush_mutex)
     free(l)
 

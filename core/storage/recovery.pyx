@@ -8,9 +8,10 @@ from libc.stdint cimport INT32_MAX, int64_t
 
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.storage.leader_epochs cimport epochs_cut_head, epochs_cut_tail
-from pybroker.core.storage.log cimport log_active, log_publish, log_t, segments_free, view_t
+from pybroker.core.storage.log cimport (
+    log_active, log_change, log_note_transactions, log_publish, log_t, segments_free, view_t,
+)
 from pybroker.core.storage.producer_snapshots cimport producers_load, producers_replay, producers_tail
-from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.recovery_scan cimport scan_from
 from pybroker.core.storage.recovery_state cimport FAULT_HEAD, FAULT_TAIL, recovery_fault, recovery_t
 from pybroker.core.storage.recovery_trust cimport open_last, open_sealed
@@ -90,7 +91,7 @@ cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) n
 
     KAFKA_STORAGE_ERROR with r.fault if a segment is missing."""
     cdef view_t v
-    cdef int64_t end, first
+    cdef int64_t end
     cdef int status = check_head(l, bases, n, r)
     end = r.log_start
     if n > 0 and status == 0:
@@ -108,11 +109,11 @@ cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) n
             return status
         end = r.log_start
         n = 0
+    log_change(l, &v)
     v.log_start = r.log_start
     v.log_end = end
     v.high_watermark = end if r.high_watermark < 0 else min(max(r.high_watermark, v.log_start), end)
-    first = sequence_first_open(&l.producers)
-    v.last_stable = v.high_watermark if first < 0 or first > v.high_watermark else max(first, v.log_start)
+    log_note_transactions(l)
     v.active_base = log_active(l).base_offset if n > 0 else end
     v.active_size = log_active(l).size if n > 0 else 0
     log_publish(l, &v)

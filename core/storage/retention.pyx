@@ -15,8 +15,8 @@ from pybroker.core.storage.backlog cimport backlog_discard
 from pybroker.core.storage.flusher cimport log_write_epochs, sync_names
 from pybroker.core.storage.leader_epochs cimport epochs_cut_head
 from pybroker.core.storage.log cimport (
-    CLEANUP_DELETE, log_lock_files, log_offline, log_publish, log_t, log_trust, log_view, segments_free, segments_new,
-    segments_t, snapshot_t, view_t,
+    CLEANUP_DELETE, log_change, log_lock_files, log_offline, log_publish, log_t, log_trust, log_view, segments_free,
+    segments_new, segments_t, snapshot_t, view_t,
 )
 from pybroker.core.storage.offsets_for_times cimport segment_learn
 from pybroker.core.storage.producer_snapshots cimport producers_settle, producers_take
@@ -103,12 +103,11 @@ cdef int log_unlist_head(log_t* l, int64_t count) noexcept nogil:
 
 cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
     """Publish a higher log start. Under the append mutex."""
-    cdef view_t v = l.view
-    if offset <= v.log_start:
+    cdef view_t v
+    if offset <= l.view.log_start:
         return 0
+    log_change(l, &v)
     v.log_start = offset
-    if v.last_stable < offset:
-        v.last_stable = offset
     log_publish(l, &v)
     epochs_cut_head(&l.epochs, offset)
     return 0
@@ -117,11 +116,13 @@ cdef int raise_start(log_t* l, int64_t offset) noexcept nogil:
 cdef int log_set_start(log_t* l, int64_t offset) noexcept nogil:
     """DeleteRecords: the log starts at `offset` (-1: the high watermark). Segments wholly below it go with
     retention."""
+    cdef view_t v
     cdef int status = 0
     pthread_mutex_lock(&l.append_mutex)
+    log_view(l, &v)
     if offset == -1:
-        offset = l.view.high_watermark
-    if offset < 0 or offset > l.view.high_watermark:
+        offset = v.high_watermark
+    if offset < 0 or offset > v.high_watermark:
         status = OFFSET_OUT_OF_RANGE
     else:
         status = raise_start(l, offset)

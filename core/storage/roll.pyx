@@ -13,8 +13,8 @@ from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_un
 from pybroker.core.base.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, vfs_pass
 from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.storage.log cimport (
-    log_active, log_add_segment, log_offline, log_publish, log_t, log_trust, log_wake_flusher, segments_floor,
-    snapshot_t, view_t,
+    log_active, log_add_segment, log_change, log_offline, log_publish, log_t, log_trust, log_wake_flusher,
+    segments_floor, snapshot_t, view_t,
 )
 from pybroker.core.storage.producer_state cimport sequence_save
 from pybroker.core.storage.segment cimport (
@@ -94,16 +94,17 @@ cdef void drop_next(segment_t* s) noexcept nogil:
 cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
     """Begin to append to a segment that was made for the log's end; the flusher seals the one before. Under the append
     mutex."""
-    cdef view_t v = l.view
+    cdef view_t v
     cdef int64_t jitter_ms = peek_i64(&l.settings.segment_jitter_ms)
     cdef int status = keep_snapshot(l)
     if status == 0:
         if l.segments != NULL and l.segments.count > 0:
-            log_active(l).end_offset = v.log_end
+            log_active(l).end_offset = l.view.log_end
         status = log_add_segment(l, s)
     if status < 0:
         return status
     l.roll_jitter_ms = rand() % jitter_ms if jitter_ms > 0 else 0
+    log_change(l, &v)
     v.active_base = s.base_offset
     v.active_size = 0
     log_publish(l, &v)

@@ -15,14 +15,13 @@ from pybroker.core.storage.damage cimport damage_cut
 from pybroker.core.storage.index cimport index_cut
 from pybroker.core.storage.leader_epochs cimport epochs_cut_tail
 from pybroker.core.storage.log cimport (
-    log_active, log_add_segment, log_lock_files, log_offline, log_publish, log_t, log_wake_flusher, segments_floor,
-    segments_free, segments_t, view_t,
+    log_active, log_add_segment, log_change, log_lock_files, log_note_transactions, log_offline, log_publish, log_t,
+    log_wake_flusher, segments_floor, segments_free, segments_t, view_t,
 )
 from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_snapshots cimport (
     producers_prune, producers_restore, producers_settle, producers_take,
 )
-from pybroker.core.storage.producer_state cimport sequence_first_open
 from pybroker.core.storage.reindex cimport segment_reopen, segment_retime
 from pybroker.core.storage.retention cimport log_discard_head, log_replace, log_unlist_head
 from pybroker.core.storage.roll cimport log_roll
@@ -34,10 +33,10 @@ cdef enum:
 
 
 cdef void note_stable(log_t* l) noexcept nogil:
-    """Recompute the last stable offset from open transactions and the high watermark. Under the append mutex."""
-    cdef view_t v = l.view
-    cdef int64_t first = sequence_first_open(&l.producers)
-    v.last_stable = v.high_watermark if first < 0 or first > v.high_watermark else first
+    """The producers are other ones than before: so may be the last stable offset. Under the append mutex."""
+    cdef view_t v
+    log_change(l, &v)
+    log_note_transactions(l)
     log_publish(l, &v)
 
 
@@ -103,10 +102,9 @@ cdef int cut_tail(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
         status = cut_active(l, offset, end)
     if status != 0:
         return status
-    v = l.view
+    log_change(l, &v)
     v.log_end = max(end[0], v.log_start)
     v.high_watermark = min(v.high_watermark, v.log_end)
-    v.last_stable = min(v.last_stable, v.log_end)
     v.active_base = log_active(l).base_offset
     v.active_size = log_active(l).size
     log_publish(l, &v)
