@@ -172,6 +172,17 @@ def test_what_decides_is_handed_its_clock_and_randomness() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_the_controller_reads_what_the_controller_decided() -> None:
+    """Handlers and whatever else serves go by what brokers were told: the metadata cache."""
+    context = "pybroker.controller.context"
+    readers = {
+        module_name(path)
+        for path in files(".py", under="pybroker")
+        if any(name.startswith(context) for _, name in python_imports(path))
+    }
+    assert {m for m in readers if room(m) != "pybroker.controller"} == {"pybroker.server.broker"}, readers
+
+
 def test_core_knows_nothing_of_pybroker() -> None:
     """core imports itself, C libraries and the standard library, in Cython and in Python."""
     wrong = []

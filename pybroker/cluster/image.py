@@ -1,18 +1,27 @@
-"""What this broker knows of its cluster: brokers, topics, partitions, configs. No I/O: it is told, and it answers.
+"""What a broker was told of its cluster, at one moment: live brokers with their endpoints, topics, partitions.
+
+Nothing of it ever changes: a later image shares with an earlier one what is the same in both (see MetadataCache). Who
+answers from one image never mixes two states.
 
 Invariants: a topic is found by its name and by its id or by neither; its partitions are numbered from 0 without gaps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pybroker.cluster.persistent_map import PersistentMap
+from pybroker.model import HostPort
+
 NO_LEADER = -1
+NO_EPOCH = -1
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+PLAINTEXT = "PLAINTEXT"
+"""A security protocol: none."""
 
 
 class Node(NamedTuple):
-    """A live broker, at the address that clients use."""
+    """A live broker, at the address that the clients of one listener use."""
 
     id: int
     host: str
@@ -20,8 +29,21 @@ class Node(NamedTuple):
     rack: str | None = None
 
 
-@dataclass(slots=True)
-class PartitionState:
+class LiveBroker(NamedTuple):
+    """A live broker: by the names of its listeners, the addresses that it advertises and the security protocols."""
+
+    id: int
+    endpoints: Mapping[str, HostPort]
+    protocols: Mapping[str, str]
+    rack: str | None = None
+
+    def node(self, listener: str) -> Node | None:
+        """None without such a listener."""
+        endpoint = self.endpoints.get(listener)
+        return None if endpoint is None else Node(self.id, *endpoint, self.rack)
+
+
+class PartitionState(NamedTuple):
     """One partition: who holds it and who leads. `partition_epoch` is the version of its state in the store."""
 
     replicas: tuple[int, ...]
@@ -32,64 +54,56 @@ class PartitionState:
     partition_epoch: int
 
 
-@dataclass(slots=True)
-class Topic:
-    """One incarnation of a topic; `id` is 16 bytes, `config` its own settings as text, `directories` the
-    directory.id of the log dir of each partition that was made."""
+class TopicImage(NamedTuple):
+    """One incarnation of a topic; `id` is 16 bytes."""
 
     name: str
     id: bytes
-    partitions: list[PartitionState]
-    config: Mapping[str, str] = field(default_factory=dict)
-    directories: Mapping[int, str] = field(default_factory=dict)
+    partitions: tuple[PartitionState, ...]
 
     @property
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
 
+@dataclass(frozen=True, slots=True)
 class Image:
-    """The brokers and topics of one cluster."""
+    """The brokers and topics of one cluster; no part of it is ever changed."""
 
-    def __init__(self) -> None:
-        self.cluster_id = ""
-        self.controller_id = NO_LEADER
-        self.brokers: dict[int, Node] = {}
-        self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[bytes, Topic] = {}
+    cluster_id: str = ""
+    controller_id: int = NO_LEADER
+    controller_epoch: int = NO_EPOCH
+    brokers: Mapping[int, LiveBroker] = field(default_factory=dict)
+    by_name: PersistentMap[str, TopicImage] = field(default_factory=PersistentMap)
+    names: PersistentMap[bytes, str] = field(default_factory=PersistentMap)
+    """By topic id."""
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.by_name)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+    def topics(self) -> Iterable[TopicImage]:
+        """Sorted by name."""
+        return (self.by_name[name] for name in sorted(self.by_name))
 
-    def topics(self) -> Iterable[Topic]:
-        return self._by_name.values()
+    def topic(self, name: str) -> TopicImage | None:
+        return self.by_name.get(name)
 
-    def names(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def topic(self, name: str) -> Topic | None:
-        return self._by_name.get(name)
-
-    def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        return self._by_id.get(topic_id)
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        name = self.names.get(topic_id)
+        return None if name is None else self.by_name[name]
 
     def partition(self, name: str, index: int) -> PartitionState | None:
-        topic = self._by_name.get(name)
+        topic = self.by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
-    def put(self, topic: Topic) -> None:
-        """Add a topic, or replace the one of that name."""
-        self.remove(topic.name)
-        self._by_name[topic.name] = topic
-        self._by_id[topic.id] = topic
+    def node(self, broker_id: int, listener: str) -> Node | None:
+        """A broker as clients of a listener see it; None if it is not alive, or has no such listener."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.node(listener)
 
-    def remove(self, name: str) -> None:
-        """Forget a topic; one that is unknown is no error."""
-        topic = self._by_name.pop(name, None)
-        if topic is not None:
-            del self._by_id[topic.id]
+    def nodes(self, listener: str) -> list[Node]:
+        """The live brokers as clients of a listener see them: those that have it."""
+        found = (broker.node(listener) for broker in self.brokers.values())
+        return [node for node in found if node is not None]

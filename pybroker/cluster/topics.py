@@ -1,12 +1,14 @@
-"""What a topic may be called and look like: the rules of CreateTopics and CreatePartitions, free of I/O.
+"""A topic, and what it may be called and look like: the rules of CreateTopics and CreatePartitions, free of I/O.
 
 Each refusal is a KafkaError with the code that Kafka answers and a sentence with the numbers in it.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pybroker import errors
+from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState
 from pybroker.errors import KafkaError
 
 NAME_LENGTH_MAX = 249
@@ -17,6 +19,22 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 Assignment = list[list[int]]
 """The replicas of each partition, in order of preference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One incarnation of a topic, as the controller has it on record; `id` is 16 bytes, `config` its own settings as
+    text, `directories` the directory.id of the log dir of each partition that was made."""
+
+    name: str
+    id: bytes
+    partitions: tuple[PartitionState, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    directories: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
 
 
 def check_name(name: str) -> None:

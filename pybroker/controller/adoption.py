@@ -13,8 +13,8 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple, Protocol
 
-from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState, Topic
-from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.cluster.image import INTERNAL_TOPICS, PartitionState
+from pybroker.cluster.topics import PARTITIONS_MAX, Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.loading import Loaded
@@ -100,7 +100,7 @@ class Adoption(NamedTuple):
             return False
         compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
         config = {"cleanup.policy": "compact"} if compacted else KEPT if self.lost else {}
-        states = [self._state(partitions.get(index)) for index in range(max(partitions) + 1)]
+        states = tuple(self._state(partitions.get(index)) for index in range(max(partitions) + 1))
         topic_id = ids.pop() if ids else nodes.draw_id(self.random)
         await write(self.session, self.fence, creation(Topic(name, topic_id, states, dict(config))))
         event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))
@@ -112,7 +112,7 @@ class Adoption(NamedTuple):
         if topic.internal or most > PARTITIONS_MAX or not more or any(p.topic_id != topic.id for p in more):
             return False
         added = [self._state(partitions.get(index)) for index in range(count, most)]
-        await write(self.session, self.fence, growth(replace(topic, partitions=[*topic.partitions, *added]), count))
+        await write(self.session, self.fence, growth(replace(topic, partitions=(*topic.partitions, *added)), count))
         return True
 
     @staticmethod

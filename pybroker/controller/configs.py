@@ -9,18 +9,20 @@ older than a quarter of an hour are removed by the next write.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
-from pybroker.cluster.image import Image, Topic
-from pybroker.cluster.topics import check_name
+from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type
 from pybroker.config.settings import as_text, shown
 from pybroker.controller import nodes
-from pybroker.controller.election import Fence, write
+from pybroker.controller.channel import Channel
+from pybroker.controller.context import ControllerContext
+from pybroker.controller.election import write
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.store import Create, NoNode, Op, Session, Set
 from pybroker.errors import KafkaError
@@ -63,14 +65,13 @@ class ConfigAdmin:
     """The controller's work on settings; one change at a time."""
 
     def __init__(
-        self, session: Session, fence: Fence, broker_id: int, image: Image, config: BrokerConfig, admin: TopicAdmin,
+        self, session: Session, context: ControllerContext, channel: Channel, config: BrokerConfig, admin: TopicAdmin,
         holders: Configured, wall_ms: Callable[[], int],
     ) -> None:  # fmt: skip
         """`wall_ms` is the store's clock as well as may be: by it notices grow old."""
         self._session = session
-        self._fence = fence
-        self._broker_id = broker_id
-        self._image = image
+        self._context = context
+        self._channel = channel
         self._config = config
         self._admin = admin
         self._holders = holders
@@ -84,7 +85,7 @@ class ConfigAdmin:
         """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56, 60."""
         check_name(name)
         async with self._one:
-            topic = self._image.topic(name)
+            topic = self._context.topics.get(name)
             if topic is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
             before = TopicConfig(self._config, topic.config, stored=True)
@@ -96,16 +97,17 @@ class ConfigAdmin:
             with self._admin.claim(name):
                 change = Set(nodes.topic_config(name), nodes.dump_config(after))
                 await self._write([change], f"topics/{name}")
-                topic.config = after
+                topic = self._context.topics[name] = dataclasses.replace(topic, config=after)
+                self._channel.update_configs([topic])
             await self._holders.configure([topic])
-        _tell(f"topics/{name}", topic.config)
+        _tell(f"topics/{name}", after)
 
     # -- brokers -----------------------------------------------------------------------------------------------------
 
     async def alter_broker(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
         """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 41, 42, 56."""
-        if name not in ("", str(self._broker_id)):
-            raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {shown(name)}")
+        if name not in ("", str(self._context.broker_id)):
+            raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._context.broker_id}, not {shown(name)}")
         source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         async with self._one:
             held = self._config.dynamic(source)
@@ -122,7 +124,7 @@ class ConfigAdmin:
             node = nodes.dump_config(after)
             await self._write([Set(path, node) if there else Create(path, node)], f"brokers/{name or '<default>'}")
             self._config.overlay(source, after)
-            await self._holders.configure(list(self._image.topics()))
+            await self._holders.configure(list(self._context.topics.values()))
             for tell in self.on_broker_altered:
                 await tell()
         _tell(f"brokers/{name or '<default>'}", after)
@@ -133,7 +135,7 @@ class ConfigAdmin:
         A topic whose settings the broker does not take as it is has no say."""
         config = self._config.copy()
         config.overlay(source, after)
-        for topic in self._image.topics():
+        for topic in self._context.topics.values():
             try:
                 TopicConfig(config, topic.config)
             except ConfigError as problem:
@@ -146,7 +148,7 @@ class ConfigAdmin:
     async def _write(self, ops: list[Op], entity: str) -> None:
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
         try:
-            await write(self._session, self._fence, [*ops, notice])
+            await write(self._session, self._context.fence, [*ops, notice])
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         await self._purge(self._wall_ms() - CHANGES_KEPT_MS)

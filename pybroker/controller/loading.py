@@ -1,11 +1,12 @@
-"""From the store to the image."""
+"""From the store to the controller's context: what the topics are, and that their partitions are led again."""
 
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from pybroker.cluster.image import PartitionState, Topic
+from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.topics import Holders, topic_op, without
@@ -49,7 +50,7 @@ async def load(session: Session) -> Loaded:
             data, stat = await read
             partitions.append(nodes.load_state(data, replicas, stat.version))
         config = nodes.load_config((await config_read)[0])
-        topic = Topic(name, node.id, partitions, config, node.directories)
+        topic = Topic(name, node.id, tuple(partitions), config, node.directories)
         if name in wishes:
             loaded.deleted.append(topic)
             continue
@@ -70,26 +71,26 @@ class Led(Protocol):
 
 async def lead_again(
     session: Session, fence: Fence, topics: Iterable[Topic], found: Mapping[TopicPartition, Led], broker_id: int
-) -> None:
+) -> list[Topic]:
     """Bump the leader epoch of every partition that this broker leads alone: what its earlier life left is fenced.
 
     Above what is beside the log, too: a store that lost its latest writes would have their batches taken for bad.
-    A few hundred partitions go into one write. Raises KafkaError."""
-    pending: list[tuple[str, PartitionState]] = []
+    A few hundred partitions go into one write. Returns the topics as they are then. Raises KafkaError."""
+    led, ops = [], list[Op]()
     for topic in topics:
-        for index, state in enumerate(topic.partitions):
+        partitions = list(topic.partitions)
+        for index, state in enumerate(partitions):
             if broker_id in state.replicas:
-                state.leader, state.isr = broker_id, state.isr or (broker_id,)
                 beside = found.get(TopicPartition(topic.name, index))
-                state.leader_epoch = max(state.leader_epoch, -1 if beside is None else beside.leader_epoch) + 1
-                state.controller_epoch = fence.epoch
-                pending.append((nodes.state(topic.name, index), state))
-    for first in range(0, len(pending), OPS_PER_WRITE):
-        some = pending[first : first + OPS_PER_WRITE]
-        ops: list[Op] = [Set(path, nodes.dump_state(state), state.partition_epoch) for path, state in some]
-        await write(session, fence, ops)
-        for _, state in some:
-            state.partition_epoch += 1
+                epoch = max(state.leader_epoch, -1 if beside is None else beside.leader_epoch) + 1
+                isr = state.isr or (broker_id,)
+                state = state._replace(leader=broker_id, leader_epoch=epoch, isr=isr, controller_epoch=fence.epoch)
+                ops.append(Set(nodes.state(topic.name, index), nodes.dump_state(state), state.partition_epoch))
+                partitions[index] = state._replace(partition_epoch=state.partition_epoch + 1)
+        led.append(replace(topic, partitions=tuple(partitions)))
+    for first in range(0, len(ops), OPS_PER_WRITE):
+        await write(session, fence, ops[first : first + OPS_PER_WRITE])
+    return led
 
 
 async def held(session: Session) -> Mapping[str, int]:
@@ -117,13 +118,18 @@ async def record_log_dirs(session: Session, fence: Fence, broker_id: int, paths:
     await write(session, fence, [Create(path, data) if there is None else Set(path, data)])
 
 
-async def record_directories(session: Session, fence: Fence, topics: Iterable[Topic], holders: Holders) -> None:
-    """Write down where the partitions lie, of the topics of which that changed. Raises KafkaError."""
-    ops: list[Op] = []
+async def record_directories(
+    session: Session, fence: Fence, topics: Iterable[Topic], holders: Holders
+) -> list[Topic]:
+    """Write down where the partitions lie, of the topics of which that changed; the topics with it. Raises KafkaError.
+    """
+    placed, ops = [], list[Op]()
     for topic in topics:
         directories = holders.directories(topic)
         if directories != topic.directories:
-            topic.directories = directories
+            topic = replace(topic, directories=directories)
             ops.append(topic_op(topic))
+        placed.append(topic)
     for first in range(0, len(ops), OPS_PER_WRITE):
         await write(session, fence, ops[first : first + OPS_PER_WRITE])
+    return placed

@@ -11,8 +11,10 @@ from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
-from pybroker.cluster.image import Node, PartitionState, Topic
+from pybroker.cluster.image import PLAINTEXT, LiveBroker, PartitionState
+from pybroker.cluster.topics import Topic
 from pybroker.coordination.store import StoreDamaged
+from pybroker.model import Endpoint, HostPort
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -222,31 +224,34 @@ def load_cluster_id(data: bytes) -> str:
     return str(_load(data)["id"])
 
 
-def dump_broker(node: Node, listener: str, now_ms: int) -> bytes:
-    """The registration of a broker with one plaintext listener."""
+def dump_broker(broker: LiveBroker, now_ms: int) -> bytes:
+    """The registration of a broker; `host` and `port`, for old readers, are those of its first plaintext listener."""
+    plain = (at for listener, at in broker.endpoints.items() if broker.protocols[listener] == PLAINTEXT)
+    host, port = next(plain, (None, -1))
     registration: dict[str, object] = {
         "version": 5,
-        "host": node.host,
-        "port": node.port,
-        "endpoints": [f"{listener}://{_bracketed(node.host)}:{node.port}"],
-        "listener_security_protocol_map": {listener: "PLAINTEXT"},
+        "host": host,
+        "port": port,
+        "endpoints": [str(Endpoint(listener, *at)) for listener, at in broker.endpoints.items()],
+        "listener_security_protocol_map": dict(broker.protocols),
         "jmx_port": -1,
         "timestamp": str(now_ms),
         "features": {},
     }
-    if node.rack is not None:
-        registration["rack"] = node.rack
+    if broker.rack is not None:
+        registration["rack"] = broker.rack
     return _dump(registration)
 
 
 @_sound
-def load_broker(broker_id: int, data: bytes) -> Node:
+def load_broker(broker_id: int, data: bytes) -> LiveBroker:
     found = _load(data)
-    return Node(broker_id, found["host"], found["port"], found.get("rack"))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    endpoints = [Endpoint.parse(text) for text in found["endpoints"]]
+    protocols = _texts(found["listener_security_protocol_map"])
+    if protocols.keys() != {endpoint.listener for endpoint in endpoints}:
+        raise ValueError(f"its listeners and their security protocols differ: {endpoints}, {protocols}")
+    at = {endpoint.listener: HostPort(endpoint.host, endpoint.port) for endpoint in endpoints}
+    return LiveBroker(broker_id, at, protocols, found.get("rack"))
 
 
 def dump_block(broker_id: int, first: int, last: int) -> bytes:

@@ -19,11 +19,14 @@ from typing import NamedTuple, Protocol
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import Image, PartitionState, Topic
+from pybroker.cluster.image import PartitionState
 from pybroker.cluster.placement import place, place_in_racks
+from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import nodes
-from pybroker.controller.election import Fence, write
+from pybroker.controller.channel import Channel
+from pybroker.controller.context import ControllerContext
+from pybroker.controller.election import write
 from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Op, Session, Set
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -64,12 +67,18 @@ class TopicAdmin:
     """The controller's work on topics, of one broker that was elected."""
 
     def __init__(
-        self, session: Session, fence: Fence, image: Image, config: BrokerConfig, holders: Holders, random: Random
+        self,
+        session: Session,
+        context: ControllerContext,
+        channel: Channel,
+        config: BrokerConfig,
+        holders: Holders,
+        random: Random,
     ) -> None:
         """`random` draws topic ids and the brokers where assignments begin."""
         self._session = session
-        self._fence = fence
-        self._image = image
+        self._context = context
+        self._channel = channel
         self._config = config
         self._holders = holders
         self.on_deleted: list[Callable[[str], Awaitable[object]]] = []  # who keeps something of topics, and is told
@@ -87,7 +96,7 @@ class TopicAdmin:
             return topic
         self._begin(topic.name)
         try:
-            await self._add(topic, 0, creation(topic, made_from=0), _removal(topic))
+            topic = await self._add(topic, 0, creation(topic, made_from=0), _removal(topic))
         except NodeExists:
             raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already") from None
         finally:
@@ -95,32 +104,36 @@ class TopicAdmin:
         event(log, logging.INFO, "topic created", topic=topic.name, partitions=len(topic.partitions))
         return topic
 
-    async def _add(self, topic: Topic, first: int, ops: list[Op], undo: list[Op]) -> None:
+    async def _add(self, topic: Topic, first: int, ops: list[Op], undo: list[Op]) -> Topic:
         """Have the store know a topic's partitions from `first` on, make them, and show them; or undo it."""
         await self._write(topic.name, ops)
         try:
-            await self._make(topic, first)
+            made = await self._make(topic, first)
         except KafkaError:
             self._left[topic.name] = undo
             with contextlib.suppress(KafkaError):  # the next change of the topic begins with it, or a start does it
                 await self._write(topic.name, [])
             raise
-        self._image.put(topic)
-        self._holders.show(topic, first)
+        self._context.topics[made.name] = made
+        self._channel.update_configs([made])
+        self._channel.update_metadata([made])
+        self._holders.show(made, first)
+        return made
 
-    async def _make(self, topic: Topic, first: int) -> None:
+    async def _make(self, topic: Topic, first: int) -> Topic:
         """Make the logs, and put on record that they are made and where. What fails leaves no log."""
         await self._holders.open([topic], first=first, new=True)
-        topic.directories = self._holders.directories(topic)
+        made = replace(topic, directories=self._holders.directories(topic))
         try:
-            await self._write(topic.name, [topic_op(topic)])
+            await self._write(topic.name, [topic_op(made)])
         except KafkaError:
             await self._holders.delete(topic, first)
             raise
+        return made
 
     async def _write(self, name: str, ops: list[Op]) -> None:
         """Write a change of a topic, and what is left of an earlier one. Raises as `write`."""
-        await write(self._session, self._fence, [*self._left.get(name, ()), *ops])
+        await write(self._session, self._context.fence, [*self._left.get(name, ()), *ops])
         self._left.pop(name, None)
 
     def auto_create(self, name: str) -> None:
@@ -142,9 +155,9 @@ class TopicAdmin:
         rules.check_name(new.name)
         if new.name == RESERVED:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{RESERVED} is Kafka's own")
-        if new.name in self._image or new.name in self._changing:
+        if new.name in self._context.topics or new.name in self._changing:
             raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already")
-        twin = rules.collision(new.name, self._image.names())
+        twin = rules.collision(new.name, self._context.topics)
         if twin is not None:
             problem = f"{new.name} and the topic {twin} would be one in metrics, where '.' and '_' are the same"
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
@@ -152,7 +165,7 @@ class TopicAdmin:
         return Topic(new.name, nodes.draw_id(self._random), self._states(self._assign(new)), config)
 
     def _assign(self, new: NewTopic) -> rules.Assignment:
-        brokers = sorted(self._image.brokers)
+        brokers = sorted(self._context.brokers)
         if new.assignment:
             if new.partitions != FROM_CONFIG or new.replication_factor != FROM_CONFIG:
                 raise KafkaError(errors.INVALID_REQUEST, "with an assignment, both counts must be -1")
@@ -167,37 +180,43 @@ class TopicAdmin:
 
     def _place(self, partitions: int, factor: int, start: int, shift: int, first: int) -> rules.Assignment:
         """Replicas in different racks, if every broker has one."""
-        brokers = self._image.brokers
-        racks = {node.id: node.rack for node in brokers.values() if node.rack is not None}
+        brokers = self._context.brokers
+        racks = {broker.id: broker.rack for broker in brokers.values() if broker.rack is not None}
         if len(racks) == len(brokers):
             return place_in_racks(racks, partitions, factor, start, shift, first)
         return place(brokers, partitions, factor, start, shift, first)
 
-    def _states(self, assignment: rules.Assignment) -> list[PartitionState]:
+    def _states(self, assignment: rules.Assignment) -> tuple[PartitionState, ...]:
         """New partitions: the first replica leads, all are in sync."""
-        live = self._image.brokers
+        live = self._context.brokers
         states = []
         for replicas in assignment:
             isr = tuple(broker for broker in replicas if broker in live)
-            states.append(PartitionState(tuple(replicas), isr[0], 0, isr, self._fence.epoch, 0))
-        return states
+            states.append(PartitionState(tuple(replicas), isr[0], 0, isr, self._context.fence.epoch, 0))
+        return tuple(states)
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    async def delete(self, topic: Topic) -> None:
-        """Delete a topic. Raises KafkaError: 3, 41, 56."""
+    async def delete(self, name: str, topic_id: bytes) -> Topic:
+        """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 41, 56, 100."""
+        topic = self._known(name)
+        if topic.id != topic_id:
+            raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"topic {name} has the id {topic.id.hex()}, not {topic_id.hex()}")
         self._begin(topic.name)
         try:
             with contextlib.suppress(NodeExists):
-                await write(self._session, self._fence, [Create(nodes.deletion(topic.name))])
+                await write(self._session, self._context.fence, [Create(nodes.deletion(topic.name))])
             await self.finish_deletion(topic)
         finally:
             self._changing.discard(topic.name)
         event(log, logging.INFO, "topic deleted", topic=topic.name, partitions=len(topic.partitions))
+        return topic
 
     async def finish_deletion(self, topic: Topic) -> None:
         """Do what the wish to delete in the store asks for."""
-        self._image.remove(topic.name)
+        self._context.topics.pop(topic.name, None)
+        self._channel.update_metadata(deleted=[topic.name])
+        self._channel.update_configs(deleted=[topic.name])
         await self._holders.delete(topic)
         for tell in self.on_deleted:
             await tell(topic.name)
@@ -214,9 +233,7 @@ class TopicAdmin:
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
         """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 37, 39, 41, 42, 56."""
-        topic = self._image.topic(name)
-        if topic is None:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        topic = self._known(name)
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
@@ -225,7 +242,7 @@ class TopicAdmin:
             return
         self._begin(name)
         try:
-            grown = replace(topic, partitions=[*topic.partitions, *added])
+            grown = replace(topic, partitions=(*topic.partitions, *added))
             first = len(topic.partitions)
             ops = [topic_op(grown, made_from=first), *_state_ops(grown, first)]
             await self._add(grown, first, ops, _ungrow(grown, first))
@@ -235,12 +252,12 @@ class TopicAdmin:
             self._changing.discard(name)
         event(log, logging.INFO, "partitions added", topic=name, partitions=count, added=len(added))
 
-    def _plan_growth(self, topic: Topic, count: int, given: rules.Assignment | None) -> list[PartitionState]:
+    def _plan_growth(self, topic: Topic, count: int, given: rules.Assignment | None) -> tuple[PartitionState, ...]:
         has = len(topic.partitions)
         if count <= has:
             problem = f"topic {topic.name} has {has} partitions already, and {count} were asked for"
             raise KafkaError(errors.INVALID_PARTITIONS, problem)
-        brokers = sorted(self._image.brokers)
+        brokers = sorted(self._context.brokers)
         factor = len(topic.partitions[0].replicas)
         rules.check_counts(count, min(factor, len(brokers)), len(brokers))
         if given is None:
@@ -251,6 +268,13 @@ class TopicAdmin:
             problem = f"{count - has} partitions are added, and the assignment is of {len(given)}"
             raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, problem)
         return self._states(rules.check_replicas(given, factor, brokers))
+
+    def _known(self, name: str) -> Topic:
+        """Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self._context.topics.get(name)
+        if topic is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        return topic
 
     @contextlib.contextmanager
     def claim(self, name: str) -> Iterator[None]:

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 
 from pybroker import core, errors
-from pybroker.cluster.image import Image, Topic
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -36,7 +37,7 @@ class Replicas:
         self,
         broker_id: int,
         config: BrokerConfig,
-        image: Image,
+        metadata: MetadataCache,
         log_dirs: Sequence[LogDir],
         given_up: Container[str] = (),
         open_files_max: int = 0,
@@ -44,7 +45,7 @@ class Replicas:
         """`open_files_max`: descriptors that segments have at most, fewer than partitions perhaps; 0: no limit."""
         self._broker_id = broker_id
         self._config = config
-        self._image = image
+        self._metadata = metadata
         self._dirs = log_dirs
         self._threads: int = config["num.recovery.threads.per.data.dir"]
         self._core = core.Broker(open_files_max=open_files_max)
@@ -89,7 +90,7 @@ class Replicas:
         replica = self._held.get(TopicPartition(topic, partition))
         if replica is not None:
             return replica
-        if self._image.partition(topic, partition) is None:
+        if self._metadata.image.partition(topic, partition) is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{partition}")
         raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"broker {self._broker_id} does not lead {topic}-{partition}")
 

@@ -19,14 +19,19 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING, NoReturn
 
 from pybroker.clock import wall_ms
-from pybroker.cluster.image import Image, Node
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.image import PLAINTEXT, LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
-from pybroker.controller import configs, identity, loading, nodes
+from pybroker.controller import configs, identity, loading
 from pybroker.controller.adoption import Adoption
+from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
-from pybroker.controller.election import Fence, elect
+from pybroker.controller.context import ControllerContext
+from pybroker.controller.election import elect
 from pybroker.controller.producer_ids import ProducerIds
+from pybroker.controller.registration import Registration
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, NoNode, Session, StoreDamaged, StoreError
@@ -91,7 +96,8 @@ class Broker:
         self.cluster_id = ""
         self.host, self.port = "", 0
         self.metrics_port = 0
-        self.image = Image()
+        self.metadata = MetadataCache()
+        self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
         self._store: EmbeddedStore | None = None
@@ -115,7 +121,7 @@ class Broker:
 
     @property
     def topic_count(self) -> int:
-        return len(self.image)
+        return len(self.metadata.image)
 
     @property
     def partition_count(self) -> int:
@@ -151,6 +157,7 @@ class Broker:
         self.cluster_id, self.broker_id = await identity.settle(
             session, configured, known_cluster, mine.cluster_id, mine.broker_id, self._random, in_use=in_use
         )
+        self.metadata = MetadataCache(self.cluster_id)
         log_dirs = await self._settle_log_dirs(session, store)
         listener = self._listener = self._bind()
         if self.config.metrics is not None:
@@ -158,24 +165,29 @@ class Broker:
         fence = await elect(session, self.broker_id, wall_ms())
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
-        self.image.cluster_id, self.image.controller_id = self.cluster_id, self.broker_id
+        context, metadata, topic_configs = ControllerContext(self.broker_id, fence), self.metadata, ConfigRepository()
+        channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self.replicas = Replicas(
-            self.broker_id, self.config, self.image, self._dirs, self._give_up, descriptors_for_logs()
+            self.broker_id, self.config, metadata, self._dirs, self._give_up, descriptors_for_logs()
         )
         if self._native:
             listener.bridge = self._native_plane(replicas)
-        admin = TopicAdmin(session, fence, self.image, self.config, replicas, self._random)
+        admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
         try:
-            await self._load_topics(session, fence, admin, replicas, first_start=known_cluster is None)
+            await self._load_topics(session, context, channel, admin, replicas, first_start=known_cluster is None)
         except (NoNode, NodeExists) as problem:  # nobody else writes to it
             raise StoreDamaged(detail=f"a node of the coordination store is not where it was made: {problem}") from None
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
-        await self._register(session)
-        settings = ConfigAdmin(session, fence, self.broker_id, self.image, self.config, admin, replicas, wall_ms)
-        await self._serve(listener, replicas, admin, ids, settings)
+        self._registration = Registration(session, context, channel, self._current, wall_ms)
+        try:
+            self._epoch = await self._registration.register()
+        except NodeExists:
+            raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
+        settings = ConfigAdmin(session, context, channel, self.config, admin, replicas, wall_ms)
+        await self._serve(listener, replicas, admin, ids, settings, topic_configs)
 
     async def _open_store(self, log_dir: LogDir) -> Session:
         self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
@@ -200,18 +212,8 @@ class Broker:
         return directories.claim(self._dirs, self.cluster_id, self.broker_id, store, self._random)
 
     def _bind(self) -> Listener:
-        config, endpoint = self.config, self.config.listener
-        idle_ms, pool_bytes = config["connections.max.idle.ms"], config["queued.max.request.bytes"]
-        limits = Limits(
-            request_bytes_max=config["socket.request.max.bytes"],
-            idle_seconds_max=idle_ms / 1000 if idle_ms >= 0 else None,
-            connections_max=config["max.connections"],
-            connections_per_ip_max=config["max.connections.per.ip"],
-            backlog=config["socket.listen.backlog.size"],
-            send_buffer_bytes=_positive(config["socket.send.buffer.bytes"]),
-            receive_buffer_bytes=_positive(config["socket.receive.buffer.bytes"]),
-        )
-        listener = Listener(endpoint.listener, Pool(_positive(pool_bytes) or POOL_BYTES), limits)
+        endpoint, pool_bytes = self.config.listener, self.config["queued.max.request.bytes"]
+        listener = Listener(endpoint.listener, Pool(_positive(pool_bytes) or POOL_BYTES), Limits.of(self.config))
         try:
             listener.bind(endpoint.host, endpoint.port)
         except (OSError, ValueError) as problem:
@@ -221,12 +223,13 @@ class Broker:
         return listener
 
     async def _load_topics(
-        self, session: Session, fence: Fence, admin: TopicAdmin, replicas: Replicas, *, first_start: bool
-    ) -> None:
+        self, session: Session, context: ControllerContext, channel: Channel, admin: TopicAdmin, replicas: Replicas,
+        *, first_start: bool,
+    ) -> None:  # fmt: skip
         """Open what the store knows. At the first start it knows nothing, and takes over what lies in the log dirs.
 
         The cluster id is written once that is done, so that a first start that was cut short is one again."""
-        loaded = await loading.load(session)
+        loaded, fence = await loading.load(session), context.fence
         found = replicas.survey({topic.name: topic.id for topic in loaded.topics})
         if first_start:
             await Adoption(session, fence, self.broker_id, self._random, self._store_lost).all(found, loaded)
@@ -242,12 +245,14 @@ class Broker:
             loaded = await loading.load(session)
         if not any(log_dir.failure for log_dir in self._dirs):
             await adoption.forget_deleted(found)
-        await loading.lead_again(session, fence, loaded.topics, found, self.broker_id)
-        await replicas.open(loaded.topics, new=False)
-        await loading.record_directories(session, fence, loaded.topics, replicas)
-        for topic in loaded.topics:
-            self.image.put(topic)
-        strays = [key for key in found if self.image.partition(*key) is None and replicas.directory_of(key)]
+        topics = await loading.lead_again(session, fence, loaded.topics, found, self.broker_id)
+        await replicas.open(topics, new=False)
+        topics = await loading.record_directories(session, fence, topics, replicas)
+        context.topics = {topic.name: topic for topic in topics}
+        channel.update_configs(topics)
+        channel.update_metadata(topics)
+        image = self.metadata.image
+        strays = [key for key in found if image.partition(*key) is None and replicas.directory_of(key)]
         if strays:
             event(
                 log,
@@ -268,36 +273,28 @@ class Broker:
         if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
 
-    def _registration(self) -> tuple[Node, bytes]:
-        """This broker as the settings say now that clients see it, and as the store has it."""
+    def _current(self) -> LiveBroker:
+        """This broker as the settings say now that clients see it."""
         assert self._listener is not None
-        shown = self.config.advertised
+        shown, name = self.config.advertised, self._listener.name
         host, port = (self.host, 0) if shown is None else (shown.host, shown.port)
-        node = Node(self.broker_id, host, port or self.port, self.config["broker.rack"])
-        return node, nodes.dump_broker(node, self._listener.name, wall_ms())
-
-    async def _register(self, session: Session) -> None:
-        """Show this broker to the cluster; the transaction that did it is its epoch."""
-        node, registration = self._registration()
-        try:
-            _, stat = await session.create(nodes.broker(self.broker_id), registration, ephemeral=True)
-        except NodeExists:
-            raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
-        self._epoch = stat.czxid
-        self.image.brokers[node.id] = node
+        at = HostPort(host, port or self.port)
+        return LiveBroker(self.broker_id, {name: at}, {name: PLAINTEXT}, self.config["broker.rack"])
 
     async def _serve(
-        self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin
-    ) -> None:
+        self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin,
+        topic_configs: ConfigRepository,
+    ) -> None:  # fmt: skip
         self._workers = Workers(self._io_threads(), "records")
         settings.on_broker_altered.append(self._go_by_settings)
         self._limit_connections()
         groups = self.groups = Coordinator(self.config, self._workers)
-        locator = Locator(self.broker_id, self.config, self.image, replicas, admin, groups)
+        locator = Locator(self.broker_id, self.config, self.metadata, replicas, admin, groups)
         asked = Collaborators(
             self.broker_id,
             self.config,
-            self.image,
+            self.metadata,
+            topic_configs,
             replicas,
             admin,
             ids.draw,
@@ -326,7 +323,7 @@ class Broker:
         """Open the endpoint of metrics; what it needs is only imported here."""
         from pybroker.server.metrics_export import Exporter
 
-        exporter = Exporter(self.image, lambda: len(listener))
+        exporter = Exporter(self.metadata, lambda: len(listener))
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter
@@ -337,14 +334,11 @@ class Broker:
 
     async def _go_by_settings(self) -> None:
         """Do as the settings say now: connections, threads, and the address that clients are told."""
-        assert self._workers is not None and self.replicas is not None and self._session is not None
+        assert self._workers is not None and self.replicas is not None and self._registration is not None
         self._limit_connections()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
-        node, registration = self._registration()
-        if node != self.image.brokers[node.id]:
-            await self._session.set(nodes.broker(node.id), registration)
-            self.image.brokers[node.id] = node
+        await self._registration.renew()
 
     def _limit_connections(self) -> None:
         """By what the settings say now."""

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from pybroker import errors
-from pybroker.cluster.image import Image, Node
+from pybroker.cluster.image import Node
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller.topics import NewTopic, TopicAdmin
 from pybroker.errors import KafkaError
@@ -21,14 +22,14 @@ class Locator:
         self,
         broker_id: int,
         config: BrokerConfig,
-        image: Image,
+        metadata: MetadataCache,
         replicas: Replicas,
         admin: TopicAdmin,
         groups: Coordinator,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
-        self._image = image
+        self._metadata = metadata
         self._replicas = replicas
         self._admin = admin
         self._groups = groups
@@ -36,7 +37,7 @@ class Locator:
 
     async def lead(self, deleted: Iterable[str] = ()) -> None:
         """Take over the groups that are here; nothing if there are none yet. `deleted`: as Coordinator.lead."""
-        topic = self._image.topic(OFFSETS_TOPIC)
+        topic = self._metadata.image.topic(OFFSETS_TOPIC)
         if topic is None:
             return
         count = len(topic.partitions)
@@ -52,15 +53,17 @@ class Locator:
         else:
             await self._groups.forget_topic(topic)
 
-    async def locate(self, group_id: str) -> Node:
-        """The broker that coordinates a group. Raises COORDINATOR_NOT_AVAILABLE while there is none."""
-        if self._image.topic(OFFSETS_TOPIC) is None:
+    async def locate(self, group_id: str, listener: str) -> Node:
+        """The broker that coordinates a group, as clients of a listener see it. Raises COORDINATOR_NOT_AVAILABLE while
+        there is none, or none that has this listener."""
+        if self._metadata.image.topic(OFFSETS_TOPIC) is None:
             await self._make()
         if self._groups.is_lost(group_id):
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"the partition of {OFFSETS_TOPIC} is offline")
-        node = self._image.brokers.get(self._broker_id)
+        node = self._metadata.image.node(self._broker_id, listener)
         if node is None:
-            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "this broker is not registered yet")
+            problem = f"broker {self._broker_id} is not registered yet, or not with the listener {listener}"
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, problem)
         return node
 
     async def _make(self) -> None:
@@ -84,7 +87,7 @@ class Locator:
         new = NewTopic(
             OFFSETS_TOPIC,
             self._config["offsets.topic.num.partitions"],
-            min(self._config["offsets.topic.replication.factor"], len(self._image.brokers)),
+            min(self._config["offsets.topic.replication.factor"], len(self._metadata.image.brokers)),
             config=config,
         )
         await self._admin.create(new)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pybroker import forks
 from pybroker.cluster.caller import Caller
+from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.server.bridge import Bridge
 from pybroker.server.closings import Closings
@@ -45,6 +46,21 @@ class Limits:
     backlog: int
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "Limits":
+        """What the settings say."""
+        idle_ms = config["connections.max.idle.ms"]
+        send, receive = config["socket.send.buffer.bytes"], config["socket.receive.buffer.bytes"]
+        return cls(
+            request_bytes_max=config["socket.request.max.bytes"],
+            idle_seconds_max=idle_ms / 1000 if idle_ms >= 0 else None,
+            connections_max=config["max.connections"],
+            connections_per_ip_max=config["max.connections.per.ip"],
+            backlog=config["socket.listen.backlog.size"],
+            send_buffer_bytes=send if send > 0 else None,
+            receive_buffer_bytes=receive if receive > 0 else None,
+        )
 
 
 def why_not(problem: OSError | ValueError) -> str:

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from pybroker import __version__
 from pybroker.cluster.caller import Caller
-from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
 from pybroker.metrics import Requests
 from pybroker.protocol.apis import KNOWN
@@ -62,11 +62,11 @@ class Metered:
 class BrokerMetrics(Collector):
     """The metrics of one broker; its rooms are given as they come to be. Collected on any thread."""
 
-    def __init__(self, image: Image, connections: Callable[[], int]) -> None:
+    def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
         self.requests = Requests()
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
-        self._image = image
+        self._metadata = metadata
         self._connections = connections
         self._collecting = threading.Lock()
         self._registry = CollectorRegistry()
@@ -88,7 +88,7 @@ class BrokerMetrics(Collector):
         yield InfoMetricFamily("pybroker_build", "The version of the broker and of its Python; always 1.", built)
         yield from self._traffic()
         if self.replicas is not None:
-            yield from _partitions(self._image, list(self.replicas))
+            yield from _partitions(len(self._metadata.image), list(self.replicas))
             yield from _disks(self.replicas)
             yield from damage_metrics(self.replicas)
         if self.groups is not None:
@@ -124,7 +124,7 @@ class BrokerMetrics(Collector):
         yield GaugeMetricFamily("pybroker_connections", "Open connections of clients.", self._connections())
 
 
-def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
+def _partitions(topics: int, replicas: list[Replica]) -> Iterator[Metric]:
     start = GaugeMetricFamily("pybroker_log_start_offset", "The first offset of a partition.", labels=PARTITION)
     end = GaugeMetricFamily("pybroker_log_end_offset", "The offset of a partition's next record.", labels=PARTITION)
     size = GaugeMetricFamily("pybroker_log_bytes", "Size of a partition's data files.", labels=PARTITION)
@@ -147,7 +147,7 @@ def _partitions(image: Image, replicas: list[Replica]) -> Iterator[Metric]:
         messages.add_metric([topic], count)
     yield from (messages, start, end, size)
     yield from traffic_metrics((r.key.topic, r.log.traffic) for r in replicas if r.log is not None)
-    yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", len(image))
+    yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", topics)
     yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
     yield GaugeMetricFamily("pybroker_partitions_offline", "Partitions of this broker that are offline.", offline)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class Exporter:
     """What the broker holds of its metrics; `port` is where they are shown."""
 
-    def __init__(self, image: Image, connections: Callable[[], int]) -> None:
-        self._metrics = BrokerMetrics(image, connections)
+    def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
+        self._metrics = BrokerMetrics(metadata, connections)
         self._server = MetricsServer(self._metrics.text, self._health, self._ready)
         self._waits_for = "it is starting"
         self.port = 0

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.fetch_sessions import Sessions
-from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.topics import TopicAdmin
@@ -43,7 +44,8 @@ class Collaborators:
 
     broker_id: int
     config: BrokerConfig
-    image: Image
+    metadata: MetadataCache
+    topic_configs: ConfigRepository
     replicas: Replicas
     admin: TopicAdmin
     draw_producer_id: Callable[[], Awaitable[int]]
@@ -60,31 +62,33 @@ def draw_session_id() -> int:
 def fetch_of(c: Collaborators) -> fetch.Fetch:
     """The Fetch handler, which its owner must release before the connections are closed."""
     sessions = Sessions(c.config["max.incremental.fetch.session.cache.slots"], draw_session_id)
-    return fetch.Fetch(c.replicas, c.image, sessions, c.config["fetch.max.bytes"])
+    return fetch.Fetch(c.replicas, c.metadata, sessions, c.config["fetch.max.bytes"])
 
 
 def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
     """The table: API key to handler."""
     by_name = {
-        "Produce": Handler(produce.Produce(c.replicas, c.image, c.workers), produce.failed),
+        "Produce": Handler(produce.Produce(c.replicas, c.metadata, c.workers), produce.failed),
         "Fetch": Handler(fetching, fetch.failed, abandon=True),
         "ListOffsets": Handler(offsets.ListOffsets(c.replicas), offsets.list_offsets_failed),
         "Metadata": Handler(
-            metadata.Metadata(c.image, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
+            metadata.Metadata(c.metadata, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
         ),
         "ApiVersions": Handler(api_versions.api_versions, api_versions.failed),
         "CreateTopics": Handler(topics.CreateTopics(c.admin, c.config), topics.create_failed),
         "DeleteTopics": Handler(
-            topics.DeleteTopics(c.admin, c.image, c.config["delete.topic.enable"]), topics.delete_failed
+            topics.DeleteTopics(c.admin, c.metadata, c.config["delete.topic.enable"]), topics.delete_failed
         ),
         "DeleteRecords": Handler(records.DeleteRecords(c.replicas), records.failed),
         "InitProducerId": Handler(producer_ids.InitProducerId(c.draw_producer_id), producer_ids.failed),
         "OffsetForLeaderEpoch": Handler(
             offsets.OffsetForLeaderEpoch(c.replicas), offsets.offset_for_leader_epoch_failed
         ),
-        "DescribeConfigs": Handler(configs.DescribeConfigs(c.image, c.config, c.broker_id), configs.failed),
+        "DescribeConfigs": Handler(
+            configs.DescribeConfigs(c.metadata, c.topic_configs, c.config, c.broker_id), configs.failed
+        ),
         "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
-        "DescribeCluster": Handler(cluster.DescribeCluster(c.image), cluster.failed),
+        "DescribeCluster": Handler(cluster.DescribeCluster(c.metadata), cluster.failed),
     }
     by_name |= group_handlers(c) | admin_handlers(c)
     return {api.key: by_name[api.name] for api in SERVED.values()}
@@ -99,9 +103,9 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         ),
         "DescribeLogDirs": Handler(log_dirs.DescribeLogDirs(c.replicas), log_dirs.failed),
         "AlterReplicaLogDirs": Handler(log_dirs.AlterReplicaLogDirs(c.replicas), log_dirs.alter_failed),
-        "ElectLeaders": Handler(elections.ElectLeaders(c.image), elections.failed),
+        "ElectLeaders": Handler(elections.ElectLeaders(c.metadata), elections.failed),
         "AlterPartitionReassignments": Handler(
-            reassignments.AlterPartitionReassignments(c.image), reassignments.alter_failed
+            reassignments.AlterPartitionReassignments(c.metadata), reassignments.alter_failed
         ),
         "ListPartitionReassignments": Handler(reassignments.list_reassignments, reassignments.list_failed),
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
@@ -115,7 +119,7 @@ def group_handlers(c: Collaborators) -> dict[str, Handler]:
     """What consumer groups ask."""
     return {
         "FindCoordinator": Handler(group_offsets.FindCoordinator(c.locator.locate), group_offsets.failed_find),
-        "OffsetCommit": Handler(group_offsets.OffsetCommit(c.groups, c.image), group_offsets.failed_commit),
+        "OffsetCommit": Handler(group_offsets.OffsetCommit(c.groups, c.metadata), group_offsets.failed_commit),
         "OffsetFetch": Handler(group_offsets.OffsetFetch(c.groups), group_offsets.failed_fetch),
         "OffsetDelete": Handler(group_offsets.OffsetDelete(c.groups), group_offsets.failed_delete),
         "JoinGroup": Handler(groups.JoinGroup(c.groups), groups.failed_join, abandon=True),

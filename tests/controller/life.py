@@ -42,16 +42,15 @@ async def live(seed: int) -> bytes:
         stage.configs.alter_broker("", [Change("log.retention.ms", 0, "5000")], replace=False, validate_only=False),
         *(stage.ids.draw() for _ in range(1500)),
     )
-    doomed = stage.image.topic("topic-3")
-    assert doomed is not None
-    await stage.topics.delete(doomed)
+    await stage.topics.delete("topic-3", stage.context.topics["topic-3"].id)
     await stage.topics.create(NewTopic("topic-3", 1, 2))
     await stage.session.close()
     await stage.take_over(2)
     found = {TopicPartition("topic-0", 0): Left(), TopicPartition("left-over", 1): Left()}
-    await Adoption(stage.session, stage.fence, 2, stage.random, lost=True).all(found, await loading.load(stage.session))
+    adoption = Adoption(stage.session, stage.context.fence, 2, stage.random, lost=True)
+    await adoption.all(found, await loading.load(stage.session))
     loaded = await loading.load(stage.session)
-    await loading.lead_again(stage.session, stage.fence, loaded.topics, found, 2)
+    await loading.lead_again(stage.session, stage.context.fence, loaded.topics, found, 2)
     tree = await stage.tree()
     await stage.end()
     return tree

@@ -7,20 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from pybroker import errors
-from pybroker.cluster.image import Image, Node, Topic
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.image import PLAINTEXT, LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
+from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
-from pybroker.controller.election import Fence, elect
+from pybroker.controller.context import ControllerContext
+from pybroker.controller.election import elect
 from pybroker.controller.loading import prepare
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import NoNode, Session
 from pybroker.errors import KafkaError
+from pybroker.model import HostPort
 
 TIMEOUT_MS = 6_000
 BEGAN_MS = 1_700_000_000_000
 TICK_MS = 7
+
+
+def live_broker(number: int, **listeners: int) -> LiveBroker:
+    """A broker with these listeners, each at a port; in one of two racks."""
+    ports = listeners or {PLAINTEXT: 9092}
+    at = {name: HostPort(f"host-{number}", port) for name, port in ports.items()}
+    return LiveBroker(number, at, dict.fromkeys(ports, PLAINTEXT), f"rack-{number % 2}")
 
 
 class Holders:
@@ -53,7 +66,7 @@ class Stage:
     """One controller, of broker 1, and the cluster that it sees."""
 
     session: Session
-    fence: Fence
+    context: ControllerContext
     topics: TopicAdmin
     configs: ConfigAdmin
     ids: ProducerIds
@@ -65,9 +78,9 @@ class Stage:
         self.store = MemoryStore(clock_ms=self.wall_ms, wall_ms=self.wall_ms)
         self.config = BrokerConfig.load(None, ["num.partitions=2", "default.replication.factor=1"])
         self.holders = Holders()
-        self.image = Image()
-        for broker in range(1, brokers + 1):
-            self.image.brokers[broker] = Node(broker, f"host-{broker}", 9092, f"rack-{broker % 2}")
+        self.metadata = MetadataCache("cluster")
+        self.topic_configs = ConfigRepository()
+        self.brokers = {number: live_broker(number) for number in range(1, brokers + 1)}
 
     async def begin(self) -> Stage:
         await self.store.open()
@@ -80,10 +93,11 @@ class Stage:
         await prepare(self.session)
         fence = await elect(self.session, broker_id, self.wall_ms())
         assert fence is not None
-        self.fence = fence
-        self.topics = TopicAdmin(self.session, fence, self.image, self.config, self.holders, self.random)
+        self.context = ControllerContext(broker_id, fence, dict(self.brokers))
+        channel = Channel(self.context, self.metadata, self.topic_configs)
+        self.topics = TopicAdmin(self.session, self.context, channel, self.config, self.holders, self.random)
         self.configs = ConfigAdmin(
-            self.session, fence, broker_id, self.image, self.config, self.topics, self.holders, self.wall_ms
+            self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms
         )
         self.ids = ProducerIds(self.session, broker_id, above=-1)
 

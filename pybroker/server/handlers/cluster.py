@@ -5,7 +5,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster import operations
 from pybroker.cluster.caller import Call
-from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
@@ -14,22 +14,22 @@ CONTROLLERS = 2
 
 
 class DescribeCluster:
-    def __init__(self, image: Image) -> None:
-        self._image = image
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
 
     def __call__(self, request: Any, call: Call) -> Any:
         if request.endpoint_type == CONTROLLERS:
             raise KafkaError(errors.MISMATCHED_ENDPOINT_TYPE, "this endpoint is a broker's, not a controller's")
         if request.endpoint_type != BROKERS:
             raise KafkaError(errors.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}")
-        kind, image = m.DescribeClusterResponse, self._image
+        kind, image = m.DescribeClusterResponse, self._metadata.image
         asked = request.include_cluster_authorized_operations
         return kind(
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             brokers=[
                 kind.Brokers(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in image.brokers.values()
+                for node in image.nodes(call.caller.listener)
             ],
             cluster_authorized_operations=operations.ALL_OF_CLUSTER if asked else operations.NOT_ASKED,
         )

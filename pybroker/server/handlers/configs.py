@@ -6,7 +6,8 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
-from pybroker.cluster.image import Image
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
 from pybroker.config import BrokerConfig, Entry, TopicConfig
 from pybroker.errors import KafkaError
@@ -16,8 +17,11 @@ TOPIC, BROKER = 2, 4
 
 
 class DescribeConfigs:
-    def __init__(self, image: Image, config: BrokerConfig, broker_id: int) -> None:
-        self._image = image
+    def __init__(
+        self, metadata: MetadataCache, topic_configs: ConfigRepository, config: BrokerConfig, broker_id: int
+    ) -> None:
+        self._metadata = metadata
+        self._topic_configs = topic_configs
         self._config = config
         self._broker_id = broker_id
 
@@ -42,10 +46,9 @@ class DescribeConfigs:
     def _entries(self, kind: int, name: str) -> list[Entry]:
         if kind == TOPIC:
             check_name(name)
-            topic = self._image.topic(name)
-            if topic is None:
+            if self._metadata.image.topic(name) is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
-            return TopicConfig(self._config, topic.config, stored=True).entries()
+            return TopicConfig(self._config, self._topic_configs.topic(name), stored=True).entries()
         if kind == BROKER:
             if name == "":  # what is set for all brokers
                 return self._config.default_entries()

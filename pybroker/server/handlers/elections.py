@@ -6,6 +6,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import NO_LEADER, Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
@@ -17,17 +18,17 @@ NOBODY = {
 
 
 class ElectLeaders:
-    def __init__(self, image: Image) -> None:
-        self._image = image
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
 
     def __call__(self, request: Any, call: Call) -> Any:
         """Where all partitions are meant, those that need no election are left out, as Kafka leaves them."""
         if request.election_type not in NOBODY:
             raise KafkaError(errors.INVALID_REQUEST, f"there is no election of type {request.election_type}")
-        kind = m.ElectLeadersResponse.ReplicaElectionResults
+        kind, image = m.ElectLeadersResponse.ReplicaElectionResults, self._metadata.image
         asked: dict[str, Iterable[int]] = {}
         if request.topic_partitions is None:
-            asked = {topic.name: range(len(topic.partitions)) for topic in self._image.topics()}
+            asked = {topic.name: range(len(topic.partitions)) for topic in image.topics()}
             needless = {errors.ELECTION_NOT_NEEDED}
         else:
             for topic in request.topic_partitions:
@@ -35,21 +36,22 @@ class ElectLeaders:
             needless = set()
         results = []
         for name, partitions in asked.items():
-            found = [r for r in self._elect(name, partitions, request.election_type) if r.error_code not in needless]
+            found = [r for r in _elect(image, name, partitions, request.election_type) if r.error_code not in needless]
             if found:
                 results.append(kind(topic=name, partition_result=found))
         return m.ElectLeadersResponse(replica_election_results=results)
 
-    def _elect(self, topic: str, partitions: Iterable[int], election_type: int) -> Iterator[Any]:
-        for index in partitions:
-            state = self._image.partition(topic, index)
-            if state is None:
-                code, message = errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
-            elif state.leader == NO_LEADER:
-                code, message = NOBODY[election_type]
-            else:
-                code, message = errors.ELECTION_NOT_NEEDED, "the partition has its leader"
-            yield _result(index, code, message)
+
+def _elect(image: Image, topic: str, partitions: Iterable[int], election_type: int) -> Iterator[Any]:
+    for index in partitions:
+        state = image.partition(topic, index)
+        if state is None:
+            code, message = errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
+        elif state.leader == NO_LEADER:
+            code, message = NOBODY[election_type]
+        else:
+            code, message = errors.ELECTION_NOT_NEEDED, "the partition has its leader"
+        yield _result(index, code, message)
 
 
 def _result(index: int, code: int, message: str) -> Any:

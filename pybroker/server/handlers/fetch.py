@@ -16,6 +16,7 @@ from pybroker.cluster.caller import Call
 from pybroker.cluster.fetch_sessions import Fetch as Plan
 from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
 from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
@@ -89,9 +90,9 @@ class _Parked:
 
 
 class Fetch:
-    def __init__(self, replicas: Replicas, image: Image, sessions: Sessions, bytes_max: int) -> None:
+    def __init__(self, replicas: Replicas, metadata: MetadataCache, sessions: Sessions, bytes_max: int) -> None:
         self._replicas = replicas
-        self._image = image
+        self._metadata = metadata
         self._sessions = sessions
         self._bytes_max = bytes_max
         self._parked: set[_Parked] = set()
@@ -116,17 +117,17 @@ class Fetch:
             plan = self._sessions.begin(request.session_id, request.session_epoch, by_id, named, forgotten, loop.time())
         except KafkaError as problem:
             return m.FetchResponse(error_code=problem.code)
-        return await self._when_enough(plan, request, call.version, loop.time() + request.max_wait_ms / 1000)
+        return await self._when_enough(plan, request, call, loop.time() + request.max_wait_ms / 1000)
 
-    async def _when_enough(self, plan: Plan, request: Any, version: int, until: float) -> Any:
+    async def _when_enough(self, plan: Plan, request: Any, call: Call, until: float) -> Any:
         """Read, and again at each news, until there is enough to answer or no time is left."""
         loop = asyncio.get_running_loop()
         while True:
             late = self._stopping or loop.time() >= until
-            reads = await self._read(plan, request, version)
+            reads = await self._read(plan, request, call.version)
             size = sum(len(read.answer.records) for read in reads)
             if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
-                return self._answer(plan, reads)
+                return self._answer(plan, reads, call.caller.listener)
             for read in reads:
                 read.drop()
             parked = _Parked(reads, until)
@@ -148,8 +149,8 @@ class Fetch:
 
     async def _read(self, plan: Plan, request: Any, version: int) -> list[_Read]:
         """Read each partition in turn until the answer is full; the first that has any gives one batch at least."""
-        follower = _follower(request)
-        reads = [self._find(key, wanted, version, follower) for key, wanted in plan.wanted.items()]
+        follower, image = _follower(request), self._metadata.image
+        reads = [self._find(image, key, wanted, version, follower) for key, wanted in plan.wanted.items()]
         left = min(request.max_bytes, self._bytes_max)
         empty = True
         for log_dir, share in itertools.groupby(reads, lambda read: read.replica and read.replica.directory):
@@ -162,13 +163,13 @@ class Fetch:
         # What could not be read is of no replica: nobody waits for its news.
         return [read._replace(replica=None) if read.answer.error_code else read for read in reads]
 
-    def _find(self, key: Key, wanted: Wanted, version: int, follower: int) -> _Read:
+    def _find(self, image: Image, key: Key, wanted: Wanted, version: int, follower: int) -> _Read:
         """Whose records are wanted, with nothing read yet; no replica where it cannot be read."""
         answer = m.FetchResponse.Responses.Partitions(
             partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
         )
         try:
-            replica = self._replica(key)
+            replica = self._replica(image, key)
             replica.check_epoch(wanted.leader_epoch)
             if follower >= 0:
                 raise _no_replica(follower, wanted)
@@ -195,10 +196,10 @@ class Fetch:
             total += len(read.answer.records)
         return total
 
-    def _replica(self, key: Key) -> Replica:
+    def _replica(self, image: Image, key: Key) -> Replica:
         if isinstance(key.topic, str):
             return self._replicas.leader(key.topic, key.partition)
-        topic = self._image.topic_by_id(key.topic)
+        topic = image.topic_by_id(key.topic)
         if topic is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {key.topic.hex()}")
         return self._replicas.leader(topic.name, key.partition)
@@ -227,8 +228,8 @@ class Fetch:
 
     # -- answering -------------------------------------------------------------------------------------------------
 
-    def _answer(self, plan: Plan, reads: list[_Read]) -> Any:
-        kind = m.FetchResponse
+    def _answer(self, plan: Plan, reads: list[_Read], listener: str) -> Any:
+        kind, image = m.FetchResponse, self._metadata.image
         by_key = {read.key: read for read in reads}
         response = kind(session_id=plan.session_id)
         topic: str | bytes | None = None
@@ -240,26 +241,27 @@ class Fetch:
                 response.responses.append(kind.Responses(**named))
             response.responses[-1].partitions.append(read.answer)
             if read.answer.error_code in MOVED:
-                self._show_leader(response, key, read.answer)
+                _show_leader(response, key, read.answer, image, listener)
         for read in by_key.values():
             read.drop()
         return response
 
-    def _show_leader(self, response: Any, key: Key, answer: Any) -> None:
-        """Say who leads now, so that the client need not ask for metadata (KIP-951)."""
-        topic = self._image.topic(key.topic) if isinstance(key.topic, str) else self._image.topic_by_id(key.topic)
-        if topic is None:
-            return
-        state = topic.partitions[key.partition]
-        kind = m.FetchResponse
-        answer.current_leader = kind.Responses.Partitions.CurrentLeader(
-            leader_id=state.leader, leader_epoch=state.leader_epoch
+
+def _show_leader(response: Any, key: Key, answer: Any, image: Image, listener: str) -> None:
+    """Say who leads now, so that the client need not ask for metadata (KIP-951)."""
+    topic = image.topic(key.topic) if isinstance(key.topic, str) else image.topic_by_id(key.topic)
+    if topic is None or not 0 <= key.partition < len(topic.partitions):
+        return
+    state = topic.partitions[key.partition]
+    kind = m.FetchResponse
+    answer.current_leader = kind.Responses.Partitions.CurrentLeader(
+        leader_id=state.leader, leader_epoch=state.leader_epoch
+    )
+    node = image.node(state.leader, listener)
+    if node is not None and all(known.node_id != node.id for known in response.node_endpoints):
+        response.node_endpoints.append(
+            kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
         )
-        node = self._image.brokers.get(state.leader)
-        if node is not None and all(known.node_id != node.id for known in response.node_endpoints):
-            response.node_endpoints.append(
-                kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            )
 
 
 def _sendable(found: core.Slice, *, slow: bool) -> core.Slice | bytes:

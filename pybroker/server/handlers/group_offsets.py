@@ -9,7 +9,8 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.group import State
-from pybroker.cluster.image import Image, Node
+from pybroker.cluster.image import Node
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
@@ -28,8 +29,9 @@ NO_GROUP_VERSION = 9
 
 
 class FindCoordinator:
-    def __init__(self, locate: Callable[[str], Awaitable[Node]]) -> None:
-        """`locate` names the broker that coordinates a group. It raises COORDINATOR_NOT_AVAILABLE."""
+    def __init__(self, locate: Callable[[str, str], Awaitable[Node]]) -> None:
+        """`locate` names the broker that coordinates a group, as a listener's clients see it. It raises
+        COORDINATOR_NOT_AVAILABLE."""
         self._locate = locate
 
     async def __call__(self, request: Any, call: Call) -> Any:
@@ -40,7 +42,7 @@ class FindCoordinator:
             answer = kind(key=key, node_id=-1, host="", port=-1)
             try:
                 _check_type(request.key_type)
-                node = await self._locate(key)
+                node = await self._locate(key, call.caller.listener)
                 answer.node_id, answer.host, answer.port = node.id, node.host, node.port
             except KafkaError as problem:
                 answer.error_code, answer.error_message = problem.code, problem.message
@@ -67,17 +69,17 @@ def _check_type(key_type: int) -> None:
 
 
 class OffsetCommit:
-    def __init__(self, groups: Coordinator, image: Image) -> None:
+    def __init__(self, groups: Coordinator, metadata: MetadataCache) -> None:
         self._groups = groups
-        self._image = image
+        self._metadata = metadata
 
     async def __call__(self, request: Any, call: Call) -> Any:
-        now_ms = self._groups.wall_ms()
+        now_ms, image = self._groups.wall_ms(), self._metadata.image
         offsets: dict[TopicPartition, Committed] = {}
         for topic in request.topics:
             for p in topic.partitions:
                 key = TopicPartition(topic.name, p.partition_index)
-                if self._image.partition(*key) is not None:
+                if image.partition(*key) is not None:
                     kept_ms = request.retention_time_ms
                     expire_ms = min(now_ms + kept_ms, LAST_MS) if kept_ms >= 0 else -1
                     offsets[key] = Committed(

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from pybroker import errors
 from pybroker.cluster import operations
 from pybroker.cluster.caller import Call
-from pybroker.cluster.image import NO_LEADER, Image, Topic
+from pybroker.cluster.image import NO_LEADER, Image, PartitionState, TopicImage
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -18,6 +19,8 @@ from pybroker.protocol import messages as m
 NO_ID = bytes(16)
 NULL_IS_ALL_VERSION = 1
 IDS_VERSION = 12
+LISTENER_NOT_FOUND_VERSION = 6
+"""Older clients do not know the code."""
 
 
 class Creator(Protocol):
@@ -28,45 +31,44 @@ class Creator(Protocol):
 
 
 class Metadata:
-    def __init__(self, image: Image, creator: Creator, auto_create: bool) -> None:
-        self._image = image
+    def __init__(self, metadata: MetadataCache, creator: Creator, auto_create: bool) -> None:
+        self._metadata = metadata
         self._creator = creator
         self._auto_create = auto_create
 
     def __call__(self, request: Any, call: Call) -> Any:
-        kind, image = m.MetadataResponse, self._image
+        kind, image = m.MetadataResponse, self._metadata.image
         asked_cluster = request.include_cluster_authorized_operations
-        asked_topic = request.include_topic_authorized_operations
-        rights = operations.ALL_OF_TOPIC if asked_topic else operations.NOT_ASKED
         return kind(
             brokers=[
                 kind.Brokers(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in image.brokers.values()
+                for node in image.nodes(call.caller.listener)
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
-            topics=list(self._topics(request, call, rights)),
+            topics=list(self._topics(image, request, call)),
             cluster_authorized_operations=operations.ALL_OF_CLUSTER if asked_cluster else operations.NOT_ASKED,
         )
 
-    def _topics(self, request: Any, call: Call, rights: int) -> Iterator[Any]:
+    def _topics(self, image: Image, request: Any, call: Call) -> Iterator[Any]:
+        asked_rights = request.include_topic_authorized_operations
+        describe = _Describer(image, call, operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
-            for topic in self._image.topics():
-                yield self._describe(topic, rights)
+            yield from map(describe, image.topics())
             return
         named = ((t.name, NO_ID if t.name is not None else t.topic_id) for t in request.topics)
         for name, topic_id in dict.fromkeys(named):
             if name is not None:
-                yield self._by_name(name, request.allow_auto_topic_creation, rights)
+                topic = image.topic(name)
+                yield describe(topic) if topic else self._missing(name, request.allow_auto_topic_creation)
             elif call.version < IDS_VERSION:
                 raise KafkaError(errors.INVALID_REQUEST, f"Metadata v{call.version} needs the names of topics")
             else:
-                yield self._by_id(topic_id, rights)
+                topic = image.topic_by_id(topic_id)
+                yield describe(topic) if topic else _no_such_id(topic_id)
 
-    def _by_name(self, name: str, may_create: bool, rights: int) -> Any:
-        topic = self._image.topic(name)
-        if topic is not None:
-            return self._describe(topic, rights)
+    def _missing(self, name: str, may_create: bool) -> Any:
+        """A topic that is not there, and perhaps will be."""
         code = errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_name(name)
@@ -77,32 +79,45 @@ class Metadata:
             code = refusal.code
         return m.MetadataResponse.Topics(error_code=code, name=name, topic_id=NO_ID)
 
-    def _by_id(self, topic_id: bytes, rights: int) -> Any:
-        topic = self._image.topic_by_id(topic_id)
-        if topic is not None:
-            return self._describe(topic, rights)
-        return m.MetadataResponse.Topics(error_code=errors.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
 
-    def _describe(self, topic: Topic, rights: int) -> Any:
-        kind = m.MetadataResponse.Topics
-        live = self._image.brokers
-        return kind(
+def _no_such_id(topic_id: bytes) -> Any:
+    return m.MetadataResponse.Topics(error_code=errors.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+
+
+class _Describer:
+    """Puts topics of one image into the words of one answer, for the clients of one listener."""
+
+    def __init__(self, image: Image, call: Call, rights: int) -> None:
+        self._brokers = image.brokers
+        self._reachable = {node.id for node in image.nodes(call.caller.listener)}
+        self._no_listener = errors.LISTENER_NOT_FOUND
+        if call.version < LISTENER_NOT_FOUND_VERSION:
+            self._no_listener = errors.LEADER_NOT_AVAILABLE
+        self._rights = rights
+
+    def __call__(self, topic: TopicImage) -> Any:
+        return m.MetadataResponse.Topics(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.internal,
-            partitions=[
-                kind.Partitions(
-                    error_code=errors.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else errors.NONE,
-                    partition_index=index,
-                    leader_id=state.leader,
-                    leader_epoch=state.leader_epoch,
-                    replica_nodes=list(state.replicas),
-                    isr_nodes=list(state.isr),
-                    offline_replicas=[replica for replica in state.replicas if replica not in live],
-                )
-                for index, state in enumerate(topic.partitions)
-            ],
-            topic_authorized_operations=rights,
+            partitions=[self._partition(index, state) for index, state in enumerate(topic.partitions)],
+            topic_authorized_operations=self._rights,
+        )
+
+    def _partition(self, index: int, state: PartitionState) -> Any:
+        """A leader that is not alive, or not there for this listener, is not named."""
+        leader, code = state.leader, errors.NONE
+        if leader not in self._reachable:
+            code = self._no_listener if leader in self._brokers else errors.LEADER_NOT_AVAILABLE
+            leader = NO_LEADER
+        return m.MetadataResponse.Topics.Partitions(
+            error_code=code,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=list(state.replicas),
+            isr_nodes=list(state.isr),
+            offline_replicas=[replica for replica in state.replicas if replica not in self._brokers],
         )
 
 

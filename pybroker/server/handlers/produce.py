@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from pybroker import core, errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.caller import Call, Disconnect
-from pybroker.cluster.image import Image
+from pybroker.cluster.image import TopicImage
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import Buffer
@@ -50,9 +51,9 @@ class _Part(NamedTuple):
 
 
 class Produce:
-    def __init__(self, replicas: Replicas, image: Image, workers: Executor) -> None:
+    def __init__(self, replicas: Replicas, metadata: MetadataCache, workers: Executor) -> None:
         self._replicas = replicas
-        self._image = image
+        self._metadata = metadata
         self._workers = workers
 
     async def __call__(self, request: Any, call: Call) -> Any:
@@ -78,10 +79,9 @@ class Produce:
 
     def _parts(self, request: Any, version: int, response: Any) -> Iterator[_Part]:
         """Find each partition's replica; where that fails the answer says so already, and there is no replica."""
-        kind = m.ProduceResponse.Responses
+        kind, image = m.ProduceResponse.Responses, self._metadata.image
         for topic in request.topic_data:
-            known = self._image.topic_by_id(topic.topic_id) if version >= IDS_VERSION else None
-            name = known.name if known else topic.name
+            known = image.topic_by_id(topic.topic_id) if version >= IDS_VERSION else image.topic(topic.name)
             answers: list[Any] = []
             response.responses.append(kind(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
             for data in topic.partition_data:
@@ -91,18 +91,18 @@ class Produce:
                 try:
                     if version >= IDS_VERSION and known is None:
                         raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic.topic_id.hex()}")
-                    replica = self._writable(name, data.index)
+                    replica = self._writable(known, topic.name, data.index)
                     _check(data.records, version)
                 except KafkaError as problem:
                     _refuse(answer, problem)
                     replica = None
                 yield _Part(replica, data.records, answer)
 
-    def _writable(self, name: str, index: int) -> Replica:
-        topic = self._image.topic(name)
+    def _writable(self, topic: TopicImage | None, asked: str, index: int) -> Replica:
+        """Where to append, of the topic that was found, by its id or by the name that was asked for."""
         if topic is not None and topic.internal:
-            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is written by brokers only")
-        return self._replicas.leader(name, index)
+            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by brokers only")
+        return self._replicas.leader(asked if topic is None else topic.name, index)
 
     async def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
         try:

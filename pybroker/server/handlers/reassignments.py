@@ -7,23 +7,24 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
 
 class AlterPartitionReassignments:
-    def __init__(self, image: Image) -> None:
-        self._image = image
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
 
     def __call__(self, request: Any, call: Call) -> Any:
-        kind = m.AlterPartitionReassignmentsResponse.Responses
+        kind, image = m.AlterPartitionReassignmentsResponse.Responses, self._metadata.image
         answers = []
         for topic in request.topics:
             answer = kind(name=topic.name)
             for asked in topic.partitions:
                 result = kind.Partitions(partition_index=asked.partition_index, error_message=None)
                 try:
-                    self._check(topic.name, asked.partition_index, asked.replicas)
+                    _check(image, topic.name, asked.partition_index, asked.replicas)
                 except KafkaError as problem:
                     result.error_code, result.error_message = problem.code, problem.message
                 answer.partitions.append(result)
@@ -32,19 +33,20 @@ class AlterPartitionReassignments:
             responses=answers, allow_replication_factor_change=request.allow_replication_factor_change
         )
 
-    def _check(self, topic: str, index: int, replicas: Sequence[int] | None) -> None:
-        """Raises KafkaError for all but the assignment that there is; `replicas` None cancels what is under way."""
-        if replicas is None:
-            raise KafkaError(errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress")
-        if not replicas:
-            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
-        for broker_id in replicas:
-            if broker_id not in self._image.brokers:
-                raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, f"there is no live broker {broker_id}")
-        if len(set(replicas)) < len(replicas):
-            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas has a broker twice")
-        if self._image.partition(topic, index) is None:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+
+def _check(image: Image, topic: str, index: int, replicas: Sequence[int] | None) -> None:
+    """Raises KafkaError for all but the assignment that there is; `replicas` None cancels what is under way."""
+    if replicas is None:
+        raise KafkaError(errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress")
+    if not replicas:
+        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, f"there is no live broker {broker_id}")
+    if len(set(replicas)) < len(replicas):
+        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas has a broker twice")
+    if image.partition(topic, index) is None:
+        raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
 
 
 def alter_failed(request: Any, code: int, message: str) -> Any:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
-from pybroker.cluster.image import Image, Topic
-from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import PARTITIONS_MAX, Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller.topics import NewTopic, TopicAdmin
 from pybroker.errors import KafkaError
@@ -129,9 +130,9 @@ def create_failed(request: Any, code: int, message: str) -> Any:
 
 
 class DeleteTopics:
-    def __init__(self, admin: TopicAdmin, image: Image, enabled: bool) -> None:
+    def __init__(self, admin: TopicAdmin, metadata: MetadataCache, enabled: bool) -> None:
         self._admin = admin
-        self._image = image
+        self._metadata = metadata
         self._enabled = enabled
 
     async def __call__(self, request: Any, call: Call) -> Any:
@@ -140,10 +141,11 @@ class DeleteTopics:
             asked = [(topic.name, topic.topic_id) for topic in request.topics]
         else:
             asked = [(name, NO_ID) for name in request.topic_names]
-        works = [self._delete(name, topic_id, call.version) for name, topic_id in asked]
+        image = self._metadata.image
+        works = [self._delete(image, name, topic_id, call.version) for name, topic_id in asked]
         response = m.DeleteTopicsResponse()
-        # By id the answer's name is the topic's, and it is gone once it is deleted.
-        known = [self._image.topic_by_id(topic_id) for _, topic_id in asked]
+        # By id the answer's name is the topic's.
+        known = [image.topic_by_id(topic_id) for _, topic_id in asked]
         outcomes = await _all(works, request.timeout_ms)
         for (name, topic_id), found, outcome in zip(asked, known, outcomes, strict=True):
             result = kind(name=name if name is not None or found is None else found.name, topic_id=topic_id)
@@ -154,19 +156,18 @@ class DeleteTopics:
             response.responses.append(result)
         return response
 
-    async def _delete(self, name: str | None, topic_id: bytes, version: int) -> Topic:
+    async def _delete(self, image: Image, name: str | None, topic_id: bytes, version: int) -> Topic:
         if not self._enabled:
             old = version < DELETION_DISABLED_VERSION
             code = errors.INVALID_REQUEST if old else errors.TOPIC_DELETION_DISABLED
             raise KafkaError(code, "delete.topic.enable is false")
         if (name is None) == (topic_id == NO_ID):
             raise KafkaError(errors.INVALID_REQUEST, "a topic is deleted by its name or by its id")
-        topic = self._image.topic(name) if name is not None else self._image.topic_by_id(topic_id)
+        topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if topic is None:
             unknown = errors.UNKNOWN_TOPIC_OR_PARTITION if name is not None else errors.UNKNOWN_TOPIC_ID
             raise KafkaError(unknown, f"topic {name if name is not None else topic_id.hex()} does not exist")
-        await self._admin.delete(topic)
-        return topic
+        return await self._admin.delete(topic.name, topic.id)
 
 
 def delete_failed(request: Any, code: int, message: str) -> Any:

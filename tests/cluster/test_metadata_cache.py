@@ -1,0 +1,119 @@
+"""The metadata cache: what a controller tells is there at once and whole, and what was there before never changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker import errors
+from pybroker.cluster.image import NO_LEADER, PLAINTEXT, Image, LiveBroker, Node, PartitionState
+from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.errors import KafkaError
+from pybroker.model import HostPort
+
+ID, OTHER_ID = b"i" * 16, b"o" * 16
+
+
+def broker(number: int, **ports: int) -> LiveBroker:
+    at = {name: HostPort(f"{name.lower()}.example", port) for name, port in ports.items()}
+    return LiveBroker(number, at, dict.fromkeys(ports, PLAINTEXT), "r1")
+
+
+def state(leader: int = 1, epoch: int = 0) -> PartitionState:
+    return PartitionState((1, 2), leader, epoch, (1, 2), 5, 0)
+
+
+def topic(name: str, topic_id: bytes = ID, **partitions: PartitionState) -> TopicStates:
+    """Partitions by their numbers, as p0, p1."""
+    return TopicStates(name, topic_id, {int(index[1:]): held for index, held in partitions.items()})
+
+
+def told(*topics: TopicStates, deleted: tuple[str, ...] = (), epoch: int = 5) -> UpdateMetadata:
+    return UpdateMetadata(1, epoch, [broker(1, INSIDE=1, OUTSIDE=2), broker(2, INSIDE=3)], topics, deleted)
+
+
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache("of-this-cluster")
+
+
+def test_nothing_is_known_at_first(cache: MetadataCache) -> None:
+    image = cache.image
+    assert (image.cluster_id, image.controller_id, len(image), image.nodes("INSIDE")) == (
+        "of-this-cluster",
+        NO_LEADER,
+        0,
+        [],
+    )
+    assert image.topic("t") is image.topic_by_id(ID) is image.partition("t", 0) is None
+
+
+def test_a_broker_is_where_the_listener_that_is_asked_says(cache: MetadataCache) -> None:
+    """One that has no such listener is not there."""
+    cache.update(told())
+    image = cache.image
+    assert image.nodes("OUTSIDE") == [Node(1, "outside.example", 2, "r1")]
+    assert [node.id for node in image.nodes("INSIDE")] == [1, 2] and image.nodes("NOWHERE") == []
+    assert image.node(2, "INSIDE") == Node(2, "inside.example", 3, "r1")
+    assert image.node(2, "OUTSIDE") is image.node(3, "INSIDE") is None
+    cache.update(UpdateMetadata(1, 5, [broker(2, INSIDE=3)]))
+    assert cache.image.node(1, "INSIDE") is None
+
+
+def test_a_topic_is_found_by_name_and_by_id(cache: MetadataCache) -> None:
+    cache.update(told(topic("t", p0=state(), p1=state(2))))
+    image = cache.image
+    found = image.topic("t")
+    assert found is not None and image.topic_by_id(ID) is found and list(image.topics()) == [found]
+    assert image.partition("t", 1) == state(2) and image.partition("t", 2) is image.partition("t", -1) is None
+
+
+def test_news_of_a_partition_leave_the_others_as_they_are(cache: MetadataCache) -> None:
+    """A change names only what changed; new partitions come behind those that there are."""
+    cache.update(told(topic("t", p0=state(), p1=state()), topic("u", OTHER_ID, p0=state())))
+    before = cache.image
+    cache.update(told(topic("t", p1=state(2, 1), p2=state())))
+    found = cache.image.topic("t")
+    assert found is not None and found.partitions == (state(), state(2, 1), state())
+    assert cache.image.topic("u") is before.topic("u"), "what did not change is shared"
+    assert before.partition("t", 1) == state() and before.partition("t", 2) is None, "an image never changes"
+
+
+def test_a_topic_that_is_gone_is_found_no_more(cache: MetadataCache) -> None:
+    """And one of its name with another id is another topic; of the old one nothing is left."""
+    cache.update(told(topic("t", p0=state(), p1=state())))
+    before = cache.image
+    cache.update(told(deleted=("t", "never-there")))
+    assert cache.image.topic("t") is cache.image.topic_by_id(ID) is None
+    assert before.topic_by_id(ID) is not None
+    for again in (told(topic("t", p0=state(), p1=state())), told(topic("t", OTHER_ID, p0=state()))):
+        cache.update(again)
+    found = cache.image.topic("t")
+    assert found is not None and len(found.partitions) == 1
+    assert cache.image.topic_by_id(ID) is None and cache.image.topic_by_id(OTHER_ID) is found
+
+
+def test_a_controller_that_was_replaced_is_not_heard(cache: MetadataCache) -> None:
+    """Nothing of what it says is taken; one of the same epoch, or of a later one, is heard."""
+    cache.update(told(topic("t", p0=state()), epoch=5))
+    before = cache.image
+    with pytest.raises(KafkaError) as refused:
+        cache.update(told(deleted=("t",), epoch=4))
+    assert refused.value.code == errors.STALE_CONTROLLER_EPOCH and cache.image is before
+    cache.update(told(epoch=5))
+    cache.update(UpdateMetadata(2, 6, [], [topic("u", OTHER_ID, p0=state())]))
+    assert (cache.image.controller_id, cache.image.controller_epoch, len(cache.image)) == (2, 6, 2)
+
+
+@pytest.mark.parametrize("news", [{"p1": state()}, {"p0": state(), "p2": state()}])
+def test_partitions_with_a_gap_are_refused(cache: MetadataCache, news: dict[str, PartitionState]) -> None:
+    """Whole: the topics that were told of beside it are not taken either."""
+    with pytest.raises(KafkaError):
+        cache.update(told(topic("good", OTHER_ID, p0=state()), topic("t", **news)))
+    assert cache.image == Image("of-this-cluster")
+
+
+def test_a_topic_that_goes_and_comes_in_one_request_is_new(cache: MetadataCache) -> None:
+    cache.update(told(topic("t", p0=state(), p1=state())))
+    cache.update(told(topic("t", p0=state(2)), deleted=("t",)))
+    found = cache.image.topic_by_id(ID)
+    assert found is not None and found is cache.image.topic("t") and found.partitions == (state(2),)

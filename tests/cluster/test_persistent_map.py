@@ -1,0 +1,35 @@
+"""A map that never changes, beside a dict that does."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.cluster.persistent_map import BUCKETS, PersistentMap
+
+KEYS = st.one_of(st.integers(0, 3 * BUCKETS), st.text(max_size=2))
+STEPS = st.lists(st.tuples(st.dictionaries(KEYS, st.integers()), st.lists(KEYS)))
+
+
+@given(STEPS)
+def test_it_is_as_a_dict_and_each_version_stays(steps: list[tuple[dict[object, int], list[object]]]) -> None:
+    """Whatever comes and goes, also in one change; what somebody holds is as it was when all is done."""
+    found: PersistentMap[object, int] = PersistentMap()
+    known: dict[object, int] = {}
+    versions = [(found, known)]
+    for put, removed in steps:
+        found = found.changed(put, removed)
+        known = {key: value for key, value in known.items() if key not in removed} | put
+        versions.append((found, known))
+    for version, model in versions:
+        assert dict(version) == model and len(version) == len(model)
+        assert all(key in version and version.get(key) == value for key, value in model.items())
+        assert version.get("none of them") is None
+
+
+def test_a_copy_shares_what_did_not_change() -> None:
+    """With many keys a change copies the buckets of the keys that it names, and no other."""
+    many = PersistentMap[int, int]().changed({number: number for number in range(40 * BUCKETS)})
+    one = many.changed({0: 1}, [1])
+    shared = [mine is theirs for mine, theirs in zip(one._buckets, many._buckets, strict=True)]
+    assert shared.count(False) == 2 and (one[0], 1 in one, many[0], many[1]) == (1, False, 0, 1)
