@@ -11,6 +11,7 @@ from pybroker.core.base.status import LogError, MissingFiles
 from pybroker.core.base.vfs import FAILPOINTS, write_atomic
 from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
 from pybroker.core.batch.record import check_records, walk_records
+from pybroker.core.batch.zstd_frame import zstd_frames_are_strict
 from pybroker.core.client.load_generator import LoadGenerator
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
@@ -84,4 +85,5 @@ __all__ = [
     "rebuild_batch",
     "walk_records",
     "write_atomic",
+    "zstd_frames_are_strict",
 ]

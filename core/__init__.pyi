@@ -99,6 +99,9 @@ Walked = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | Non
 def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: int = -1) -> bytes:
     """The batch with its header kept and its records section replaced by payload, length and CRC made right."""
 
+def zstd_frames_are_strict(data: Bytes) -> bool:
+    """Whether data is whole zstd frames that every library reads, as far as their headers tell."""
+
 def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
 

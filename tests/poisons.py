@@ -167,6 +167,30 @@ def _of_zstd() -> Iterator[tuple[str, bytes]]:
 OF_CODEC = {"gzip": _of_gzip, "snappy": _of_snappy, "lz4": _of_lz4, "zstd": _of_zstd}
 
 
+def zstd_head(size: int, window_log: int) -> bytes:
+    """Of a frame that tells the size of its content."""
+    return b"\x28\xb5\x2f\xfd\x80" + bytes([window_log - 10 << 3]) + struct.pack("<I", size)
+
+
+def zstd_block(kind: int, size: int, data: bytes, *, last: bool = True) -> bytes:
+    """`kind`: 0 raw, 1 a run of one byte, 2 compressed."""
+    return (size << 3 | kind << 1 | last).to_bytes(3, "little") + data
+
+
+def in_one_block(data: bytes, window_log: int) -> bytes:
+    return zstd_head(len(data), window_log) + zstd_block(0, len(data), data)
+
+
+def zeros_in_one_block(size: int, *, compressed: bool) -> bytes:
+    """A record whose last `size` bytes are zeros, in a block of their own: a run, or one sequence that repeats one."""
+    blank = bytes(size - 1)  # there are no headers, a zero
+    plain = record(blank, b"k")
+    head = plain[: plain.index(blank)]
+    sequence = b"\x08\0\x01\x54\x01\x00\x34" + struct.pack("<H", max(0, size - 1 - 65539)) + b"\x01"
+    block = zstd_block(2, len(sequence), sequence) if compressed else zstd_block(1, size, b"\0")
+    return zstd_head(len(plain), 20) + zstd_block(0, len(head), head, last=False) + block
+
+
 def varint_unsigned(n: int) -> bytes:
     out = bytearray()
     while n > 0x7F:
@@ -191,8 +215,21 @@ def _all() -> Iterator[tuple[str, bytes]]:
 
 LONG = record(random.Random(1).randbytes(70_000), b"k")
 """More than a block."""
+BLOCK = 128 << 10
+"""The most that a block of zstd may make."""
+
+
+def _of_one(payload: bytes, codec: int) -> bytes:
+    return batch([b""], attributes=codec, payload=payload)
+
+
 POISONS: dict[str, bytes] = dict(_all()) | {
-    "lz4: linked blocks": batch([b""], attributes=3, payload=lz4.frame.compress(LONG, block_linked=True)),
+    "lz4: linked blocks": _of_one(lz4.frame.compress(LONG, block_linked=True), 3),
+    "zstd: a window of 256 MiB": _of_one(in_one_block(LONG, 28), 4),
+    "zstd: a block larger than its window": _of_one(in_one_block(LONG, 16), 4),
+    "zstd: a raw block of more than 128 KiB": _of_one(in_one_block(record(bytes(BLOCK), b"k"), 20), 4),
+    "zstd: a run of more than 128 KiB": _of_one(zeros_in_one_block(BLOCK + 1, compressed=False), 4),
+    "zstd: a sequence of more than 128 KiB": _of_one(zeros_in_one_block(BLOCK + 1, compressed=True), 4),
 }
 SOUND: dict[str, bytes] = {
     "plain": of_three(PLAIN),
@@ -202,5 +239,9 @@ SOUND: dict[str, bytes] = {
     "stored gzip": of_three(gzip.compress(PLAIN, 0), 1),
     "lz4 with every checksum": of_three(_lz4(PLAIN, content_checksum=True, block_checksum=True, store_size=True), 3),
     "zstd without size": of_three(zstandard.ZstdCompressor(write_content_size=False).compress(PLAIN), 4),
+    "zstd, a window of 128 MiB": _of_one(in_one_block(LONG, 27), 4),
+    "zstd, a window of 128 KiB": _of_one(in_one_block(LONG, 17), 4),
+    "zstd, a run of 128 KiB": _of_one(zeros_in_one_block(BLOCK, compressed=False), 4),
+    "zstd, a sequence of 128 KiB": _of_one(zeros_in_one_block(BLOCK, compressed=True), 4),
     **{name: of_three(pack(PLAIN), CODECS[name]) for name, pack in PACK.items()},
 }

@@ -1,11 +1,13 @@
-"""The headers of a zstd frame (RFC 8878), held to what every library asks for.
+"""The headers of zstd frames (RFC 8878), held to what every library asks for.
 
 A broker that takes what a consumer's library refuses has stopped that consumer for good. libzstd has become stricter:
 since 1.5.5 it refuses bits that are reserved, sequences of none with bytes behind them, and four streams of too few
-literals. And those that decompress as a stream, as Java's does, refuse a window of more than 128 MiB, which nobody asks
-for who has the whole frame before him. What is compressed is still left to the library.
+literals. And those that decompress as a stream, as Java's does, refuse a window of more than 128 MiB, and a block that
+is larger than its window or than 128 KiB; whoever has the whole frame before him, and room for all of it, asks for
+neither. What is compressed is still left to the library.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 cdef enum:
@@ -16,6 +18,8 @@ cdef enum:
     HAS_CHECKSUM = 1 << 2
     SINGLE_SEGMENT = 1 << 5
     FOUR_STREAMS_MIN = 6         # literals
+    BLOCK_BYTES_MAX = 128 << 10
+    SKIPPED_HEAD_BYTES = 8       # magic and size
 
 cdef enum block_kind:
     RAW
@@ -23,6 +27,8 @@ cdef enum block_kind:
     COMPRESSED
     TREELESS                     # of literals alone: with the tree of an earlier block
 
+cdef uint32_t MAGIC = 0xFD2FB528
+cdef uint32_t SKIPPED_MAGIC = 0x184D2A50  # to ...5F: a frame of what no decoder looks at
 cdef uint64_t WINDOW_MAX = 1 << 27
 
 
@@ -76,38 +82,76 @@ cdef bint is_strict_block(const uint8_t* p, const uint8_t* end) noexcept nogil:
     return p != end and p[0] & 3 == 0
 
 
-cdef bint zstd_is_strict(const uint8_t* p, size_t n) noexcept nogil:
-    cdef const uint8_t* end = p + n
+cdef const uint8_t* behind_head(const uint8_t* p, const uint8_t* end, uint64_t* window) noexcept nogil:
+    """Past the header of a frame, and how far back its blocks may reach; NULL where it is not strict."""
     cdef uint8_t descriptor
-    cdef uint32_t head
-    cdef uint64_t size
-    cdef size_t more
-    if n < HEAD_BYTES:
-        return False
+    cdef size_t id_bytes, size_bytes
+    if end - p < HEAD_BYTES:
+        return NULL
     descriptor = p[4]
     p += HEAD_BYTES
-    if descriptor & RESERVED:
-        return False
-    more = (1 << (descriptor & 3)) >> 1          # the dictionary's id
-    more += (1 << (descriptor >> 6)) & ~1        # the size of the content
+    id_bytes = (1 << (descriptor & 3)) >> 1               # of a dictionary
+    size_bytes = (1 << (descriptor >> 6)) & ~1            # of the content's size
+    if descriptor & RESERVED or p == end:
+        return NULL
     if descriptor & SINGLE_SEGMENT:
-        more += descriptor >> 6 == 0
-    elif p == end or (<uint64_t>1 << (10 + (p[0] >> 3))) // 8 * (8 + (p[0] & 7)) > WINDOW_MAX:
-        return False
+        size_bytes = max(size_bytes, <size_t>1)
     else:
-        more += 1
-    if <size_t>(end - p) < more:
-        return False
-    p += more
-    while <size_t>(end - p) >= BLOCK_HEAD_BYTES:
+        window[0] = (<uint64_t>1 << (10 + (p[0] >> 3))) // 8 * (8 + (p[0] & 7))
+        p += 1
+    if <size_t>(end - p) < id_bytes + size_bytes:
+        return NULL
+    p += id_bytes
+    if descriptor & SINGLE_SEGMENT:                       # the window is the content
+        window[0] = load_le(p, size_bytes) + (256 if size_bytes == 2 else 0)
+    return p + size_bytes if window[0] <= WINDOW_MAX else NULL
+
+
+cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Past a frame, whose magic is there; NULL where it is cut or not strict."""
+    cdef bint has_checksum = end - p >= HEAD_BYTES and p[4] & HAS_CHECKSUM
+    cdef uint32_t head
+    cdef uint64_t window = 0, size, made
+    p = behind_head(p, end, &window)
+    while p != NULL and end - p >= BLOCK_HEAD_BYTES:
         head = <uint32_t>load_le(p, BLOCK_HEAD_BYTES)
         p += BLOCK_HEAD_BYTES
-        size = head >> 3 if head >> 1 & 3 != RLE else 1
-        if <uint64_t>(end - p) < size or head >> 1 & 3 > COMPRESSED:
-            return False
+        made = head >> 3
+        size = made if head >> 1 & 3 != RLE else 1
+        if <uint64_t>(end - p) < size or head >> 1 & 3 > COMPRESSED or made > min(window, <uint64_t>BLOCK_BYTES_MAX):
+            return NULL
         if head >> 1 & 3 == COMPRESSED and not is_strict_block(p, p + size):
-            return False
+            return NULL
         p += size
         if head & 1:
-            return <size_t>(end - p) == (CHECKSUM_BYTES if descriptor & HAS_CHECKSUM else 0)
-    return False
+            size = CHECKSUM_BYTES if has_checksum else 0
+            return p + size if <uint64_t>(end - p) >= size else NULL
+    return NULL
+
+
+cdef bint zstd_is_strict(const uint8_t* p, size_t n) noexcept nogil:
+    return n >= HEAD_BYTES and load_le(p, 4) == MAGIC and behind_frame(p, p + n) == p + n
+
+
+cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    cdef uint64_t size
+    while p != NULL and end - p >= SKIPPED_HEAD_BYTES:
+        if load_le(p, 4) == MAGIC:
+            p = behind_frame(p, end)
+        elif load_le(p, 4) & ~<uint64_t>0xF == SKIPPED_MAGIC:
+            size = load_le(p + 4, 4) + SKIPPED_HEAD_BYTES
+            p = p + size if <uint64_t>(end - p) >= size else NULL
+        else:
+            return False
+    return p == end
+
+
+def zstd_frames_are_strict(data) -> bool:
+    """Whether these are whole frames, one behind another, that every library reads, as far as their headers tell."""
+    cdef Py_buffer view
+    cdef bint strict
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    with nogil:
+        strict = frames_are_strict(<const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len)
+    PyBuffer_Release(&view)
+    return strict

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import CODECS, Buffer, compress, open_batch
+from pybroker.protocol.compression import BATCH_HEADER_BYTES, CODECS, Buffer, compress, open_batch
 
 ATTRIBUTES = slice(21, 23)
 CODEC_MASK = 0x07
 NO_LIMIT = (1 << 63) - 1
 ANY_TIME = -(1 << 63)
 LZ4: Final = CODECS.index("lz4")
+ZSTD: Final = CODECS.index("zstd")
 LZ4_FLAGS_AT: Final = 61 + 4
 LZ4_INDEPENDENT: Final = 0x20
 MALFORMED, NO_KEY, TIMESTAMP = 1, 2, 3
@@ -121,6 +122,8 @@ def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
         raise KafkaError(errors.INVALID_RECORD, problem.message) from None
     if header.codec == LZ4 and not batch[LZ4_FLAGS_AT] & LZ4_INDEPENDENT:
         raise KafkaError(errors.INVALID_RECORD, "blocks of its lz4 frame refer to each other, which Java does not read")
+    if header.codec == ZSTD and not core.zstd_frames_are_strict(memoryview(batch)[BATCH_HEADER_BYTES : header.size]):
+        raise KafkaError(errors.INVALID_RECORD, "its zstd frame is one that not every library reads")
     return plain
 
 

@@ -209,6 +209,18 @@ def test_what_python_clients_compress_is_taken(codec: int) -> None:
         assert not taken(sealed(150, payload[:-1] + bytes([payload[-1] ^ 1]), codec))
 
 
+def test_many_blocks_of_zstd_for_little_are_left_to_a_thread() -> None:
+    plain = slow_batch.records([(0, None, bytes(8000), [])], 0)
+    for size, expected in ((1000, True), (40, False)):
+        packer = zstandard.ZstdCompressor().compressobj()
+        payload = b""
+        for at in range(0, len(plain), size):
+            payload += packer.compress(plain[at : at + size]) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        payload += packer.flush()
+        assert readable(sealed(1, payload, ZSTD))
+        assert taken(sealed(1, payload, ZSTD)) == expected
+
+
 def test_a_member_of_gzip_does_not_reach_back_into_the_one_before() -> None:
     """A match that begins in another member is damage, as it is to zlib."""
     raw = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=b"abcdefgh" * 4)
