@@ -13,6 +13,9 @@
  * a length and a distance with all of their bits (48). Near the end of the input zeros are put in and counted; whoever
  * consumed one of them read a stream that is cut. The output is held against its end before each symbol; copies are of
  * whole words and may write INFLATE_SLACK bytes past the end, which has room for them.
+ *
+ * To build the tables of a block takes as long as some thousand symbols, and a block may be a few bits long and make
+ * nothing. So the fixed tables are built once, and a stream with more tables than what it makes is worth is left to others.
  */
 #ifndef PYBROKER_INFLATE_IMPL_H
 #define PYBROKER_INFLATE_IMPL_H
@@ -20,15 +23,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+
+#include "gzip_crc_impl.h"
 
 #define INFLATE_SLACK 32
 #define INFLATE_LITERAL_BITS 11
 #define INFLATE_DISTANCE_BITS 8
 #define INFLATE_LITERALS 2400  /* at most 2,342 entries with 288 symbols of up to 15 bits behind 11 */
 #define INFLATE_DISTANCES 512  /* at most 402 with 32 of up to 15 behind 8 */
+#define INFLATE_TABLE_WORTH 96 /* bytes that a block with tables of its own makes: zlib's smallest have 127 symbols */
+#define INFLATE_TABLES_FREE 32
 
 enum { INFLATE_DAMAGED = -1, INFLATE_FULL = -2 };
 enum { IS_LITERAL = 0x8000, IS_TABLE = 0x4000, IS_END = 0x2000, IS_NONE = 0x1000, IS_SPECIAL = 0x7000 };
@@ -38,6 +42,8 @@ typedef struct {
     uint64_t bits;
     unsigned count; /* of the bits that may be looked at */
     unsigned zeros; /* bytes that were put in behind the end of the input */
+    size_t built;   /* tables, of all members */
+    const uint8_t *first; /* of what they made */
     uint32_t literals[INFLATE_LITERALS];
     uint32_t distances[INFLATE_DISTANCES];
     uint32_t lengths[128];
@@ -222,16 +228,18 @@ static int inflate_dynamic(inflate_t *s)
     return inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes + literals, distances, 2);
 }
 
-static int inflate_fixed(inflate_t *s)
+static inflate_t inflate_fixed; /* the tables of blocks whose codes do not come with them */
+
+static void inflate_init(void)
 {
+    inflate_t *s = &inflate_fixed;
     memset(s->sizes, 8, 144);
     memset(s->sizes + 144, 9, 112);
     memset(s->sizes + 256, 7, 24);
     memset(s->sizes + 280, 8, 8);
-    if (inflate_build(s->literals, INFLATE_LITERAL_BITS, s->sizes, 288, 1))
-        return -1;
+    inflate_build(s->literals, INFLATE_LITERAL_BITS, s->sizes, 288, 1);
     memset(s->sizes, 5, 32);
-    return inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes, 32, 2);
+    inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes, 32, 2);
 }
 
 static inline uint8_t *inflate_copy(uint8_t *to, size_t distance, size_t n)
@@ -251,12 +259,13 @@ static inline uint8_t *inflate_copy(uint8_t *to, size_t distance, size_t n)
     return to + n;
 }
 
-/* The symbols of a block; NULL if they are damaged, with *full set if there is no more room. */
-static uint8_t *inflate_symbols(inflate_t *restrict state, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
+/* The symbols of a block, by the tables of `codes`; NULL if they are damaged, with *full set if there is no more room. */
+static uint8_t *inflate_symbols(
+    inflate_t *state, const inflate_t *restrict codes, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
 {
     inflate_t r; /* what the loop changes, where the compiler can keep it in registers */
     r.in = state->in, r.stop = state->stop, r.bits = state->bits, r.count = state->count, r.zeros = state->zeros;
-    const uint32_t *literals = state->literals, *distances = state->distances;
+    const uint32_t *literals = codes->literals, *distances = codes->distances;
     for (;;) {
         inflate_refill(&r);
         if (r.zeros > 8)
@@ -359,87 +368,27 @@ static uint8_t *inflate_stream(inflate_t *s, const uint8_t *low, uint8_t *to, ui
             to += n;
             continue;
         }
-        if (kind == 3 || (kind == 1 ? inflate_fixed(s) : inflate_dynamic(s)))
+        if (kind == 2 && s->built++ > (size_t)(to - s->first) / INFLATE_TABLE_WORTH + INFLATE_TABLES_FREE) {
+            *full = 1;
             return NULL;
-        to = inflate_symbols(s, low, to, end, full);
+        }
+        if (kind == 3 || (kind == 2 && inflate_dynamic(s)))
+            return NULL;
+        to = inflate_symbols(s, kind == 1 ? &inflate_fixed : s, low, to, end, full);
         if (to == NULL)
             return NULL;
     }
     return inflate_align(s) ? NULL : to;
 }
 
-/* -- CRC-32 (IEEE), which gzip has behind each member ------------------------------------------------------------- */
-
-static uint32_t gzip_table[8][256];
-static int gzip_folds; /* the processor multiplies without carry */
+/* -- gzip ----------------------------------------------------------------------------------------------------------- */
 
 /* Once, before any other call. */
 static void gzip_init(void)
 {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++)
-            c = c >> 1 ^ (c & 1 ? 0xEDB88320u : 0);
-        gzip_table[0][i] = c;
-    }
-    for (int k = 1; k < 8; k++)
-        for (int i = 0; i < 256; i++)
-            gzip_table[k][i] = gzip_table[k - 1][i] >> 8 ^ gzip_table[0][gzip_table[k - 1][i] & 255];
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    gzip_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-#endif
+    gzip_crc_init();
+    inflate_init();
 }
-
-static uint32_t gzip_crc_table(uint32_t c, const uint8_t *p, size_t n)
-{
-    for (; n >= 8; p += 8, n -= 8) {
-        uint64_t x = inflate_le64(p) ^ c;
-        c = gzip_table[7][x & 255] ^ gzip_table[6][x >> 8 & 255] ^ gzip_table[5][x >> 16 & 255] ^
-            gzip_table[4][x >> 24 & 255] ^ gzip_table[3][x >> 32 & 255] ^ gzip_table[2][x >> 40 & 255] ^
-            gzip_table[1][x >> 48 & 255] ^ gzip_table[0][x >> 56];
-    }
-    while (n--)
-        c = c >> 8 ^ gzip_table[0][(c ^ *p++) & 255];
-    return c;
-}
-
-#if defined(__x86_64__)
-/* Four registers of 16 bytes, each folded forward over 64 bytes at a time; the constants are x^n modulo P, reflected, for
- * the distances of 512 and 128 bits (Gopal and others, Fast CRC Computation Using PCLMULQDQ, 2009). What is left of 64
- * bytes is itself a message with the same remainder. n is at least 64. */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t gzip_crc_fold(uint32_t c, const uint8_t *p, size_t n)
-{
-    const __m128i by512 = _mm_set_epi64x(0x00000001c6e41596, 0x0000000154442bd4);
-    const __m128i by128 = _mm_set_epi64x(0x00000000ccaa009e, 0x00000001751997d0);
-    __m128i a[4];
-    uint8_t rest[16];
-    for (int i = 0; i < 4; i++)
-        a[i] = _mm_loadu_si128((const __m128i *)(p + 16 * i));
-    a[0] = _mm_xor_si128(a[0], _mm_cvtsi32_si128((int)c));
-    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
-        for (int i = 0; i < 4; i++)
-            a[i] = _mm_xor_si128(
-                _mm_xor_si128(_mm_clmulepi64_si128(a[i], by512, 0x00), _mm_clmulepi64_si128(a[i], by512, 0x11)),
-                _mm_loadu_si128((const __m128i *)(p + 16 * i)));
-    for (int i = 1; i < 4; i++)
-        a[0] = _mm_xor_si128(
-            _mm_xor_si128(_mm_clmulepi64_si128(a[0], by128, 0x00), _mm_clmulepi64_si128(a[0], by128, 0x11)), a[i]);
-    _mm_storeu_si128((__m128i *)rest, a[0]);
-    return gzip_crc_table(gzip_crc_table(0, rest, 16), p, n);
-}
-#endif
-
-static uint32_t gzip_crc(const uint8_t *p, size_t n)
-{
-#if defined(__x86_64__)
-    if (gzip_folds && n >= 64)
-        return ~gzip_crc_fold(~0u, p, n);
-#endif
-    return ~gzip_crc_table(~0u, p, n);
-}
-
-/* -- gzip ----------------------------------------------------------------------------------------------------------- */
 
 static inline uint32_t gzip_le32(const uint8_t *p)
 {
@@ -470,11 +419,14 @@ static const uint8_t *gzip_header(const uint8_t *p, const uint8_t *stop)
     return p;
 }
 
-/* All members into [to, to + room). Returns the bytes written, INFLATE_DAMAGED or INFLATE_FULL. */
+/* All members into [to, to + room). Returns the bytes written, INFLATE_DAMAGED, or INFLATE_FULL, also where it would take
+ * longer than what is made is worth. */
 static int64_t gzip_undo(inflate_t *s, const uint8_t *p, size_t n, uint8_t *to, size_t room)
 {
     const uint8_t *stop = p + n;
     uint8_t *start = to, *end = to + room;
+    s->built = 0;
+    s->first = to;
     do {
         uint8_t *low = to;
         int full = 0;

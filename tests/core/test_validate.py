@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import time
 import warnings
 import zlib
 from collections.abc import Callable
@@ -207,6 +208,48 @@ def test_what_python_clients_compress_is_taken(codec: int) -> None:
     assert taken(sealed(150, payload, codec))
     if codec == LZ4:
         assert not taken(sealed(150, payload[:-1] + bytes([payload[-1] ^ 1]), codec))
+
+
+FIXED_BLOCK = [(0, 1), (1, 2), (0, 7)]
+"""An empty block by fixed codes, as (value, bits): not the last, its kind, the code of its end."""
+
+TABLE_SIZES = {18: 2, 0: 2, 1: 1}
+TABLE_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)
+DYNAMIC_BLOCK = [
+    *[(0, 1), (2, 2), (0, 5), (0, 5), (len(TABLE_ORDER) - 4, 4)],
+    *[(TABLE_SIZES.get(symbol, 0), 3) for symbol in TABLE_ORDER],
+    *[(0b11, 2), (138 - 11, 7), (0b11, 2), (117 - 11, 7), (0, 1), (0, 1), (0b01, 2), (1, 1)],
+]
+"""An empty block that brings codes: none for 255 literals, of one bit for the next one and the end, no distance."""
+
+
+def with_empty_blocks(plain: bytes, block: list[tuple[int, int]], times: int) -> bytes:
+    """`plain` stored, and behind it so many of these blocks, and an empty one that is the last."""
+    value = bits = 0
+    for field, width in block * 8:
+        value |= field << bits
+        bits += width
+    stored = b"\0" + struct.pack("<HH", len(plain), len(plain) ^ 0xFFFF) + plain
+    stream = stored + value.to_bytes(bits // 8, "little") * (times // 8) + b"\x03\0"
+    return gzip.compress(b"")[:10] + stream + struct.pack("<II", zlib.crc32(plain), len(plain))
+
+
+def test_empty_blocks_of_gzip_take_no_time() -> None:
+    """700,000 in one batch: a network thread would stand still for seconds if it built the same tables for each."""
+    plain = slow_batch.records([(0, None, b"v", [])], 0)
+    batch = sealed(1, with_empty_blocks(plain, FIXED_BLOCK, 700_000), GZIP)
+    began = time.thread_time()
+    assert taken(batch)
+    assert time.thread_time() - began < 0.3
+
+
+def test_many_tables_for_little_are_left_to_a_thread() -> None:
+    """It takes microseconds to build those of a block, which may make nothing."""
+    plain = slow_batch.records([(0, None, b"v", [])], 0)
+    for times, expected in ((16, True), (80, False)):
+        payload = with_empty_blocks(plain, DYNAMIC_BLOCK, times)
+        assert gzip.decompress(payload) == plain
+        assert taken(sealed(1, payload, GZIP)) == expected
 
 
 def test_many_blocks_of_zstd_for_little_are_left_to_a_thread() -> None:
