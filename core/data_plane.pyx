@@ -321,7 +321,6 @@ cdef class Plane:
         c.fd = fd
         c.state = OPEN
         c.inbox = &r.inbox
-        c.heap_index = -1
         c.pool = &self.state.pool
         c.address = address
         n.conn = c

@@ -35,6 +35,23 @@ cdef inline bint chain_append(chain_t* chain, link_t* link, void* owner) noexcep
     return True
 
 
+cdef inline void chain_insert(chain_t* chain, link_t* before, link_t* link, void* owner) noexcept nogil:
+    """Put a link that is in no chain in front of another; behind all others if that is NULL."""
+    if before == NULL:
+        chain_append(chain, link, owner)
+        return
+    link.chain = chain
+    link.owner = owner
+    link.next = before
+    link.previous = before.previous
+    if before.previous != NULL:
+        before.previous.next = link
+    else:
+        chain.first = link
+    before.previous = link
+    chain.count += 1
+
+
 cdef inline void chain_remove(link_t* link) noexcept nogil:
     """Take a link out of its chain; one that is in none is no error."""
     cdef chain_t* chain = link.chain

@@ -1,5 +1,5 @@
 # One client's connection: what came in, what goes out, and whether it waits.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.reclamation cimport pthread_mutex_t
@@ -18,7 +18,6 @@ cdef enum:
 
 cdef enum state_t:
     OPEN                         # its next frame may be executed
-    PARKED                       # a fetch waits for records or its deadline
     AWAY                         # a request is with Python; its answer comes by the mailbox
     CLOSING                      # closed for its peer; freed at the end of the turn
 
@@ -30,32 +29,56 @@ cdef struct chunk_t:             # a piece of output: bytes of its own, or a ran
     int32_t used
     int32_t sent
     int32_t capacity
+    int32_t is_slot              # an answer that waits goes behind this; nothing behind it is sent
     uint8_t* data                # behind the struct
 
-cdef struct parked_t:            # PARKED: a partition that may bring what the fetch waits for
+cdef struct parked_t:            # a partition that may bring what a fetch waits for
     watch_t watch
     partition_t* held
+
+cdef struct pending_t:           # a partition of a Produce that waits for its log to be on disk
+    sync_t sync
+    uint8_t* answer              # in the output of the connection: where a failure is told
+
+cdef struct operation_t:         # a request whose answer waits, and with it those behind it
+    link_t listed                # in its connection's, in the order of their answers
+    link_t due                   # in its reactor's: looked at in this turn
+    link_t told                  # in the inbox
+    conn_t* conn                 # NULL: it is over, answered or its connection went
+    inbox_t* inbox               # of its reactor
+    int32_t refs                 # of others, each of whom tells it once; under the inbox's lock, as `told`
+    int32_t heap_index           # among its reactor's timers; -1 not there
+    int64_t deadline_ms          # Fetch: answer with what there is from then on
+    int64_t begin                # of its answer in the output of its connection, in bytes since that came
+    int64_t began_ns
+    chunk_t* slot                # Fetch: behind this its answer goes; NULL: a Produce, whose answer is there
+    uint8_t* frame               # Fetch: its bytes without the size, to be executed again
+    int64_t frame_bytes
+    parked_t* parked
+    int32_t parked_count
+    int32_t reading              # a reader will tell it
+    int32_t warmed               # by that reader, in the inbox
+    int32_t is_warm              # what it wants was read: it looks no more whether that is cold
+    int32_t is_declined          # Python gets it once it has no other request of the connection
+    session_t* session           # of an incremental fetch, held
+    int16_t version              # Produce: of its answer
+    int32_t pending_count
+    pending_t* pending           # behind the struct
 
 cdef struct conn_t:
     link_t listed                # in the chains of its reactor, which see
     link_t ready
     link_t waiting
-    link_t woken
-    conn_t* next_warmed          # in the inbox, read for
     inbox_t* inbox               # of its reactor
     int64_t id                   # that Python knows it by; never used again
     int64_t active_ms
-    int64_t deadline_ms          # PARKED: answer with what there is from then on
-    int32_t heap_index           # in the reactor's heap of deadlines; -1 not there
     int32_t fd
     int32_t state
     int32_t readable             # the socket may have more than was read
     int32_t writable
-    int32_t syncing              # answers in its output that wait for the disk: nothing is sent or executed until then
     int32_t close_after          # close once the output is sent
     const char* refused          # why nothing more of it is read: it ends as with close_after; NULL: it goes on
     int32_t ended                # its peer sends nothing more: a short read is not the last
-    int64_t parked_ns            # PARKED: since then; 0: it is not
     int64_t bytes_out            # sent since it came
     pool_t* pool                 # what it holds is accounted for there,
     address_t* address           # and there
@@ -74,12 +97,15 @@ cdef struct conn_t:
     int64_t queued_bytes         # output not sent yet
     chunk_t* first
     chunk_t* last
-    parked_t* parked
-    int32_t parked_count
-    int32_t reading              # tasks of a reader that will tell it
-    int32_t warmed               # the fetch that waits was read for: it looks no more whether it is cold
+    chain_t operations           # its requests that wait, in the order of their answers
+    operation_t* fetching        # the one of them that is a Fetch; the next Fetch waits behind it
+    int32_t behind               # its next frame is such a Fetch
+    operation_t* away            # AWAY: whose request it is; NULL: one that had not waited
     warm_t warm
-    session_t* session           # PARKED in an incremental fetch: its session, held
+
+cdef struct output_t:            # the chunks behind a slot that is being filled
+    chunk_t* first
+    chunk_t* last
 
 cdef struct note_t:              # what another thread leaves for a reactor: a new connection, or an answer
     note_t* next
@@ -95,15 +121,17 @@ cdef struct inbox_t:             # of a reactor: what other threads leave there
     pthread_mutex_t lock         # guards all below
     note_t* notes
     note_t* notes_last
-    sync_t* synced               # acknowledgements that need wait for the disk no longer
-    conn_t* warmed               # connections that a reader read for
-    chain_t woken                # parked connections that were told of an append
+    chain_t told                 # operations that have news
     int32_t rung                 # the bell was rung for what is in it
+    int32_t operations           # that are there, over or not: the reactor's own
 
 cdef chunk_t* chunk_new(int64_t room) noexcept nogil
 cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil
 cdef uint8_t* conn_room(conn_t* c, int64_t n) noexcept nogil
 cdef void conn_wrote(conn_t* c, int64_t n) noexcept nogil
+cdef chunk_t* conn_add_slot(conn_t* c) noexcept nogil
+cdef void conn_open_slot(conn_t* c, chunk_t* slot, output_t* behind) noexcept nogil
+cdef void conn_close_slot(conn_t* c, const output_t* behind) noexcept nogil
 cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil
 cdef int conn_flush(conn_t* c) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
@@ -111,10 +139,20 @@ cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
 cdef void conn_free_own(conn_t* c) noexcept nogil
 cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n) noexcept nogil
 cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil
-cdef void conn_unwatch(conn_t* c) noexcept nogil
-cdef void conn_leave_session(conn_t* c) noexcept nogil
 cdef void conn_empty(conn_t* c) noexcept nogil
 cdef void conn_free(conn_t* c) noexcept nogil
+
+
+cdef inline int64_t conn_position(const conn_t* c) noexcept nogil:
+    """Where the next answer begins in its output."""
+    return c.bytes_out + c.queued_bytes
+
+
+cdef inline int64_t conn_sendable(const conn_t* c) noexcept nogil:
+    """How much of its output may be sent: no answer before the one that waits for longest."""
+    if c.operations.first == NULL:
+        return c.queued_bytes
+    return (<operation_t*>c.operations.first.owner).begin - c.bytes_out
 
 
 cdef inline void conn_hold(conn_t* c, int64_t n) noexcept nogil:

@@ -15,8 +15,6 @@ from posix.types cimport off_t
 from pybroker.core.base.atomic cimport add_i64
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.vfs cimport P_SEGMENT_SEND, iovec, vfs_sendfile
-from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
-from pybroker.core.plane.fetch_session cimport session_drop
 from pybroker.core.plane.memory_pool cimport pool_leave
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.storage.open_files cimport files_drop
@@ -52,7 +50,7 @@ cdef chunk_t* chunk_new(int64_t room) noexcept nogil:
         return NULL
     k.next = NULL
     k.log = NULL
-    k.used = k.sent = 0
+    k.used = k.sent = k.is_slot = 0
     k.capacity = <int32_t>room
     k.data = <uint8_t*>(k + 1)
     return k
@@ -125,6 +123,28 @@ cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n)
         first = first.next
 
 
+cdef chunk_t* conn_add_slot(conn_t* c) noexcept nogil:
+    """Keep a place in the output for an answer that waits; NULL without memory."""
+    cdef chunk_t* k = add_chunk(c, 0)
+    if k != NULL:
+        k.is_slot = 1
+    return k
+
+
+cdef void conn_open_slot(conn_t* c, chunk_t* slot, output_t* behind) noexcept nogil:
+    """What is output from here on goes behind a slot. What is there already is `behind`, until the slot is closed."""
+    behind.first = slot.next
+    behind.last = c.last
+    slot.next = NULL
+    c.last = slot
+
+
+cdef void conn_close_slot(conn_t* c, const output_t* behind) noexcept nogil:
+    if behind.first != NULL:
+        c.last.next = behind.first
+        c.last = behind.last
+
+
 cdef void drop_first(conn_t* c) noexcept nogil:
     c.chunk_bytes -= c.first.capacity
     c.first = chunk_drop(c.first)
@@ -132,16 +152,17 @@ cdef void drop_first(conn_t* c) noexcept nogil:
         c.last = NULL
 
 
-cdef ssize_t send_bytes(conn_t* c) noexcept nogil:
-    """Send the chunks of bytes at the front in one call; what was sent, or -errno."""
+cdef ssize_t send_bytes(conn_t* c, int64_t most) noexcept nogil:
+    """Send up to so many bytes of the chunks at the front in one call; what was sent, or -errno."""
     cdef iovec v[VECTORS_MAX]
     cdef msghdr m
     cdef chunk_t* k = c.first
     cdef size_t n = 0
     cdef ssize_t sent
-    while k != NULL and k.log == NULL and n < VECTORS_MAX:
+    while k != NULL and k.log == NULL and not k.is_slot and n < VECTORS_MAX and most > 0:
         v[n].iov_base = k.data + k.sent
-        v[n].iov_len = k.used - k.sent
+        v[n].iov_len = min(<int64_t>(k.used - k.sent), most)
+        most -= v[n].iov_len
         n += 1
         k = k.next
     m.msg_iov = v
@@ -152,13 +173,13 @@ cdef ssize_t send_bytes(conn_t* c) noexcept nogil:
     m.msg_controllen = 0
     m.msg_flags = 0
     # A range of a file follows: let the kernel put its first bytes into the same packet.
-    sent = sendmsg(c.fd, &m, MSG_NOSIGNAL | (MSG_MORE if k != NULL and k.log != NULL else 0))
+    sent = sendmsg(c.fd, &m, MSG_NOSIGNAL | (MSG_MORE if k != NULL and k.log != NULL and most > 0 else 0))
     if sent < 0:
         return -errno
     c.queued_bytes -= sent
     k = c.first
     n = sent
-    while k != NULL and k.log == NULL and n >= <size_t>(k.used - k.sent):
+    while k != NULL and k.log == NULL and not k.is_slot and n >= <size_t>(k.used - k.sent):
         n -= k.used - k.sent
         drop_first(c)
         k = c.first
@@ -190,14 +211,17 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
 
 
 cdef int conn_flush(conn_t* c) noexcept nogil:
-    """Send what the socket takes. 0: all of it, or the socket is full, or it is another's turn; -errno: close."""
+    """Send what the socket takes. 0: all of it, or the socket is full, or it is another's turn, or what is left waits;
+    -errno: close."""
     cdef int64_t total = 0
     cdef ssize_t sent
-    while c.first != NULL and c.writable and total < FLUSH_BYTES_MAX:
+    while c.first != NULL and not c.first.is_slot and c.writable and total < FLUSH_BYTES_MAX:
         if c.first.log == NULL and c.first.sent == c.first.used:
             drop_first(c)  # room behind a range of a file that nothing was written into
             continue
-        sent = send_bytes(c) if c.first.log == NULL else send_file(c)
+        if conn_sendable(c) <= 0:
+            break
+        sent = send_bytes(c, conn_sendable(c)) if c.first.log == NULL else send_file(c)
         if sent >= 0:
             total += sent
             c.bytes_out += sent
@@ -276,24 +300,6 @@ cdef void conn_forget_own(conn_t* c, int64_t n) noexcept nogil:
         conn_free_own(c)
 
 
-cdef void conn_unwatch(conn_t* c) noexcept nogil:
-    """Take all watches back, and let go of their partitions."""
-    cdef int32_t i
-    for i in range(c.parked_count):
-        partition_unwatch(&c.parked[i].watch)
-        partition_drop(c.parked[i].held)
-    free(c.parked)
-    c.parked = NULL
-    c.parked_count = 0
-
-
-cdef void conn_leave_session(conn_t* c) noexcept nogil:
-    """Let go of the session whose fetch is over."""
-    if c.session != NULL:
-        session_drop(c.session)
-        c.session = NULL
-
-
 cdef void conn_empty(conn_t* c) noexcept nogil:
     """Give back all that it holds in memory: what came is not executed, what is left of its answers is not sent."""
     while c.first != NULL:
@@ -304,9 +310,7 @@ cdef void conn_empty(conn_t* c) noexcept nogil:
 
 
 cdef void conn_free(conn_t* c) noexcept nogil:
-    """Its descriptor is closed already."""
-    conn_unwatch(c)
-    conn_leave_session(c)
+    """Its descriptor is closed already, and its operations are over."""
     conn_empty(c)
     conn_repay(c)
     pool_leave(c.pool, c.address)

@@ -6,8 +6,8 @@
 What is foreign here (an unknown partition, a follower, a fenced epoch) goes to Python, which knows no sessions of ours:
 a session ends by that, and Python gets the request as one that names everything itself. Its answer names no session,
 and the client begins a new one. An answer ends at a batch boundary. A fetch that finds less than min_bytes watches its
-partitions, looks once more, and parks; told of an append, or at its deadline, it is executed again from the bytes of
-its request, whose changes to its session were made the first time.
+partitions, looks once more, and waits (operation.pyx); told of an append, or at its deadline, it is executed again from
+the bytes of its request, whose changes to its session were made the first time.
 """
 
 from libc.errno cimport EMFILE
@@ -23,7 +23,7 @@ from pybroker.core.base.error_codes cimport (
 )
 from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
-from pybroker.core.plane.conn cimport PARKED, conn_leave_session, conn_t, conn_unwatch, parked_t
+from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_session cimport (
     session_drop, session_new, session_next_epoch, session_t, session_to_end, session_track, sessions_add,
     sessions_begin, sessions_remove, sessions_touch, tracked_t,
@@ -32,6 +32,7 @@ from pybroker.core.plane.fetch_wire cimport (
     FETCH_VERSION_IDS, FETCH_VERSION_MAX, FETCH_VERSION_MIN, fetch_add, fetch_answer, fetch_forget, fetch_read, fetch_t,
     fetch_without_session, wanted_t,
 )
+from pybroker.core.plane.operation cimport operation_new, operation_unwatch
 from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.storage.leader_epochs cimport epochs_end
@@ -149,50 +150,62 @@ cdef bint find(fetcher_t* f, bint* settled) noexcept nogil:
     return True
 
 
-cdef int park(fetcher_t* f, conn_t* c) noexcept nogil:
+cdef bint begin_wait(conn_t* c, operation_t** op) noexcept nogil:
+    """Make the operation of a request that may have to wait; False without memory. It may have one already."""
+    if op[0] == NULL:
+        op[0] = operation_new(c, 0)
+    return op[0] != NULL
+
+
+cdef int park(fetcher_t* f, operation_t* op) noexcept nogil:
     """Watch every partition that is wanted."""
     cdef fetch_t* q = &f.request
     cdef int32_t i
-    c.parked = <parked_t*>calloc(q.count, sizeof(parked_t))
-    if c.parked == NULL:
+    op.parked = <parked_t*>calloc(q.count, sizeof(parked_t))
+    if op.parked == NULL:
         return REFUSED
-    c.parked_count = q.count
+    op.parked_count = q.count
     for i in range(q.count):
         partition_hold(q.wanted[i].partition)
-        c.parked[i].held = q.wanted[i].partition
-        c.parked[i].watch.notify = f.notify
-        c.parked[i].watch.owner = c
-        partition_watch(q.wanted[i].partition, &c.parked[i].watch)
+        op.parked[i].held = q.wanted[i].partition
+        op.parked[i].watch.notify = f.notify
+        op.parked[i].watch.owner = op
+        partition_watch(q.wanted[i].partition, &op.parked[i].watch)
     return WAITS
 
 
-cdef bint is_read_first(fetcher_t* f, conn_t* c) noexcept nogil:
-    """Is something that the answer may have not in the page cache? Then a reader reads it, and tells the connection."""
+cdef bint is_read_first(fetcher_t* f, conn_t* c, operation_t** op) noexcept nogil:
+    """Is something that the answer may have not in the page cache? Then a reader reads it, and tells the operation."""
     cdef fetch_t* q = &f.request
     cdef int64_t left = min(<int64_t>q.max_bytes, f.bytes_max), most
     cdef cold_t* cold = NULL
     cdef wanted_t* w
     cdef int32_t i
-    if c.warmed:
-        c.warmed = 0
+    if op[0] != NULL and op[0].is_warm:
+        op[0].is_warm = 0
         return False
-    if c.reading:
+    if op[0] != NULL and op[0].reading:
         return True
     for i in range(q.count):
         w = &q.wanted[i]
         most = min(<int64_t>w.most, left)
         if reader_is_cold(w.partition.log, w.offset, most, &c.warm):
-            if cold == NULL:
-                cold = cold_new(f.warmed, c)
+            if cold == NULL and begin_wait(c, op):
+                cold = cold_new(f.warmed, op[0])
             if cold != NULL:
                 cold_wish(cold, w.partition.log, w.offset, most)
             left -= most
         if left <= 0:
             break
-    if cold == NULL or not cold_put(cold):
+    if cold == NULL:
         return False
-    c.reading += 1
-    return True
+    op[0].refs += 1              # before it can tell
+    op[0].reading = 1
+    if cold_put(cold):
+        return True
+    op[0].refs -= 1
+    op[0].reading = 0
+    return False
 
 
 cdef bint is_slow(const fetch_t* q) noexcept nogil:
@@ -204,26 +217,28 @@ cdef bint is_slow(const fetch_t* q) noexcept nogil:
     return False
 
 
-cdef int seek(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
-    """Find enough for an answer: DONE; WAITS once it is parked, holding nothing; DECLINED or REFUSED."""
-    cdef bint again = c.state == PARKED, settled = False
+cdef int seek(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
+    """Find enough for an answer: DONE; WAITS with an operation that holds nothing; DECLINED or REFUSED."""
+    cdef bint settled = False, late = again and now_ms >= op[0].deadline_ms
     cdef int64_t waits_until_ms = now_ms + f.request.max_wait_ms + 1  # the clock is cut to milliseconds: none too few
     if is_slow(&f.request):
         return DECLINED
-    if not (again and now_ms >= c.deadline_ms) and is_read_first(f, c):
+    if not late and is_read_first(f, c, op):
         if not again:
-            c.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
+            op[0].deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
         return WAITS
     if not find(f, &settled):
         return DECLINED
-    if settled or (again and now_ms >= c.deadline_ms):
+    if settled or late:
         return DONE
     let_go(&f.request)
-    conn_unwatch(c)
-    if park(f, c) != WAITS:
+    if not begin_wait(c, op):
         return REFUSED
-    if not again or c.deadline_ms > waits_until_ms:
-        c.deadline_ms = waits_until_ms
+    operation_unwatch(op[0])
+    if park(f, op[0]) != WAITS:
+        return REFUSED
+    if not again or op[0].deadline_ms > waits_until_ms:
+        op[0].deadline_ms = waits_until_ms
     if not find(f, &settled):
         return DECLINED
     if settled:
@@ -322,12 +337,13 @@ cdef void keep_news(fetch_t* q, session_t* s) noexcept nogil:
     q.count = n
 
 
-cdef int go_on(fetcher_t* f, conn_t* c, session_t* s, int64_t now_ms) noexcept nogil:
+cdef int go_on(
+    fetcher_t* f, conn_t* c, operation_t** op, bint again, session_t* s, int64_t now_ms) noexcept nogil:
     """Execute an incremental fetch of a session that is locked."""
     cdef fetch_t* q = &f.request
     cdef int32_t id = q.session_id
     cdef int status = DONE
-    if c.state != PARKED:
+    if not again:
         status = DECLINED if q.foreign else change_session(f, s, now_ms)
     elif s.epoch != session_next_epoch(q.session_epoch):
         q.count = 0              # another request of the session came meanwhile
@@ -335,7 +351,7 @@ cdef int go_on(fetcher_t* f, conn_t* c, session_t* s, int64_t now_ms) noexcept n
     if status == DONE:
         status = want_all(q, s)
     if status == DONE:
-        status = seek(f, c, now_ms)
+        status = seek(f, c, op, again, now_ms)
     if status == DONE:
         if q.count == 0:
             id = 0               # it forgot everything, and ended
@@ -349,32 +365,33 @@ cdef int go_on(fetcher_t* f, conn_t* c, session_t* s, int64_t now_ms) noexcept n
     return status
 
 
-cdef int incremental(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
+cdef int incremental(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
     cdef fetch_t* q = &f.request
-    cdef session_t* s = c.session
+    cdef session_t* s
     cdef int status = 0
-    if c.state == PARKED:
+    if again:
+        s = op[0].session
         pthread_mutex_lock(&s.lock)
     else:
         status = sessions_begin(f.sessions, q.session_id, q.session_epoch, q.version >= FETCH_VERSION_IDS, &s)
         if status != 0:
             q.count = 0
             return fetch_answer(q, c, status, 0)
-    status = go_on(f, c, s, now_ms)
+    status = go_on(f, c, op, again, s, now_ms)
     pthread_mutex_unlock(&s.lock)
-    if c.session == NULL:
-        c.session = s            # with the hold that it was found with
-    if status != WAITS:
-        conn_leave_session(c)
+    if not again and status == WAITS:
+        op[0].session = s        # with the hold that it was found with
+    elif not again:
+        session_drop(s)
     return status
 
 
-cdef int full(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
+cdef int full(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
     cdef fetch_t* q = &f.request
     cdef int status
     if q.session_id != 0:
         sessions_remove(f.sessions, q.session_id)
-    status = DECLINED if q.foreign else seek(f, c, now_ms)
+    status = DECLINED if q.foreign else seek(f, c, op, again, now_ms)
     if status == DONE:
         status = fetch_answer(q, c, 0, begin_session(f, now_ms) if q.session_epoch == EPOCH_FULL else 0)
     let_go(q)
@@ -384,12 +401,16 @@ cdef int full(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
     return status
 
 
-cdef int fetch(fetcher_t* f, conn_t* c, cursor_t* r, int16_t version, int64_t now_ms) noexcept nogil:
-    """Execute one Fetch request, the cursor standing behind its api version; again, when it was parked. Pinned."""
+cdef int fetch(
+    fetcher_t* f, conn_t* c, operation_t** op, cursor_t* r, int16_t version, int64_t now_ms) noexcept nogil:
+    """Execute one Fetch request, the cursor standing behind its api version. Pinned.
+
+    op: NULL before it waited; its operation, where it is executed again, or made here. With another verdict than WAITS
+    the operation is over."""
     cdef fetch_t* q = &f.request
-    f.instead = NULL
+    cdef bint again = op[0] != NULL
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
         return DECLINED
     if q.session_epoch == EPOCH_FULL or q.session_epoch == EPOCH_NONE:
-        return full(f, c, now_ms)
-    return incremental(f, c, now_ms)
+        return full(f, c, op, again, now_ms)
+    return incremental(f, c, op, again, now_ms)

@@ -1,4 +1,4 @@
-"""A reactor's inbox: new connections, answers from Python, and news for connections that wait.
+"""A reactor's inbox: new connections, answers from Python, and news for operations that wait.
 
 Any thread leaves something under the inbox's lock and rings the bell once; the reactor takes all of it in its next
 turn.
@@ -7,19 +7,20 @@ turn.
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.atomic cimport add_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
 from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport watch_t
 from pybroker.core.plane.conn cimport (
-    CLOSING, OPEN, PARKED, conn_adopt_chunks, conn_free_own, conn_hold, conn_t, inbox_t, note_t,
+    CLOSING, OPEN, conn_adopt_chunks, conn_close_slot, conn_free_own, conn_hold, conn_open_slot, conn_t, inbox_t,
+    note_t, operation_t, output_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.mailbox cimport ring
-from pybroker.core.plane.produce cimport produce_refuse
+from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_tell
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
-from pybroker.core.storage.group_commit cimport sync_free, sync_t
+from pybroker.core.storage.group_commit cimport sync_t
 
 
 cdef void wake(inbox_t* box) noexcept nogil:
@@ -50,66 +51,48 @@ cdef void inbox_ring(inbox_t* box) noexcept nogil:
 
 
 cdef void synced(sync_t* s) noexcept nogil:
-    """An answer need wait for the disk no longer, or in vain. From the syncer's thread."""
-    cdef inbox_t* box = (<conn_t*>s.owner).inbox
-    pthread_mutex_lock(&box.lock)
-    s.next = box.synced
-    box.synced = s
-    wake(box)
-    pthread_mutex_unlock(&box.lock)
+    """An answer need not wait for a log any longer, or in vain. From the syncer's thread, or the reactor's."""
+    cdef operation_t* op = <operation_t*>s.owner
+    pthread_mutex_lock(&op.inbox.lock)
+    add_i32(&op.refs, -1)
+    operation_tell(op)
+    pthread_mutex_unlock(&op.inbox.lock)
 
 
 cdef void warmed(void* owner) noexcept nogil:
-    """What a parked fetch asked for is in the page cache. From a reader's thread."""
-    cdef conn_t* c = <conn_t*>owner
-    cdef inbox_t* box = c.inbox
-    pthread_mutex_lock(&box.lock)
-    c.next_warmed = box.warmed
-    box.warmed = c
-    wake(box)
-    pthread_mutex_unlock(&box.lock)
+    """What a Fetch asked for is in the page cache. From a reader's thread."""
+    cdef operation_t* op = <operation_t*>owner
+    pthread_mutex_lock(&op.inbox.lock)
+    add_i32(&op.refs, -1)
+    op.warmed = 1
+    operation_tell(op)
+    pthread_mutex_unlock(&op.inbox.lock)
 
 
 cdef void told(watch_t* w) noexcept nogil:
-    """A partition that a parked connection watches grew, or went. From any thread, under the partition's watch
-    mutex."""
-    cdef conn_t* c = <conn_t*>w.owner
-    cdef inbox_t* box = c.inbox
-    pthread_mutex_lock(&box.lock)
-    if chain_append(&box.woken, &c.woken, c):
-        wake(box)
-    pthread_mutex_unlock(&box.lock)
+    """A partition that a Fetch watches grew, or went. From any thread, under the partition's watch mutex."""
+    cdef operation_t* op = <operation_t*>w.owner
+    pthread_mutex_lock(&op.inbox.lock)
+    operation_tell(op)
+    pthread_mutex_unlock(&op.inbox.lock)
 
 
 cdef void take_inbox(reactor_t* r) noexcept nogil:
     cdef note_t* n
     cdef note_t* after
-    cdef conn_t* c
-    cdef sync_t* s
-    cdef sync_t* next_synced
-    cdef conn_t* w
+    cdef operation_t* op
     pthread_mutex_lock(&r.inbox.lock)
     n = r.inbox.notes
     r.inbox.notes = r.inbox.notes_last = NULL
-    s = r.inbox.synced
-    r.inbox.synced = NULL
-    w = r.inbox.warmed
-    r.inbox.warmed = NULL
     r.inbox.rung = 0
-    while r.inbox.woken.first != NULL:
-        c = <conn_t*>chain_take(&r.inbox.woken)
-        if c.state == PARKED:
-            make_ready(r, c)
+    while r.inbox.told.first != NULL:
+        op = <operation_t*>chain_take(&r.inbox.told)
+        if op.warmed:
+            op.warmed = 0
+            op.is_warm = 1
+            op.reading = 0
+        chain_append(&r.due, &op.due, op)
     pthread_mutex_unlock(&r.inbox.lock)
-    while w != NULL:
-        w.reading -= 1
-        w.warmed = w.state == PARKED
-        make_ready(r, w)
-        w = w.next_warmed
-    while s != NULL:
-        next_synced = s.next
-        take_synced(r, s)
-        s = next_synced
     while n != NULL:
         after = n.next
         take_note(r, n)
@@ -117,16 +100,16 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
         n = after
 
 
-cdef void take_synced(reactor_t* r, sync_t* s) noexcept nogil:
-    """An answer need wait for the disk no longer; once none of a connection's does, they are sent and it goes on."""
-    cdef conn_t* c = <conn_t*>s.owner
-    if s.status != 0:
-        produce_refuse(s)
-        r.turn.errors += 1
-    sync_free(s)
-    c.syncing -= 1
-    if c.syncing == 0:
-        make_ready(r, c)
+cdef void take_answer(conn_t* c, note_t* n) noexcept nogil:
+    """An answer from Python into the output: behind all others, or where the request that waited has its slot."""
+    cdef output_t behind
+    if c.away == NULL:
+        conn_adopt_chunks(c, n.first, n.last, n.bytes)
+        return
+    conn_open_slot(c, c.away.slot, &behind)
+    conn_adopt_chunks(c, n.first, n.last, n.bytes)
+    conn_close_slot(c, &behind)
+    operation_answered(c.away, n.bytes)
 
 
 cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
@@ -145,7 +128,9 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
     conn_hold(c, -c.away_bytes)
     c.away_bytes = 0
     if n.first != NULL:
-        conn_adopt_chunks(c, n.first, n.last, n.bytes)
+        take_answer(c, n)
+    if c.away != NULL:
+        operation_end(&r.timers, c.away)
     c.state = OPEN
     if n.close:
         c.close_after = 1

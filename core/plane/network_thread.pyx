@@ -1,11 +1,11 @@
 """The network thread: epoll, read, execute, append what the turn gathered, answer. No GIL, no Python object.
 
-    OPEN --fetch that must wait--> PARKED --told, or its deadline--> OPEN
-      \\---what Python must do---> AWAY ---its answer--------------> OPEN        any --peer gone, bad frame--> CLOSING
+    OPEN --what Python must do--> AWAY --its answer--> OPEN        any --peer gone, bad frame--> CLOSING
 
-One turn: take what others left in the inbox; read every socket that has something and execute its frames in their
-order; append the batches of all of them, a call a partition; then send the answers. A connection that is parked or away
-executes nothing further, so that no request overtakes another. Sockets are edge-triggered: interest is never changed.
+One turn: take what others left in the inbox; look at the operations that it tells of; read every socket that has
+something and execute its frames in their order; append the batches of all of them, a call a partition; then send the
+answers. A connection that is away executes nothing further, so that no request overtakes another; behind a request
+whose answer waits it goes on (operation.pyx). Sockets are edge-triggered: interest is never changed.
 The reactor is pinned for the length of its turn, and never while it waits.
 """
 
@@ -25,7 +25,7 @@ from pybroker.core.base.epoll cimport (
 )
 from pybroker.core.base.reclamation cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
 from pybroker.core.plane.conn cimport (
-    AWAY, CLOSING, OPEN, PARKED, conn_account, conn_flush, conn_free_own, conn_t, note_t,
+    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_sendable, conn_t, note_t, operation_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
@@ -34,11 +34,12 @@ from pybroker.core.plane.mailbox cimport unring
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
 from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
-from pybroker.core.plane.receive cimport drain, has_work, serve
+from pybroker.core.plane.receive cimport drain, has_work, resume_due, serve
+from pybroker.core.plane.timer cimport timer_stop
 
 cdef enum:
     SWEEP_MS = 1000
-    SYNC_LOOK_US = 200           # between two looks whether a connection that ends still waits for the disk
+    TOLD_LOOK_US = 200           # between two looks at an inbox that is about to go
     LINE_MS = 5                  # between two looks at whether those in line may go on
     AWAKE_NS = 60000             # waited without sleep, if the wait before this was no longer
     REST_TURNS = 200             # as short, before one that was awake in vain is tried again
@@ -76,15 +77,14 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
 
 cdef void reactor_free(reactor_t* r) noexcept nogil:
     """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
-    cdef conn_t* c
     cdef note_t* n
     take_inbox(r)
     while r.listed.first != NULL:
-        c = <conn_t*>r.listed.first.owner
-        while c.syncing > 0 or c.reading > 0:
-            usleep(SYNC_LOOK_US)
-            take_inbox(r)
-        forget(r, c)
+        forget(r, <conn_t*>r.listed.first.owner)
+    while r.inbox.operations > 0:
+        usleep(TOLD_LOOK_US)     # whoever works for them tells the inbox
+        take_inbox(r)
+        resume_due(r)
     while r.inbox.notes != NULL:
         n = r.inbox.notes
         r.inbox.notes = n.next
@@ -93,7 +93,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     close(r.inbox.bell)
     pthread_mutex_destroy(&r.inbox.lock)
     fetcher_free(&r.fetch)
-    free(r.heap)
+    free(r.timers.heap)
     free(r)
 
 
@@ -124,8 +124,11 @@ cdef void take_events(reactor_t* r, epoll_event* events, int n) noexcept nogil:
 
 
 cdef void take_deadlines(reactor_t* r) noexcept nogil:
-    while r.heap_count > 0 and r.heap[0].deadline_ms <= r.now_ms:
-        stop_waiting(r, r.heap[0])
+    cdef operation_t* op
+    while r.timers.count > 0 and r.timers.heap[0].deadline_ms <= r.now_ms:
+        op = r.timers.heap[0]
+        timer_stop(&r.timers, op)
+        chain_append(&r.due, &op.due, op)
 
 
 cdef void finish(reactor_t* r) noexcept nogil:
@@ -136,17 +139,15 @@ cdef void finish(reactor_t* r) noexcept nogil:
     for _i in range(r.ready.count):
         c = <conn_t*>chain_take(&r.ready)
         sent -= c.bytes_out
-        if c.state != CLOSING and c.fd >= 0 and not c.syncing and conn_flush(c) < 0:
+        if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
         conn_account(c)
         if c.state != CLOSING and (c.close_after or c.refused != NULL) and c.first == NULL and c.state != AWAY:
             close_conn(r, c, c.refused)  # it got the answers that it was owed
-        if c.syncing or (c.state == CLOSING and c.reading):
-            pass                 # what is told when that ends makes it ready
-        elif c.state == CLOSING:
+        if c.state == CLOSING:
             forget(r, c)
-        elif has_work(c) or (c.first != NULL and c.writable):
+        elif has_work(c) or (c.writable and conn_sendable(c) > 0):
             make_ready(r, c)
     tally(&r.bytes_out, sent)
 
@@ -160,6 +161,7 @@ cdef void finish_all(reactor_t* r) noexcept nogil:
         if not c.close_after:
             c.close_after = 1
             stop_waiting(r, c)
+            make_ready(r, c)
         link = link.next
 
 
@@ -171,11 +173,15 @@ cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
         c = <conn_t*>link.owner
         if c.id <= cut:
             close_conn(r, c, "")
-        elif diverted and c.state == PARKED:
-            make_ready(r, c)
+        elif diverted and c.fetching != NULL:
+            chain_append(&r.due, &c.fetching.due, c.fetching)
         link = link.next
     r.diverted = diverted
     r.cut = cut
+
+
+cdef inline bint is_idle(const conn_t* c) noexcept nogil:
+    return c.state == OPEN and c.operations.first == NULL
 
 
 cdef void sweep(reactor_t* r) noexcept nogil:
@@ -188,7 +194,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
             break
         if c.own_used == 0 and c.own != NULL:
             conn_free_own(c)
-        if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and c.state == OPEN:
+        if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and is_idle(c):
             close_conn(r, c, "")
         link = link.next
     collect(&r.plane.context.reclaim)
@@ -202,8 +208,10 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
         most_ms = min(most_ms, <int64_t>LINE_MS)
     elif pool_full(&r.plane.pool):
         most_ms = min(most_ms, <int64_t>LOOK_MS)
-    if r.heap_count > 0:
-        most_ms = min(most_ms, max(<int64_t>0, r.heap[0].deadline_ms - monotonic_ms()))
+    if r.due.first != NULL:
+        return 0
+    if r.timers.count > 0:
+        most_ms = min(most_ms, max(<int64_t>0, r.timers.heap[0].deadline_ms - monotonic_ms()))
     return min(most_ms, <int64_t>SWEEP_MS)
 
 
@@ -234,7 +242,7 @@ cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
     r.produces.in_turn = r.fetches.in_turn = 0
     poke_i64(&r.produces.errors, r.turn.errors)
     poke_i64(&r.fetches.errors, r.fetch.errors)
-    poke_i64(&r.parked, r.heap_count)
+    poke_i64(&r.parked, r.timers.count)
 
 
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
@@ -257,6 +265,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         finish_all(r)
     if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut:
         heed(r, load_i32(&r.plane.diverted), cut)
+    resume_due(r)
     link = r.ready.first
     only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
     alone = only > 0 and only == r.talker and r.began_ns - r.ended_ns <= AWAKE_NS
@@ -264,7 +273,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     r.talker = only
     while link != NULL:
         c = <conn_t*>link.owner
-        if c.state == OPEN or c.state == PARKED:
+        if c.state == OPEN:
             why = serve(r, c)
             if why != NULL:
                 close_conn(r, c, why)

@@ -5,8 +5,8 @@ from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.partition.append cimport checked_t
 from pybroker.core.partition.partition cimport partition_t
 from pybroker.core.partition.registry cimport registry_t
-from pybroker.core.plane.conn cimport conn_t
-from pybroker.core.storage.group_commit cimport sync_t, synced_fn
+from pybroker.core.plane.conn cimport conn_t, operation_t
+from pybroker.core.storage.group_commit cimport synced_fn
 
 cdef enum:
     ORDERS_MAX = 1024            # batches that one turn may hold back; a request with more goes to Python
@@ -16,7 +16,7 @@ cdef enum:
 cdef enum verdict_t:
     DONE                         # executed; its answer is in the connection's output
     DECLINED                     # Python knows what to do with it
-    WAITS                        # parked
+    WAITS                        # for records
     REFUSED                      # close the connection
 
 cdef struct order_t:
@@ -25,6 +25,8 @@ cdef struct order_t:
     conn_t* conn                 # for acks=0, where an error can only be told by closing
     uint8_t* answer              # error_code, base_offset, ... of its partition in the output; NULL: no answer
     int16_t version
+    int32_t first                # of its request, among the turn's orders
+    int64_t begin                # of its request's answer in the output of the connection
     int64_t sync_end             # the offset that must be on disk before it is acknowledged; -1 none
 
 cdef struct dirty_t:
@@ -54,5 +56,5 @@ cdef inline bint turn_spent(const turn_t* t) noexcept nogil:
 
 
 cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t version) noexcept nogil
-cdef void produce_refuse(const sync_t* s) noexcept nogil
+cdef int produce_refuse(operation_t* op) noexcept nogil
 cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil

@@ -19,11 +19,12 @@ from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
-from pybroker.core.plane.conn cimport conn_room, conn_t, conn_wrote
+from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, pending_t
+from pybroker.core.plane.operation cimport operation_list, operation_new
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
-from pybroker.core.storage.group_commit cimport sync_new, sync_put, sync_t
+from pybroker.core.storage.group_commit cimport sync_put, sync_unasked
 from pybroker.core.storage.log cimport log_is_open, log_sync_due
 from pybroker.core.storage.producer_state cimport DUPLICATE
 from pybroker.core.storage.slow_disk cimport slow_is
@@ -197,6 +198,7 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
     """Execute one Produce request, the cursor standing behind its api version. The caller is pinned until the drain."""
     cdef request_t q
     cdef int32_t first = t.count, i
+    cdef int64_t begin = conn_position(c)
     cdef const uint8_t* end = r.end
     cdef order_t* o
     cdef dirty_t* d
@@ -210,6 +212,8 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
         o = &t.orders[i]
         o.conn = c
         o.version = version
+        o.first = first
+        o.begin = begin
         o.sync_end = -1
         if q.acks == 0:
             o.answer = NULL
@@ -250,9 +254,15 @@ cdef void refuse(uint8_t* answer, int16_t version) noexcept nogil:
         store_be64(answer + 18, -1)
 
 
-cdef void produce_refuse(const sync_t* s) noexcept nogil:
-    """What an answer that still waits says was appended could not be made durable."""
-    refuse(s.answer, s.version)
+cdef int produce_refuse(operation_t* op) noexcept nogil:
+    """What an answer that waited says was appended, and could not be made durable, is refused; how much of it."""
+    cdef int32_t i
+    cdef int refused = 0
+    for i in range(op.pending_count):
+        if op.pending[i].sync.status != 0:
+            refuse(op.pending[i].answer, op.version)
+            refused += 1
+    return refused
 
 
 cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
@@ -263,23 +273,47 @@ cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
         r = r.next
 
 
-cdef void ask_for_sync(turn_t* t, order_t* o) noexcept nogil:
-    """Have an answer wait until its log is on disk; with acks=0 nobody waits, but to the disk it goes."""
-    cdef bint waits = o.answer != NULL
-    cdef sync_t* s = sync_new(o.partition.log, o.sync_end, t.synced if waits else NULL, o.conn, o.answer)
-    if s == NULL:
-        if waits:
-            refuse(o.answer, o.version)
-        return
-    s.version = o.version
-    if waits:
-        o.conn.syncing += 1
-    sync_put(s)
+cdef inline bint must_sync(const order_t* o) noexcept nogil:
+    return o.sync_end >= 0 and (o.checked.status == 0 or o.checked.status == DUPLICATE)
+
+
+cdef void wait_for_sync(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noexcept nogil:
+    """Have the answer of a request wait until so many of its logs are on disk."""
+    cdef operation_t* op = operation_new(orders.conn, waiting)
+    cdef pending_t* p
+    cdef int32_t i
+    if op != NULL:
+        op.version = orders.version
+        operation_list(op, orders.begin)
+        p = op.pending
+    for i in range(n):
+        if not must_sync(&orders[i]):
+            continue
+        if op == NULL:
+            refuse(orders[i].answer, orders[i].version)
+            continue
+        p.answer = orders[i].answer
+        sync_put(&p.sync, orders[i].partition.log, orders[i].sync_end, t.synced, op)
+        p += 1
+
+
+cdef void tell_request(turn_t* t, order_t* orders, int32_t n) noexcept nogil:
+    """Complete the answer of a request that had so many batches, or have it wait."""
+    cdef int32_t i, waiting = 0
+    for i in range(n):
+        tell(t, &orders[i])
+        waiting += must_sync(&orders[i])
+    if waiting > 0 and orders.answer != NULL:
+        wait_for_sync(t, orders, n, waiting)
+    elif waiting > 0:
+        for i in range(n):       # with acks=0 nobody waits, but to the disk it goes
+            if must_sync(&orders[i]):
+                sync_unasked(orders[i].partition.log, orders[i].sync_end)
 
 
 cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
     """Append what the turn gathered, partition by partition, and complete the answers. False if there was nothing."""
-    cdef int32_t i
+    cdef int32_t i, n
     cdef int64_t end
     if t.count == 0:
         return False
@@ -289,10 +323,13 @@ cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
         if end >= 0:
             hold_back(<order_t*>t.dirty[i].first, end)
         t.dirty[i].partition = NULL
-    for i in range(t.count):
-        tell(t, &t.orders[i])
-        if t.orders[i].sync_end >= 0 and (t.orders[i].checked.status == 0 or t.orders[i].checked.status == DUPLICATE):
-            ask_for_sync(t, &t.orders[i])
+    i = 0
+    while i < t.count:
+        n = i + 1
+        while n < t.count and t.orders[n].first == i:
+            n += 1
+        tell_request(t, &t.orders[i], n - i)
+        i = n
     t.count = 0
     t.dirty_count = 0
     return True

@@ -10,6 +10,7 @@ from pybroker.core.plane.fetch_session cimport sessions_t
 from pybroker.core.plane.mailbox cimport mailbox_t
 from pybroker.core.plane.memory_pool cimport pool_t
 from pybroker.core.plane.produce cimport turn_t
+from pybroker.core.plane.timer cimport timers_t
 from pybroker.core.storage.context cimport context_t
 
 cdef enum:
@@ -42,9 +43,8 @@ cdef struct reactor_t:
     chain_t ready                # those that have something to do, in this turn or the next
     chain_t waiting              # the line: for memory, or for a place in the mailbox
     int64_t relieved_ms          # when it last looked at who has to go
-    conn_t** heap                # of parked connections, by deadline
-    int32_t heap_count
-    int32_t heap_capacity
+    chain_t due                  # operations to look at in this turn
+    timers_t timers
     int32_t connections          # how many, for whoever asks
     int64_t now_ms
     int64_t swept_ms

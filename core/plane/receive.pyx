@@ -10,20 +10,27 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.base.atomic cimport load_i32
+from pybroker.core.base.chain cimport chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
 from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32
 from pybroker.core.plane.conn cimport (
-    AWAY, OPEN, OWN_KEPT, PARKED, conn_forget_own, conn_free_own, conn_grow_own, conn_hold, conn_keep,
-    conn_leave_session, conn_repay, conn_short, conn_t, conn_unwatch,
+    AWAY, OPEN, OWN_KEPT, conn_add_slot, conn_close_slot, conn_forget_own, conn_free_own, conn_grow_own, conn_hold,
+    conn_keep, conn_open_slot, conn_position, conn_repay, conn_short, conn_t, operation_t, output_t,
 )
+from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.fetch cimport fetch
 from pybroker.core.plane.mailbox cimport GONE, REQUEST, mailbox_put
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport wait_in_line
-from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, turn_share, turn_spent
-from pybroker.core.plane.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, reactor_t
-from pybroker.core.plane.timer cimport heap_add, heap_remove
+from pybroker.core.plane.operation cimport (
+    operation_answered, operation_end, operation_keep_frame, operation_leave_session, operation_list, operation_unwatch,
+)
+from pybroker.core.plane.produce cimport (
+    DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, produce_refuse, turn_share, turn_spent,
+)
+from pybroker.core.plane.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, make_ready, reactor_t
+from pybroker.core.plane.timer cimport timer_set, timer_stop
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* into, size_t n, int flags)
@@ -36,10 +43,12 @@ cdef enum:
     OUTPUT_BUDGET = 1 << 20      # a connection with more to send is not read
     READS_MAX = 8                # of one connection in one turn
     NO_MEMORY = -100000          # for what was read
-    NO_ROOM = 100                # a verdict: the mailbox is full
+    OPERATIONS_MAX = 256         # a connection with more that wait is not read
+    NO_ROOM = 100                # a verdict: not now; the mailbox is full, or it is a Fetch behind one that waits
 
 
 cdef const char* BAD_FRAME = "a frame of a size that is not allowed"
+cdef const char* NO_ANSWER = "no memory for an answer"
 
 
 cdef void drain(reactor_t* r) noexcept nogil:
@@ -48,27 +57,34 @@ cdef void drain(reactor_t* r) noexcept nogil:
 
 
 cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
-    """Give a request to Python: as it came, or as what declined it says it."""
+    """Give a request to Python; 0 or -errno."""
+    cdef int status = mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n)
+    if status < 0:
+        return status
+    c.away_bytes = n             # until its answer comes
+    conn_hold(c, n)
+    c.state = AWAY
+    if c.ended:
+        mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
+    return 0
+
+
+cdef int decline(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Give a request to Python: as it came, or as what declined it says it. 0 or -errno."""
     cdef uint8_t* instead = r.fetch.instead
     cdef int status
     r.fetch.instead = NULL
-    if instead != NULL:
-        frame = instead
-        n = r.fetch.instead_bytes
-    status = mailbox_put(&r.plane.mailbox, REQUEST, c.id, c, frame, n)
+    if instead == NULL:
+        return hand_over(r, c, frame, n)
+    status = hand_over(r, c, instead, r.fetch.instead_bytes)
     free(instead)
-    if status == 0:
-        c.away_bytes = n         # until its answer comes
-        conn_hold(c, n)
     return status
 
 
-cdef void book(reactor_t* r, conn_t* c, api_t* a, int verdict, int64_t came, int64_t went) noexcept nogil:
-    """Count a request that was looked at: its API (NULL: none of ours), what became of it, its bytes and its
-    answer's."""
+cdef void book(reactor_t* r, api_t* a, int verdict, int64_t began_ns, int64_t came, int64_t went) noexcept nogil:
+    """Count a request that was looked at: its API (NULL: none of ours), what became of it, since when it waited (0: it
+    did not), its bytes and its answer's."""
     if verdict == WAITS:
-        if c.parked_ns == 0:
-            c.parked_ns = r.began_ns
         return
     if a == NULL:
         tally(&r.others, 1)
@@ -78,12 +94,113 @@ cdef void book(reactor_t* r, conn_t* c, api_t* a, int verdict, int64_t came, int
         tally(&a.requests, 1)
         tally(&a.bytes_in, came)
         tally(&a.bytes_out, went)
-        if c.parked_ns == 0:
+        if began_ns == 0:
             a.in_turn += 1
         else:
-            histogram_add(&a.times, (r.began_ns - c.parked_ns) // 1000, 1)
-    c.parked_ns = 0
+            histogram_add(&a.times, (r.began_ns - began_ns) // 1000, 1)
 
+
+# -- a Fetch that waits ------------------------------------------------------------------------------------------------
+
+cdef int await_records(reactor_t* r, operation_t* op, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Keep a place for a Fetch's answer among those of its connection, and its request to be executed again; DONE, or
+    REFUSED without memory."""
+    cdef conn_t* c = op.conn
+    if op.slot == NULL:
+        op.began_ns = r.began_ns
+        op.slot = conn_add_slot(c)
+        if op.slot == NULL or operation_keep_frame(op, frame, n) < 0:
+            return REFUSED
+        operation_list(op, conn_position(c))
+        c.fetching = op
+    if c.ended or c.close_after:
+        op.deadline_ms = r.now_ms  # nothing waits for what its client does not
+    return DONE if timer_set(&r.timers, op) == 0 else REFUSED
+
+
+cdef const char* hand_over_fetch(reactor_t* r, operation_t* op) noexcept nogil:
+    """Give a Fetch that waited to Python, unless its connection has another request there; why it cannot, or NULL."""
+    cdef conn_t* c = op.conn
+    op.is_declined = 1
+    if c.state != OPEN:
+        return NULL              # `serve` asks again
+    if hand_over(r, c, op.frame, op.frame_bytes) < 0:
+        return NO_ANSWER
+    c.away = op
+    return NULL
+
+
+cdef const char* decline_fetch(reactor_t* r, operation_t* op) noexcept nogil:
+    """Python must look at a Fetch that waited."""
+    cdef uint8_t* instead = r.fetch.instead
+    cdef int status = 0
+    r.fetch.instead = NULL
+    if instead != NULL:
+        status = operation_keep_frame(op, instead, r.fetch.instead_bytes)
+        free(instead)
+    timer_stop(&r.timers, op)
+    operation_unwatch(op)
+    operation_leave_session(op)
+    if status < 0:
+        return NO_ANSWER
+    return hand_over_fetch(r, op)
+
+
+cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
+    """A Fetch that waits was told something, or its deadline came. Why its connection must end, or NULL."""
+    cdef conn_t* c = op.conn
+    cdef cursor_t at
+    cdef output_t behind
+    cdef int64_t queued = c.queued_bytes
+    cdef int verdict = DECLINED
+    if op.is_declined:
+        return NULL
+    cursor_init(&at, op.frame + 4, op.frame_bytes - 4)
+    r.fetch.instead = NULL
+    if not load_i32(&r.plane.diverted):
+        conn_open_slot(c, op.slot, &behind)
+        verdict = fetch(&r.fetch, c, &op, &at, load_be16(op.frame + 2), r.now_ms)
+        conn_close_slot(c, &behind)
+    book(r, &r.fetches, verdict, op.began_ns, op.frame_bytes, c.queued_bytes - queued)
+    if verdict == DECLINED:
+        return decline_fetch(r, op)
+    if verdict == REFUSED or (verdict == WAITS and await_records(r, op, NULL, 0) != DONE):
+        return NO_ANSWER
+    if verdict == WAITS:
+        return NULL
+    operation_answered(op, c.queued_bytes - queued)
+    operation_end(&r.timers, op)
+    return NULL
+
+
+cdef void complete_produce(reactor_t* r, operation_t* op) noexcept nogil:
+    """Once all its logs are on disk, or one of them cannot be, the answer of a Produce may be sent."""
+    if load_i32(&op.refs) == 0:
+        r.turn.errors += produce_refuse(op)
+        operation_end(&r.timers, op)
+
+
+cdef void resume_due(reactor_t* r) noexcept nogil:
+    """Look at the operations that have news. Nothing is gathered in this turn yet."""
+    cdef operation_t* op
+    cdef conn_t* c
+    cdef const char* why
+    while r.due.first != NULL:
+        op = <operation_t*>chain_take(&r.due)
+        c = op.conn
+        if c == NULL:
+            operation_end(&r.timers, op)
+        elif op.slot == NULL:
+            complete_produce(r, op)
+            make_ready(r, c)
+        else:
+            why = execute_again(r, op)
+            make_ready(r, c)
+            if why != NULL:
+                close_conn(r, c, why)
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
@@ -92,12 +209,16 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     cdef int verdict = DECLINED
     cdef int64_t queued = c.queued_bytes
     cdef api_t* a = NULL
+    cdef operation_t* op = NULL
     cdef bint again = False
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
     if load_i32(&r.plane.diverted):
         api = -1
+    if api == API_FETCH and c.fetching != NULL:
+        c.behind = 1
+        return NO_ROOM
     if api == API_PRODUCE:
         a = &r.produces
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
@@ -106,43 +227,34 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         drain(r)                 # whoever looks at it next sees what came before
         if c.refused != NULL:
             return REFUSED       # it failed without an answer: nothing behind it is executed
+    r.fetch.instead = NULL
     if again:
         cursor_init(&at, frame + 4, n - 4)
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
     elif api == API_FETCH:
         a = &r.fetches
-        verdict = fetch(&r.fetch, c, &at, version, r.now_ms)
-    elif api != API_PRODUCE and c.state == OPEN and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
+        verdict = fetch(&r.fetch, c, &op, &at, version, r.now_ms)
+    elif api != API_PRODUCE and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
+        wait_in_line(r, c, 0)
         return NO_ROOM           # Produce and Fetch, which Python rarely gets, are not held up
-    book(r, c, a, verdict, n, c.queued_bytes - queued)
-    if c.state == PARKED and verdict != WAITS:
-        heap_remove(r.heap, &r.heap_count, c)
-        conn_unwatch(c)
-        conn_leave_session(c)
-        c.state = OPEN
+    book(r, a, verdict, 0, n, c.queued_bytes - queued)
     if verdict == WAITS:
-        if c.ended:
-            c.deadline_ms = r.now_ms
-        heap_remove(r.heap, &r.heap_count, c)  # with another deadline, perhaps
-        if heap_add(&r.heap, &r.heap_count, &r.heap_capacity, c) < 0:
-            return REFUSED
-        c.state = PARKED
-    elif verdict == DECLINED:
-        conn_unwatch(c)
-        if hand_over(r, c, frame, n) < 0:
-            return REFUSED
-        if c.ended:
-            mailbox_put(&r.plane.mailbox, GONE, c.id, c, NULL, 0)
-        c.state = AWAY
+        verdict = await_records(r, op, frame, n)
+        if verdict == DONE:
+            return DONE
+    if op != NULL:
+        operation_end(&r.timers, op)  # it need not wait after all, or cannot
+    if verdict == DECLINED and decline(r, c, frame, n) < 0:
+        return REFUSED
     return verdict
 
 
 cdef inline bint may_execute(const conn_t* c) noexcept nogil:
-    if c.refused != NULL or c.syncing or c.queued_bytes >= OUTPUT_BUDGET:
+    if c.refused != NULL or c.behind or c.queued_bytes >= OUTPUT_BUDGET or c.operations.count >= OPERATIONS_MAX:
         return False
     if c.chunk_held > 0 and pool_full(c.pool):
         return False             # it gets no more answers before it read those that it has
-    return c.state == OPEN or c.state == PARKED
+    return c.state == OPEN
 
 
 cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n) noexcept nogil:
@@ -160,13 +272,11 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
             break
         verdict = execute(r, c, data + at + 4, length)
         if verdict == REFUSED and c.refused == NULL:
-            c.refused = "no memory for an answer"
+            c.refused = NO_ANSWER
         if c.refused != NULL:
             break
         if verdict == NO_ROOM:
-            wait_in_line(r, c, 0)
-        if verdict == WAITS or verdict == NO_ROOM:
-            break                # its frame stays, to be executed again
+            break                # its frame stays, to be executed later
         at += 4 + length
     if at > 0:
         conn_repay(c)
@@ -214,17 +324,10 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
 
 
 cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t got, int64_t used) noexcept nogil:
-    """Of `got` bytes that were only looked at, take what was executed out of the socket; as read_own.
-
-    The frame of a fetch that parked is kept, to be executed again."""
-    cdef int64_t kept = 0
-    if c.state == PARKED:
-        kept = 4 + <int64_t>load_be32(at + used)
-        if conn_keep(c, at + used, kept) < 0:
-            return NO_MEMORY
-    if used + kept > 0:
-        return recv(c.fd, at, used + kept, 0)
-    if not waits(c):
+    """Of `got` bytes that were only looked at, take what was executed out of the socket; as read_own."""
+    if used > 0:
+        return recv(c.fd, at, used, 0)
+    if not waits(c) and not c.behind:
         wait_in_line(r, c, 4 + <int64_t>load_be32(at) if got >= 4 else <int64_t>OWN_KEPT)
     return -EAGAIN
 
@@ -287,6 +390,10 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     cdef const char* why = NULL
     cdef int64_t got
     cdef int reads = 0
+    if c.fetching != NULL and c.fetching.is_declined:
+        why = hand_over_fetch(r, c.fetching)
+        if why != NULL:
+            return why
     turn_share(&r.turn)
     if c.own_used > 0:
         execute_own(r, c)

@@ -1,7 +1,12 @@
-# The deadlines of parked connections: a binary heap, the soonest first.
+# The deadlines of what waits.
 from libc.stdint cimport int32_t
 
-from pybroker.core.plane.conn cimport conn_t
+from pybroker.core.plane.conn cimport operation_t
 
-cdef int heap_add(conn_t*** heap, int32_t* count, int32_t* capacity, conn_t* c) noexcept nogil
-cdef void heap_remove(conn_t** heap, int32_t* count, conn_t* c) noexcept nogil
+cdef struct timers_t:            # of a reactor
+    operation_t** heap
+    int32_t count
+    int32_t capacity
+
+cdef int timer_set(timers_t* t, operation_t* op) noexcept nogil
+cdef void timer_stop(timers_t* t, operation_t* op) noexcept nogil

@@ -1,5 +1,5 @@
 # Group commit: a thread of a log dir makes durable what its acknowledgements wait for.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.base.worker cimport task_t
 from pybroker.core.storage.log cimport log_t
@@ -8,15 +8,12 @@ ctypedef void (*synced_fn)(sync_t* s) noexcept nogil
 
 cdef struct sync_t:          # somebody waits for a log to be durable up to an offset
     task_t task
-    sync_t* next             # for who was told
     log_t* log               # held
     int64_t end
     int32_t status           # 0, or why it is not
-    synced_fn done           # called by the log dir's thread, which then forgets it; NULL: nobody waits
+    synced_fn done           # called by the log dir's thread, which then forgets it
     void* owner
-    uint8_t* answer          # where a failure is told, to a client that speaks this version
-    int16_t version
 
-cdef sync_t* sync_new(log_t* l, int64_t end, synced_fn done, void* owner, uint8_t* answer) noexcept nogil
-cdef void sync_free(sync_t* s) noexcept nogil
-cdef void sync_put(sync_t* s) noexcept nogil
+cdef void sync_put(sync_t* s, log_t* l, int64_t end, synced_fn done, void* owner) noexcept nogil
+cdef void sync_leave(sync_t* s) noexcept nogil
+cdef int sync_unasked(log_t* l, int64_t end) noexcept nogil

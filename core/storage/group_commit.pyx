@@ -5,8 +5,8 @@ fdatasync, and whatever was appended before it began is covered by it. Whoever w
 logs were done. A sync that fails takes the whole log dir offline: the kernel tells once and forgets.
 """
 
-from libc.errno cimport EAGAIN
-from libc.stdint cimport int64_t, uint8_t
+from libc.errno cimport EAGAIN, ENOMEM
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
@@ -15,37 +15,38 @@ from pybroker.core.storage.flusher cimport log_sync
 from pybroker.core.storage.log cimport log_drop, log_durable, log_hold, log_offline, log_t
 
 
-cdef sync_t* sync_new(log_t* l, int64_t end, synced_fn done, void* owner, uint8_t* answer) noexcept nogil:
-    cdef sync_t* s = <sync_t*>calloc(1, sizeof(sync_t))
-    if s == NULL:
-        return NULL
+cdef void sync_put(sync_t* s, log_t* l, int64_t end, synced_fn done, void* owner) noexcept nogil:
+    """Have a log's thread make it durable up to `end`: `done` is called then, well or not, by it or already here.
+
+    The memory of `s` is the caller's, until it was told; then it calls `sync_leave`."""
     log_hold(l)
     s.task.run = work
     s.log = l
     s.end = end
+    s.status = 0
     s.done = done
     s.owner = owner
-    s.answer = answer
-    return s
+    if not worker_put(&l.log_dir.syncer, &s.task):
+        s.status = -EAGAIN
+        done(s)
 
 
-cdef void sync_free(sync_t* s) noexcept nogil:
+cdef void sync_leave(sync_t* s) noexcept nogil:
     log_drop(s.log)
+
+
+cdef void forget(sync_t* s) noexcept nogil:
+    sync_leave(s)
     free(s)
 
 
-cdef void finish(sync_t* s) noexcept nogil:
-    if s.done != NULL:
-        s.done(s)
-    else:
-        sync_free(s)
-
-
-cdef void sync_put(sync_t* s) noexcept nogil:
-    """Have its log dir's thread work at it; it is done, well or not, on another thread or already here."""
-    if not worker_put(&s.log.log_dir.syncer, &s.task):
-        s.status = -EAGAIN
-        finish(s)
+cdef int sync_unasked(log_t* l, int64_t end) noexcept nogil:
+    """Likewise, where nobody waits; 0 or -ENOMEM."""
+    cdef sync_t* s = <sync_t*>calloc(1, sizeof(sync_t))
+    if s == NULL:
+        return -ENOMEM
+    sync_put(s, l, end, forget, NULL)
+    return 0
 
 
 cdef void work(task_t* task) noexcept nogil:
@@ -56,4 +57,4 @@ cdef void work(task_t* task) noexcept nogil:
         s.status = KAFKA_STORAGE_ERROR
     elif log_durable(l) < s.end:
         s.status = log_sync(l)
-    finish(s)
+    s.done(s)

@@ -89,7 +89,8 @@ def test_jitter_brings_a_roll_forward(home: Home) -> None:
     home.config |= {"segment.ms": 1000, "segment.jitter.ms": 900}
     p = home.open()
     waited = []
-    at = 0
+    at = 10
+    p.append(batch(at=at), now_ms=NOW)
     for _ in range(30):
         begun, count = at, p.segment_count
         while p.segment_count == count:
