@@ -93,6 +93,10 @@ class Worker:
             self._heard, self._heard_at = len(self._process.lines), time.monotonic()
         return time.monotonic() - self._heard_at
 
+    def end(self) -> None:
+        """Wait until it has read what it shall and left; all that it said is known then."""
+        assert self._process.wait(PATIENCE_S) == 0, self.output()
+
     def leave(self) -> None:
         """The good end: its client says goodbye."""
         self._process.signal(signal.SIGTERM)

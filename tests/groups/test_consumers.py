@@ -122,7 +122,9 @@ def test_where_a_group_goes_on(team: Team) -> None:
     def reads(count: int, commit: str = "sync") -> list[int]:
         team.hire(limit=count, commit=commit)
         team.until("it has read that and left", lambda: not team.here[-1].running)
-        return [value for _, value in team.here.pop().read]
+        gone = team.here.pop()
+        gone.end()
+        return [value for _, value in gone.read]
 
     assert reads(6) == list(range(6))
     broker.stop()
