@@ -9,7 +9,6 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
-from posix.types cimport off_t
 from posix.unistd cimport close
 
 from pybroker.core.base.crc32c cimport crc32c
@@ -17,34 +16,15 @@ from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be
 from pybroker.core.base.epoll cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
+from pybroker.core.base.files cimport (
+    FALLOC_FL_KEEP_SIZE, MAP_FAILED, MAP_SHARED, PROT_READ, fallocate, iovec, mmap, pwritev,
+)
+from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, SOCK_NONBLOCK, accept4, recv, send, setsockopt
 from pybroker.core.batch.batch cimport (
     AT_ATTRIBUTES, AT_BASE_OFFSET, AT_CRC, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, HEADER_BYTES,
 )
 
 import os
-
-cdef extern from "<fcntl.h>" nogil:
-    int fallocate(int fd, int mode, off_t at, off_t n)
-    int FALLOC_FL_KEEP_SIZE
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
-    ssize_t pwritev(int fd, const iovec* v, int n, off_t at)
-
-cdef extern from "<sys/mman.h>" nogil:
-    void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t position)
-    int munmap(void* at, size_t n)
-    int PROT_READ, MAP_SHARED
-    void* MAP_FAILED
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t send(int fd, const void* data, size_t n, int flags)
-    ssize_t recv(int fd, void* data, size_t n, int flags)
-    int accept4(int fd, void* address, void* size, int flags)
-    int setsockopt(int fd, int level, int name, const void* value, unsigned int n)
-    int MSG_NOSIGNAL, MSG_MORE, SOCK_NONBLOCK
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP

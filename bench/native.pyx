@@ -8,9 +8,11 @@ AssertionError where core does, since the caller prepared what is appended and r
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from posix.types cimport off_t
 
 from pybroker.core.base.crc32c cimport crc32c
+from pybroker.core.base.files cimport (
+    FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE, fallocate, iovec, pread, pwritev, sync_file_range,
+)
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.append cimport FROM_CLIENT, appended_t, partition_append
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
@@ -18,20 +20,6 @@ from pybroker.core.storage.open_files cimport files_drop
 from pybroker.core.storage.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN
 
 import os
-
-cdef extern from "<fcntl.h>" nogil:
-    int fallocate(int fd, int mode, off_t at, off_t n)
-    int sync_file_range(int fd, off_t at, off_t n, unsigned int flags)
-    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
-    ssize_t pwritev(int fd, const iovec* v, int n, off_t at)
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void* into, size_t n, off_t at)
 
 cdef enum:
     CRC_FROM = 21  # of a batch, its attributes: the CRC covers what follows it

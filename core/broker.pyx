@@ -5,7 +5,7 @@ from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_PARTITION_RENAME, vfs_rename
 from pybroker.core.log_dirs cimport LogDirs

@@ -9,7 +9,8 @@ from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, peek_i64
 from pybroker.core.base.budget cimport budget_wait
 from pybroker.core.base.counters cimport traffic_dict
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.settings cimport read_settings
 from pybroker.core.storage.flusher cimport log_flush, log_write_epochs

@@ -10,7 +10,7 @@ from libc.string cimport memcpy, strcpy
 from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.budget cimport budget_is_scarce
 from pybroker.core.base.error_codes cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
-from pybroker.core.base.reclamation cimport pthread_mutex_init
+from pybroker.core.base.pthread cimport pthread_mutex_init
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_METADATA_WRITE, P_PARTITION_CREATE, vfs_mkdir, vfs_replace
 from pybroker.core.compact.replace_segments cimport replace_finish

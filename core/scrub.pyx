@@ -9,7 +9,8 @@ from posix.fcntl cimport O_RDONLY
 
 from pybroker.core.base.atomic cimport load_i64, load_ptr, store_i32
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_size
 from pybroker.core.batch.batch cimport batch_t

@@ -2,16 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport pid_t
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t*, void*)
-    int pthread_mutex_destroy(pthread_mutex_t*)
-    int pthread_mutex_lock(pthread_mutex_t*)
-    int pthread_mutex_trylock(pthread_mutex_t*)
-    int pthread_mutex_unlock(pthread_mutex_t*)
+from pybroker.core.base.pthread cimport pthread_mutex_t
 
 ctypedef void (*free_fn)(void*) noexcept nogil
 

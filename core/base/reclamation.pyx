@@ -9,17 +9,16 @@ A pin never waits for another one: a thread that holds one takes more, and as ma
 which waited for its second, would wait for ever. Where all slots are taken, one more block of them is added.
 """
 
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport (
     add_i32, add_i64, cas_i32, cas_i64, cas_ptr, load_i32, load_i64, load_ptr, store_i64,
 )
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef uintptr_t pthread_t
-    pthread_t pthread_self()
+from pybroker.core.base.pthread cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_self,
+)
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()

@@ -4,12 +4,8 @@ from posix.types cimport mode_t, off_t
 
 from pybroker.core.base.budget cimport budget_t
 from pybroker.core.base.counters cimport histogram_t
+from pybroker.core.base.files cimport iovec
 from pybroker.core.base.worker cimport task_t, worker_t
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
 
 # The names stand in vfs.pyx, in this order.
 cdef enum point_t:

@@ -17,22 +17,15 @@ from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, rea
 from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, store_i32, store_i64
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.counters cimport histogram_share
+from pybroker.core.base.files cimport (
+    FALLOC_FL_KEEP_SIZE, POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, SYNC_FILE_RANGE_WRITE, fallocate, iovec, posix_fadvise,
+    pread, pwritev, sync_file_range,
+)
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
 
-cdef extern from "<sys/uio.h>" nogil:
-    ssize_t pwritev(int fd, iovec* v, int n, off_t position)
-
 cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void* into, size_t n, off_t position)
     int SEEK_END
-
-cdef extern from "<fcntl.h>" nogil:
-    int fallocate(int fd, int mode, off_t position, off_t n)
-    int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
-    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
-    int posix_fadvise(int fd, off_t position, off_t n, int advice)
-    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t sendfile(int to, int file, off_t* position, size_t n)

@@ -1,7 +1,7 @@
 # A thread that does one task after the other, for those who may not wait for the disk themselves.
-from libc.stdint cimport int32_t, uintptr_t
+from libc.stdint cimport int32_t
 
-from pybroker.core.base.reclamation cimport pthread_cond_t, pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
 ctypedef void (*task_fn)(task_t* t) noexcept nogil
 
@@ -12,7 +12,7 @@ cdef struct task_t:          # the first field of what is to be done
 cdef struct worker_t:
     pthread_mutex_t lock
     pthread_cond_t wake
-    uintptr_t thread
+    pthread_t thread
     int32_t started          # at the first task
     int32_t stopping
     task_t* first

@@ -1,19 +1,9 @@
 """Threads for those who may not wait for the disk: a queue of tasks, done one after the other in their order."""
 
-from libc.stdint cimport uintptr_t
-
-from pybroker.core.base.reclamation cimport (
-    pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
-    pthread_mutex_unlock,
+from pybroker.core.base.pthread cimport (
+    pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_create, pthread_join,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_create(uintptr_t* thread, void* how, void* (*run)(void*) noexcept nogil, void* what)
-    int pthread_join(uintptr_t thread, void** result)
-    int pthread_cond_init(pthread_cond_t* c, void* how)
-    int pthread_cond_destroy(pthread_cond_t* c)
-    int pthread_cond_signal(pthread_cond_t* c)
-    int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m)
 
 
 cdef void worker_init(worker_t* w) noexcept nogil:

@@ -9,9 +9,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 
 cimport cython
 
-from pybroker.core.base.reclamation cimport (
-    pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
-)
+from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
 
 cdef extern from *:
     """

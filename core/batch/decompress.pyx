@@ -16,9 +16,7 @@ about 200 us of work are done in place.
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pybroker.core.base.reclamation cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
-)
+from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from pybroker.core.batch.batch cimport CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD
 from pybroker.core.batch.lz4 cimport lz4_undo
 from pybroker.core.batch.zstd_frame cimport zstd_is_strict

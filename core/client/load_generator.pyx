@@ -23,14 +23,10 @@ from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be
 from pybroker.core.base.epoll cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
+from pybroker.core.base.socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from pybroker.core.batch.batch cimport (
     AT_BASE_OFFSET, AT_BATCH_LENGTH, AT_COUNT, AT_LAST_OFFSET_DELTA, HEADER_BYTES, LENGTH_BYTES,
 )
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t send(int fd, const void* data, size_t n, int flags)
-    ssize_t recv(int fd, void* data, size_t n, int flags)
-    int MSG_NOSIGNAL, MSG_DONTWAIT
 
 cdef enum:
     SIZE_BYTES = 4

@@ -23,7 +23,8 @@ from posix.unistd cimport usleep
 from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport (
     P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync, vfs_write_behind,
 )

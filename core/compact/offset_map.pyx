@@ -11,8 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-cdef extern from "<sys/random.h>" nogil:
-    ssize_t getrandom(void* into, size_t n, unsigned int flags)
+from pybroker.core.base.random cimport getrandom
 
 cdef enum:
     SLOTS_FIRST = 1024

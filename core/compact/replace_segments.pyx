@@ -16,7 +16,8 @@ from libc.stdint cimport int64_t
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, store_i32
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, retire, unpin
 from pybroker.core.base.vfs cimport vfs_sync_dir
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t
 from pybroker.core.storage.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t

@@ -15,8 +15,9 @@ from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, RECORD_LIST_TOO_LARGE,
     UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.base.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, iovec, vfs_pass
+from pybroker.core.base.files cimport iovec
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, vfs_pass
 from pybroker.core.batch.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.crc32c cimport crc32c
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log cimport found_t, log_t, view_t
 

@@ -6,9 +6,10 @@ from libc.stdlib cimport calloc, free
 from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_ptr
 from pybroker.core.base.chain cimport chain_append, chain_remove
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.base.reclamation cimport (
-    pin, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, unpin,
+from pybroker.core.base.pthread cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log cimport log_drop, log_note_unread, log_t, log_view, segments_t
 from pybroker.core.storage.log_read cimport log_read

@@ -1,7 +1,8 @@
 # Topic name or id and partition number -> partition, for those who may not touch Python.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t, reclaim_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
+from pybroker.core.base.reclamation cimport reclaim_t
 from pybroker.core.partition.partition cimport partition_t
 
 cdef enum:

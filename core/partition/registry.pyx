@@ -10,9 +10,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport load_ptr, store_i32, store_ptr
-from pybroker.core.base.reclamation cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, reclaim_t, retire,
+from pybroker.core.base.pthread cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from pybroker.core.base.reclamation cimport reclaim_t, retire
 from pybroker.core.partition.partition cimport (
     TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
 )

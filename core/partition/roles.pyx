@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t
 
 from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport partition_t
 from pybroker.core.partition.watermark cimport watermark_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign

@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.partition.partition cimport partition_t, watch_t
 from pybroker.core.plane.fetch_session cimport session_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t

@@ -10,34 +10,18 @@ from libc.errno cimport EAGAIN, EINTR, ENODATA, ENOMEM, EPIPE, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
-from posix.types cimport off_t
 
 from pybroker.core.base.atomic cimport add_i64
 from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.vfs cimport P_SEGMENT_SEND, iovec, vfs_sendfile
+from pybroker.core.base.files cimport (
+    MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, iovec, mmap, mremap, munmap,
+)
+from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, msghdr, sendmsg
+from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.storage.open_files cimport files_drop
 from pybroker.core.storage.slow_disk cimport slow_note
-
-cdef extern from "<sys/socket.h>" nogil:
-    cdef struct msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
-        void* msg_name
-        unsigned int msg_namelen
-        void* msg_control
-        size_t msg_controllen
-        int msg_flags
-    ssize_t sendmsg(int fd, const msghdr* m, int flags)
-    int MSG_NOSIGNAL, MSG_MORE
-
-cdef extern from "<sys/mman.h>" nogil:
-    void* mmap(void* where, size_t n, int protection, int flags, int fd, off_t offset)
-    void* mremap(void* old, size_t old_n, size_t n, int flags)
-    int munmap(void* at, size_t n)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MREMAP_MAYMOVE
-    void* MAP_FAILED
 
 cdef enum:
     VECTORS_MAX = 32

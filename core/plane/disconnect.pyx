@@ -15,14 +15,11 @@ from posix.unistd cimport close
 from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove
 from pybroker.core.base.epoll cimport EPOLL_CTL_DEL, epoll_ctl, epoll_event
+from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
 from pybroker.core.plane.conn cimport AWAY, CLOSING, conn_free, conn_t
 from pybroker.core.plane.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.plane.operation cimport operations_end
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
-
-cdef extern from "<sys/socket.h>" nogil:
-    int shutdown(int fd, int how)
-    int SHUT_RDWR
 
 
 cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:

@@ -21,7 +21,7 @@ from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.base.error_codes cimport (
     INVALID_FETCH_SESSION_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_session cimport (

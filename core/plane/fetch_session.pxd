@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.partition.partition cimport partition_t
 
 cdef enum:

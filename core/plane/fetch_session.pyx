@@ -17,15 +17,13 @@ from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.base.error_codes cimport (
     FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
 )
-from pybroker.core.base.reclamation cimport (
+from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from pybroker.core.base.random cimport getrandom
 from pybroker.core.partition.partition cimport (
     TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
 )
-
-cdef extern from "<sys/random.h>" nogil:
-    ssize_t getrandom(void* into, size_t n, unsigned int flags)
 
 cdef enum:
     IDLE_MS = 120000             # Kafka's min.incremental.fetch.session.eviction.ms

@@ -10,7 +10,7 @@ from libc.string cimport memset
 from pybroker.core.base.atomic cimport add_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport watch_t
 from pybroker.core.plane.conn cimport (
     CLOSING, OPEN, conn_adopt_chunks, conn_close_slot, conn_free_own, conn_hold, conn_open_slot, conn_t, inbox_t,

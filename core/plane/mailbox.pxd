@@ -1,7 +1,7 @@
 # Between reactors and Python: requests that need it one way, answers the other.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.plane.conn cimport chunk_t, conn_t
 
 cdef enum letter_kind_t:

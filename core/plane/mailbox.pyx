@@ -12,7 +12,7 @@ from posix.unistd cimport close, read, write
 
 from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.epoll cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd
-from pybroker.core.base.reclamation cimport (
+from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport add_i64, cas_i32, load_i64, store_i32
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 
 cdef enum:
     KEY_BYTES = 9                # a family, and an IPv4 address or the network part of an IPv6 address

@@ -14,18 +14,10 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from pybroker.core.base.reclamation cimport (
+from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-
-cdef extern from "<sys/socket.h>" nogil:
-    cdef struct sockaddr:
-        unsigned short sa_family
-    cdef struct sockaddr_storage:
-        pass
-    ctypedef unsigned int socklen_t
-    int getpeername(int fd, sockaddr* address, socklen_t* n)
-    int AF_INET, AF_INET6
+from pybroker.core.base.socket cimport AF_INET, AF_INET6, getpeername, sockaddr, sockaddr_storage, socklen_t
 
 cdef extern from "<netinet/in.h>" nogil:
     cdef struct sockaddr_in:

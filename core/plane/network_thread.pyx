@@ -23,7 +23,8 @@ from pybroker.core.base.epoll cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd,
 )
-from pybroker.core.base.reclamation cimport collect, pin, pthread_mutex_destroy, pthread_mutex_init, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_init
+from pybroker.core.base.reclamation cimport collect, pin, unpin
 from pybroker.core.plane.conn cimport (
     AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_sendable, conn_t, note_t, operation_t,
 )

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from pybroker.core.base.chain cimport chain_append, chain_insert, chain_remove, link_t
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
 from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, pending_t
 from pybroker.core.plane.fetch_session cimport session_drop

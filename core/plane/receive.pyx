@@ -14,6 +14,7 @@ from pybroker.core.base.chain cimport chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
 from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32
+from pybroker.core.base.socket cimport MSG_PEEK, recv
 from pybroker.core.plane.conn cimport (
     AWAY, OPEN, OWN_KEPT, conn_add_slot, conn_close_slot, conn_forget_own, conn_free_own, conn_grow_own, conn_hold,
     conn_keep, conn_open_slot, conn_position, conn_repay, conn_short, conn_t, operation_t, output_t,
@@ -31,10 +32,6 @@ from pybroker.core.plane.produce cimport (
 )
 from pybroker.core.plane.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, make_ready, reactor_t
 from pybroker.core.plane.timer cimport timer_set, timer_stop
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void* into, size_t n, int flags)
-    int MSG_PEEK
 
 cdef enum:
     API_PRODUCE = 0

@@ -1,7 +1,7 @@
 # What waits for the flusher of one log dir: logs to work on, and paths to remove.
 from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.base.reclamation cimport pthread_cond_t, pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_cond_t, pthread_mutex_t
 from pybroker.core.base.vfs cimport vfs_t
 
 cdef struct work_t:              # embedded in what the flusher works on

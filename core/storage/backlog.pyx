@@ -11,15 +11,15 @@ from libc.string cimport strdup
 
 from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.reclamation cimport (
-    pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
-    pthread_mutex_unlock,
+from pybroker.core.base.files cimport DIR, closedir, dirent, opendir, readdir, rmdir
+from pybroker.core.base.pthread cimport (
+    pthread_cond_destroy, pthread_cond_signal, pthread_cond_t, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from pybroker.core.base.vfs cimport P_SEGMENT_UNLINK, vfs_t, vfs_unlink
 
 cdef extern from *:
     """
-    #include <dirent.h>
     #include <pthread.h>
     #include <time.h>
     static int cond_init_monotonic(pthread_cond_t *c) {
@@ -39,18 +39,6 @@ cdef extern from *:
     """
     int cond_init_monotonic(pthread_cond_t*) nogil
     int cond_wait_ms(pthread_cond_t*, pthread_mutex_t*, int64_t) nogil
-    int pthread_cond_signal(pthread_cond_t*) nogil
-    int pthread_cond_destroy(pthread_cond_t*) nogil
-    ctypedef struct DIR:
-        pass
-    cdef struct dirent:
-        char d_name[256]
-    DIR* opendir(const char*) nogil
-    dirent* readdir(DIR*) nogil
-    int closedir(DIR*) nogil
-
-cdef extern from "<unistd.h>" nogil:
-    int rmdir(const char* path)
 
 
 cdef void backlog_init(backlog_t* b) noexcept nogil:

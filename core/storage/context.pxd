@@ -1,7 +1,8 @@
 # The broker's context: what all of its logs share. No state outlives it and none is global.
 from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t, reclaim_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
+from pybroker.core.base.reclamation cimport reclaim_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.base.worker cimport task_fn
 from pybroker.core.storage.log_dir cimport log_dir_t

@@ -5,9 +5,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport strcmp
 
 from pybroker.core.base.atomic cimport cas_i32, load_ptr, store_ptr
-from pybroker.core.base.reclamation cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, reclaim_destroy, reclaim_init,
+from pybroker.core.base.pthread cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from pybroker.core.base.reclamation cimport reclaim_destroy, reclaim_init
 from pybroker.core.base.vfs cimport vfs_free, vfs_new, vfs_stop
 from pybroker.core.base.worker cimport task_fn, worker_put
 from pybroker.core.storage.backlog cimport backlog_stop

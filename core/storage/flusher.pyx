@@ -17,9 +17,8 @@ from posix.unistd cimport usleep
 from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr, peek_i64, store_i32, store_i64, swap_ptr
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
-from pybroker.core.base.reclamation cimport (
-    collect, pin, pthread_mutex_lock, pthread_mutex_unlock, reclaim_t, retire, unpin,
-)
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport collect, pin, reclaim_t, retire, unpin
 from pybroker.core.base.vfs cimport P_EPOCH_WRITE, P_SEGMENT_SYNC, vfs_replace, vfs_sync, vfs_sync_dir, vfs_write_behind
 from pybroker.core.storage.backlog cimport backlog_empty_trash, backlog_next, work_t
 from pybroker.core.storage.context cimport context_t

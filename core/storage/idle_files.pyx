@@ -16,9 +16,8 @@ from posix.unistd cimport usleep
 from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, store_i32, store_ptr, swap_ptr
 from pybroker.core.base.budget cimport budget_excess
 from pybroker.core.base.chain cimport chain_append, chain_remove
-from pybroker.core.base.reclamation cimport (
-    collect, pin, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, reclaim_t, retire, unpin,
-)
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport collect, pin, reclaim_t, retire, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_SYNC, vfs_write_out
 from pybroker.core.storage.log cimport log_drop, log_offline, log_t, log_trust, segments_t
 from pybroker.core.storage.log_dir cimport closing_t

@@ -1,7 +1,7 @@
 # The leader epochs of one partition and the offset that each began at (KIP-101).
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.base.vfs cimport vfs_t
 
 cdef struct epoch_t:

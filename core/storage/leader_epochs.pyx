@@ -16,7 +16,7 @@ from libc.stdlib cimport free, malloc, realloc, strtoll
 from libc.string cimport memcpy, memmove
 from posix.fcntl cimport O_RDONLY
 
-from pybroker.core.base.reclamation cimport (
+from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_size, vfs_t

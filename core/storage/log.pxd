@@ -4,8 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.chain cimport link_t
 from pybroker.core.base.counters cimport traffic_t
-from pybroker.core.base.reclamation cimport pthread_mutex_t
-from pybroker.core.base.vfs cimport iovec
+from pybroker.core.base.files cimport iovec
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.storage.backlog cimport work_t
 from pybroker.core.storage.context cimport context_t
 from pybroker.core.storage.leader_epochs cimport epochs_t

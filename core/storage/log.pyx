@@ -14,8 +14,9 @@ from pybroker.core.base.atomic cimport (
     seq_set, store_i32, store_i64, store_ptr,
 )
 from pybroker.core.base.chain cimport chain_remove
-from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock, retire
-from pybroker.core.base.vfs cimport iovec
+from pybroker.core.base.files cimport iovec
+from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport retire
 from pybroker.core.storage.backlog cimport backlog_put
 from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_trust, log_dir_unreadable

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.base.budget cimport budget_t
 from pybroker.core.base.chain cimport chain_t
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.base.worker cimport task_fn, task_t, worker_t
 from pybroker.core.storage.backlog cimport backlog_t
 

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.atomic cimport cas_i32, store_i32
 from pybroker.core.base.budget cimport budget_t
-from pybroker.core.base.reclamation cimport pthread_mutex_destroy, pthread_mutex_init
+from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_init
 from pybroker.core.base.worker cimport task_fn, worker_destroy, worker_init, worker_stop
 from pybroker.core.storage.backlog cimport backlog_destroy, backlog_init
 

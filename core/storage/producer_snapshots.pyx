@@ -16,6 +16,7 @@ from posix.fcntl cimport O_RDONLY
 
 from pybroker.core.base.atomic cimport load_i64
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.files cimport DIR, closedir, dirent, opendir, readdir
 from pybroker.core.base.vfs cimport (
     P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
 )
@@ -32,15 +33,6 @@ from pybroker.core.storage.segment cimport PATH_BYTES, segment_files, segment_t
 from pybroker.core.storage.segment_search cimport (
     DAMAGED, NOT_FOUND, search_header, search_init, search_t, search_to_offset,
 )
-
-cdef extern from "<dirent.h>" nogil:
-    ctypedef struct DIR:
-        pass
-    cdef struct dirent:
-        char d_name[256]
-    DIR* opendir(const char*)
-    dirent* readdir(DIR*)
-    int closedir(DIR*)
 
 cdef enum:
     SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX

@@ -1,7 +1,7 @@
 # Idempotent producers of one partition: who wrote what last, and the window in which a repeat is recognised.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
-from pybroker.core.base.reclamation cimport pthread_mutex_t
+from pybroker.core.base.pthread cimport pthread_mutex_t
 
 cdef enum:
     WINDOW = 5                  # batches remembered per producer: a client keeps at most five in flight

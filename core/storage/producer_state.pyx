@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.status cimport raise_status
 
 cdef enum:

@@ -10,7 +10,8 @@ from libc.stdint cimport INT64_MAX, int64_t
 
 from pybroker.core.base.atomic cimport add_i64, load_i32, load_i64, load_ptr, peek_i64, store_i32, store_ptr
 from pybroker.core.base.error_codes cimport OFFSET_OUT_OF_RANGE
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, retire, unpin
 from pybroker.core.storage.backlog cimport backlog_discard
 from pybroker.core.storage.flusher cimport log_write_epochs, sync_names
 from pybroker.core.storage.leader_epochs cimport epochs_cut_head

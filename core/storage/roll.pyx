@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, rand
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64
-from pybroker.core.base.reclamation cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, vfs_pass
 from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.storage.log cimport (

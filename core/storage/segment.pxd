@@ -1,8 +1,9 @@
 # One data file of a log with its two indexes.
 from libc.stdint cimport int32_t, int64_t
 
+from pybroker.core.base.files cimport iovec
 from pybroker.core.base.reclamation cimport reclaim_t
-from pybroker.core.base.vfs cimport iovec, vfs_t
+from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.storage.index cimport index_t
 from pybroker.core.storage.open_files cimport files_t, indexes_t
 from pybroker.core.storage.spots cimport spots_t

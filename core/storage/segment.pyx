@@ -18,10 +18,11 @@ from pybroker.core.base.atomic cimport (
     add_i32, cas_ptr, load_i32, load_i64, load_ptr, poke_i64, store_i32, store_i64, swap_ptr,
 )
 from pybroker.core.base.budget cimport budget_ask, budget_give, budget_take
+from pybroker.core.base.files cimport iovec
 from pybroker.core.base.reclamation cimport reclaim_t, retire
 from pybroker.core.base.vfs cimport (
     P_INDEX_SYNC, P_NONE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC,
-    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, iovec, vfs_close, vfs_look, vfs_open, vfs_pwritev,
+    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, vfs_close, vfs_look, vfs_open, vfs_pwritev,
     vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
 from pybroker.core.storage.index cimport (

@@ -9,7 +9,8 @@ from posix.unistd cimport usleep
 
 from pybroker.core.base.atomic cimport add_i64, load_i32, store_i32, store_i64
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
-from pybroker.core.base.reclamation cimport pin, pthread_mutex_lock, pthread_mutex_unlock, retire, unpin
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.reclamation cimport pin, retire, unpin
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.damage cimport damage_cut
 from pybroker.core.storage.index cimport index_cut

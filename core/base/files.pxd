@@ -1,0 +1,35 @@
+# The kernel's file calls, as far as they are used here. What may fail in a test is called by way of vfs.pyx.
+from posix.types cimport off_t
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+    ssize_t pwritev(int fd, const iovec* v, int n, off_t position)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void* into, size_t n, off_t position)
+    int rmdir(const char* path)
+
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, off_t position, off_t n)
+    int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
+    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
+    int posix_fadvise(int fd, off_t position, off_t n, int advice)
+    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t position)
+    void* mremap(void* old, size_t old_n, size_t n, int flags)
+    int munmap(void* at, size_t n)
+    int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MREMAP_MAYMOVE
+    void* MAP_FAILED
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    cdef struct dirent:
+        char d_name[256]
+    DIR* opendir(const char* path)
+    dirent* readdir(DIR* d)
+    int closedir(DIR* d)
