@@ -329,10 +329,12 @@ def sync(
     return effects
 
 
-def stored(group: Group, now_ms: int, store: Store, error: int, limits: Limits) -> list[Effect]:
-    """The log has the group as it was then, or failed to take it."""
+def stored(
+    group: Group, now_ms: int, store: Store, error: int, limits: Limits, *, in_log: bool = False
+) -> list[Effect]:
+    """The log has the group as it was then, or failed to take it. `in_log`: it took it, but the answer is an error."""
     if store.answer is not None:
-        return _static_stored(group, store, store.answer, error)
+        return _static_stored(group, store, store.answer, error, in_log=in_log)
     if group.state is not State.COMPLETING or store.generation != group.generation or not group.storing:
         return []
     group.storing = False
@@ -351,12 +353,12 @@ def stored(group: Group, now_ms: int, store: Store, error: int, limits: Limits) 
     return effects
 
 
-def _static_stored(group: Group, store: Store, answer: Joined, error: int) -> list[Effect]:
-    """A static member that came back is told so, or that it is not back: the log would still know the old one."""
+def _static_stored(group: Group, store: Store, answer: Joined, error: int, *, in_log: bool) -> list[Effect]:
+    """A static member that came back is told so, or that it is not back: it only stays where the log knows it."""
     if not error:
         return [answer]
     member = group.members.get(answer.member_id)
-    if member is not None and store.old is not None:
+    if not in_log and member is not None and store.old is not None:
         _put_in_place(group, member, store.old)
     return [Joined(answer.token, error)]
 

@@ -16,7 +16,8 @@ from pybroker.cluster.offsets import Committed
 from pybroker.errors import CORRUPT_MESSAGE, KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord
-from pybroker.groups.shard import Entry, OffsetsLog
+from pybroker.groups.shard import Entry
+from pybroker.groups.writer import OffsetsLog
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import open_batch
 
@@ -38,19 +39,21 @@ class _Stored(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The groups of a partition, by name, and how many of its records say nothing that can be understood."""
+    """The groups of a partition, by name, how many of its records say nothing that can be understood, and the
+    offset that it was read to."""
 
     entries: dict[str, Entry]
     records_lost: int
+    end: int
 
 
 def load(replica: OffsetsLog, read_bytes: int) -> Loaded:
-    """Read all groups of a partition; a damaged batch costs what it held. On a thread.
+    """Read all groups of a partition to the end of its log, what is not committed yet included: for who leads it.
 
-    Raises KafkaError, core.LogError, OSError."""
+    A damaged batch costs what it held. On a thread. Raises KafkaError, core.LogError, OSError."""
     log = replica.partition()
     replay = _Replay()
-    offset, end = log.log_start_offset, log.high_watermark
+    offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:
         try:
             data = _read(log, offset, read_bytes)
@@ -63,11 +66,11 @@ def load(replica: OffsetsLog, read_bytes: int) -> Loaded:
             if problem.code != CORRUPT_MESSAGE:
                 raise
             offset = replica.pass_by(offset)
-    return Loaded(replay.groups(), replay.lost)
+    return Loaded(replay.groups(), replay.lost, offset)
 
 
 def _read(log: core.Partition, offset: int, read_bytes: int) -> bytes | None:
-    piece = log.read(offset, read_bytes).slice
+    piece = log.read(offset, read_bytes, to_log_end=True).slice
     if piece is None:
         return None
     try:

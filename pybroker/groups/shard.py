@@ -1,7 +1,7 @@
 """One partition of __consumer_offsets: the groups that live in it, loaded from its log and written to it.
 
-    loading --all records read--> active --partition lost--> (dropped, every waiting request told)
-                                         --its log is offline--> failed: whoever waits is told, as who asks later is
+    loading --all records read, and committed--> active --resigned--> (dropped, every waiting request told)
+                                                   --its log fails--> failed: whoever waits is told, as who asks later
 
 While it loads its groups answer COORDINATOR_LOAD_IN_PROGRESS; other partitions are not held up, for the reading is done
 on a thread of its own.
@@ -10,37 +10,27 @@ on a thread of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from pybroker import core, errors
-from pybroker.cluster.group import Group
+from pybroker import errors
+from pybroker.cluster.group import Group, State
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.records import Pair
+from pybroker.groups.writer import OffsetsLog, Write, Writer
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import compress
 
 
-class OffsetsLog(Protocol):
-    """The replica that a partition of the offsets topic is written to and read from."""
-
-    @property
-    def key(self) -> TopicPartition: ...
-    @property
-    def offline(self) -> bool: ...
-    def partition(self) -> core.Partition: ...
-    def pass_by(self, offset: int) -> int:
-        """The offset behind the damage that a read met at `offset`. Raises core.LogError, OSError."""
-
-    async def append(self, records: core.Bytes, now_ms: int) -> core.Appended: ...
+def loop_ms() -> int:
+    """The clock of sessions and rebalances: the running loop's."""
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass(slots=True)
 class Entry:
-    """One group, its offsets, and what the coordinator keeps beside them."""
+    """One group, its offsets as they are committed, and what the coordinator keeps beside them."""
 
     group: Group
     offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
@@ -50,24 +40,28 @@ class Entry:
     alarm: Any = None  # the timer's handle
     alarm_ms: int = 0
     held_bytes: int = 0  # of its members, as the coordinator counted them last
+    writes: int = 0  # of it, that are under way
+    moving: dict[TopicPartition, int] = field(default_factory=dict)  # how many of them say where it stands in what
+    ending: Write | None = None  # the one that removes it
+
+    def places(self) -> list[TopicPartition]:
+        """Where it stands, or may stand, or will once it is written."""
+        return list(dict.fromkeys([*self.offsets, *sorted(self.unstable), *self.moving]))
 
 
 class Shard:
-    """The groups of one partition."""
+    """The groups of one partition, under one leader epoch."""
 
-    def __init__(
-        self, index: int, replica: OffsetsLog, codec: int, deleted_topics: dict[str, None], wall_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, index: int, replica: OffsetsLog, writer: Writer) -> None:
         self.index = index
         self.replica = replica
-        self._codec = codec
-        self._wall_ms = wall_ms
-        self.deleted_topics = deleted_topics  # while it loads: their offsets are to be forgotten
+        self.writer = writer
+        self.deleted_topics: dict[str, None] = {}  # while it loads: their offsets are to be forgotten
         self.loading = True
+        self.loader: asyncio.Task[None] | None = None
         self.failure: str | None = None
+        self.resigned = False
         self.entries: dict[str, Entry] = {}
-        self.writing = asyncio.Lock()
-        """Held from a look at what is stored of a group until what follows is in the log, and known here."""
 
     @property
     def failed(self) -> bool:
@@ -82,28 +76,40 @@ class Shard:
         if self.loading:
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"__consumer_offsets-{self.index} is being read")
 
-    async def write(self, pairs: Sequence[Pair]) -> int:
-        """Append records in one batch; NONE or the error that a group's client is told. Under `writing`."""
-        now_ms = self._wall_ms()
-        squeeze = partial(compress, self._codec) if self._codec else None
-        batch = core.build_batch(
-            [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze
-        )
-        try:
-            await self.replica.append(batch, now_ms)
-        except (KafkaError, core.LogError) as problem:
-            return CLIENT_ERRORS.get(problem.code, problem.code)
-        except OSError:
-            return errors.NOT_COORDINATOR
-        return errors.NONE
+    def write(
+        self,
+        entry: Entry,
+        pairs: Sequence[Pair],
+        settled: Callable[[bool], None],
+        moving: Collection[TopicPartition] = (),
+    ) -> Write:
+        """Store records of a group, among them those of `moving`; `settled` as in Writer.write."""
+        entry.writes += 1
+        for key in moving:
+            entry.moving[key] = entry.moving.get(key, 0) + 1
 
+        def ended(in_log: bool) -> None:
+            entry.writes -= 1
+            for key in moving:
+                entry.moving[key] -= 1
+                if not entry.moving[key]:
+                    del entry.moving[key]
+            settled(in_log)
 
-CLIENT_ERRORS = {
-    errors.UNKNOWN_TOPIC_OR_PARTITION: errors.COORDINATOR_NOT_AVAILABLE,
-    errors.NOT_ENOUGH_REPLICAS: errors.COORDINATOR_NOT_AVAILABLE,
-    errors.NOT_LEADER_OR_FOLLOWER: errors.NOT_COORDINATOR,
-    errors.KAFKA_STORAGE_ERROR: errors.NOT_COORDINATOR,
-    errors.MESSAGE_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
-    errors.RECORD_LIST_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
-}
-"""What an append to the log of groups failed with, and what that is to a group's client."""
+        return self.writer.write(pairs, ended)
+
+    def is_over(self, entry: Entry) -> bool:
+        """Has a group no members, offsets or pending ids, and will not have any once its writes are done?"""
+        kept = entry.offsets or entry.unstable or entry.group.pending or entry.writes
+        return entry.group.state is State.EMPTY and not kept and self.entries.get(entry.group.id) is entry
+
+    def drop_if_nothing(self, entry: Entry) -> None:
+        """A group that is over, and of which the log knows nothing, is forgotten."""
+        if not entry.group.generation and self.is_over(entry):
+            self.remove(entry)
+
+    def remove(self, entry: Entry) -> None:
+        entry.group.state = State.DEAD
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        del self.entries[entry.group.id]

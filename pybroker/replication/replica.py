@@ -126,21 +126,22 @@ class Replica:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return await self.disk.run(self.directory, work, *args, **named)
 
-    async def append(self, records: Buffer, now_ms: int) -> core.Appended:
-        """Append one batch and tell those who wait. Raises KafkaError, core.LogError, OSError.
+    async def append(self, records: Buffer, now_ms: int, leader_epoch: int = -1) -> core.Appended:
+        """Append one batch and tell those who wait; under a leader epoch only, unless it is -1. Raises KafkaError,
+        core.LogError, OSError.
 
         One at a time: of the threads of a log dir a partition whose write hangs takes only one."""
         if self._appending is None:
             self._appending = asyncio.Lock()
         async with self._appending:
-            appended = await self.at_disk(self._write, records, now_ms)
+            appended = await self.at_disk(self._write, records, now_ms, leader_epoch)
         if self._waiters:
             self.tell()
         return appended
 
-    def _write(self, records: Buffer, now_ms: int) -> core.Appended:
+    def _write(self, records: Buffer, now_ms: int, leader_epoch: int) -> core.Appended:
         log = self.partition()
-        appended = log.append(records, now_ms=now_ms)
+        appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
         if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
             log.flush()
         return appended

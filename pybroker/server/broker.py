@@ -370,7 +370,7 @@ class Broker:
             self._listener.stop_accepting()
             self._fetch.release()
             if self.groups is not None:
-                self.groups.resign()
+                self.groups.resign_all()
             await self._listener.close(FINISH_SECONDS)
         if self._scheduler is not None:
             await asyncio.to_thread(self._scheduler.stop)
@@ -389,7 +389,7 @@ class Broker:
             self._listener.abandon()
             await self._listener.close(0)
         if self.groups is not None:
-            self.groups.resign()
+            self.groups.resign_all()
         if self._scheduler is not None:
             await asyncio.to_thread(self._scheduler.stop)
         if self.replicas is not None:

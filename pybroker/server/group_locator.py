@@ -40,15 +40,18 @@ class Locator:
         topic = self._metadata.image.topic(OFFSETS_TOPIC)
         if topic is None:
             return
-        count = len(topic.partitions)
-        held = [self._replicas.get(OFFSETS_TOPIC, index) for index in range(count)]
-        await self._groups.lead([replica for replica in held if replica is not None], count, deleted)
+        self._groups.partitions = len(topic.partitions)
+        for index, state in enumerate(topic.partitions):
+            replica = self._replicas.get(OFFSETS_TOPIC, index)
+            if replica is not None:
+                self._groups.lead(index, state.leader_epoch, replica, deleted)
+        await self._groups.loaded()
         self._groups.resign_failed()  # what failed meanwhile
 
     async def topic_deleted(self, topic: str) -> None:
         """A topic is gone, and what groups committed in it; with the offsets topic all of them."""
         if topic == OFFSETS_TOPIC:
-            self._groups.resign()
+            self._groups.resign_all()
             self._making = None
         else:
             await self._groups.forget_topic(topic)

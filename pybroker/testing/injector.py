@@ -124,7 +124,7 @@ class Injector:
 
     def _rebalance(self, group: str) -> None:
         assert self.broker.groups is not None
-        self.broker.groups.force_rebalance(group, "a test asked for it")
+        self.broker.groups.members.force_rebalance(group, "a test asked for it")
 
     def _fill_disk(self) -> None:
         assert self.broker.replicas is not None

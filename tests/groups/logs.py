@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Executor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from pybroker import core
+from pybroker import core, errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.offsets import Committed
 from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.groups.loading import load
+from pybroker.groups.shard import Entry
 from pybroker.model import TopicPartition
+from tests.groups.virtual import settle
 
 PARTITIONS = 4
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -35,8 +41,11 @@ class Log:
     def pass_by(self, offset: int) -> int:
         raise AssertionError(f"{offset} is damaged")
 
-    async def append(self, records: core.Bytes, now_ms: int) -> core.Appended:
-        return self._log.append(records, now_ms=now_ms)
+    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int = -1) -> core.Appended:
+        return self._log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
+
+    async def committed(self, offset: int) -> None:
+        assert self._log.high_watermark >= offset
 
     @property
     def log_start_offset(self) -> int:
@@ -57,19 +66,87 @@ class Log:
         return getattr(self._log, name)
 
 
+class Replicated(Log):
+    """One with followers, which fetch when the test says so."""
+
+    def __init__(self, broker: core.Broker, directory: Path, index: int) -> None:
+        super().__init__(broker, directory, index)
+        self.high_watermark = self._log.log_end_offset
+        self.appending = asyncio.Event()
+        self.appending.set()
+        self.refuses: int | None = None
+        self.in_sync = True
+        self._moved = asyncio.Condition()
+
+    @property
+    def offline(self) -> bool:
+        return False
+
+    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int = -1) -> core.Appended:
+        await self.appending.wait()
+        if self.refuses is not None:
+            raise KafkaError(self.refuses, "the test says no")
+        return await super().append(records, now_ms, leader_epoch)
+
+    async def committed(self, offset: int) -> None:
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.high_watermark >= offset or self.high_watermark < 0)
+        if self.high_watermark < 0:
+            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, "another broker leads")
+        if not self.in_sync:
+            raise KafkaError(errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the followers went away")
+
+    async def move(self, high_watermark: int | None = None) -> None:
+        """The followers have all that is in the log, or so much of it; -1: another broker leads."""
+        async with self._moved:
+            self.high_watermark = self._log.log_end_offset if high_watermark is None else high_watermark
+            self._moved.notify_all()
+        await settle()
+
+    def seen_by_the_next(self) -> dict[str, Entry]:
+        """The groups as a broker finds them that has what is committed, and no more."""
+        return load(_UpTo(self, self.high_watermark), 1 << 20).entries
+
+
+class _UpTo:
+    """The log to an offset."""
+
+    def __init__(self, log: Log, end: int) -> None:
+        self._log, self.log_end_offset = log, end
+
+    def partition(self) -> Any:
+        return self
+
+    def read(self, offset: int, max_bytes: int, **_: Any) -> Any:
+        data = self._log.everything()
+        inside = [(at, header) for at, header in core.iter_batches(data) if header.base_offset < self.log_end_offset]
+        kept = b"".join(data[at : at + header.size] for at, header in inside if header.base_offset >= offset)
+        return SimpleNamespace(slice=SimpleNamespace(tobytes=lambda: kept, close=lambda: None))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
 class Bench:
     """A coordinator of 4 partitions, to load again as often as a test wants."""
 
-    def __init__(self, directory: Path, workers: Executor) -> None:
+    def __init__(self, directory: Path, workers: Executor, kind: type[Log] = Log) -> None:
         self._workers = workers
         self._core = core.Broker()
-        self.logs = [Log(self._core, directory, index) for index in range(PARTITIONS)]
+        self.logs: list[Any] = [kind(self._core, directory, index) for index in range(PARTITIONS)]
         self.groups = self.fresh()
 
     def fresh(self, *sets: str, **world: Any) -> Coordinator:
         """Another coordinator of these logs; `world`: the clock and the ids that it is given."""
         self.groups = Coordinator(BrokerConfig.load(sets=sets), self._workers, **world)
         return self.groups
+
+    async def lead(self, groups: Coordinator, leader_epoch: int = 0) -> None:
+        """Have a coordinator lead all of these logs, and wait until it has read them."""
+        groups.partitions = len(self.logs)
+        for log in self.logs:
+            groups.lead(log.key.partition, leader_epoch, log)
+        await groups.loaded()
 
     def close(self) -> None:
         self._core.close(clean=False)

@@ -22,87 +22,87 @@ MINUTE_MS = 60_000
 async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) -> None:
     """Its groups are COORDINATOR_LOAD_IN_PROGRESS, a heartbeat is fine and a sync is to rejoin; others are served."""
     slow, quick = "g0", next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != partition_of("g0", 4))
-    await bench.groups.lead(bench.logs, 4)
-    await bench.groups.commit(slow, "", None, -1, {T0: at(5)})
-    bench.groups.resign()
+    await bench.lead(bench.groups)
+    await bench.groups.offsets.commit(slow, "", None, -1, {T0: at(5)})
+    bench.groups.resign_all()
     gate = bench.logs[partition_of(slow, 4)].gate
     gate.clear()
     groups = bench.fresh()
-    loading = asyncio.get_running_loop().create_task(groups.lead(bench.logs, 4))
+    loading = asyncio.get_running_loop().create_task(bench.lead(groups))
     try:
         await asyncio.sleep(0)  # the others are read on threads of their own
         async with asyncio.timeout(5):
             while sum(shard.loading for shard in groups._shards.values()) != 1:
                 await asyncio.sleep(0.01)
-        assert await groups.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
+        assert await groups.offsets.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
         for call, code in (
-            (lambda: groups.commit(slow, "", None, -1, {T0: at(7)}), errors.COORDINATOR_LOAD_IN_PROGRESS),
+            (lambda: groups.offsets.commit(slow, "", None, -1, {T0: at(7)}), errors.COORDINATOR_LOAD_IN_PROGRESS),
             (lambda: groups.find(slow), errors.COORDINATOR_LOAD_IN_PROGRESS),
-            (lambda: groups.sync(slow, "m", None, 1, {}, None, None), errors.REBALANCE_IN_PROGRESS),
+            (lambda: groups.members.sync(slow, "m", None, 1, {}, None, None), errors.REBALANCE_IN_PROGRESS),
         ):
             with pytest.raises(KafkaError) as refused:
                 result = call()
                 if asyncio.iscoroutine(result):
                     await result
             assert refused.value.code == code
-        assert groups.heartbeat(slow, "m", None, 1) == errors.NONE
+        assert groups.members.heartbeat(slow, "m", None, 1) == errors.NONE
         await groups.forget_topic("u")
     finally:
         gate.set()
     await loading
     found = groups.find(slow)
     assert found is not None and found.offsets[T0].offset == 5
-    groups.resign()
+    groups.resign_all()
 
 
 async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_that(bench: Bench) -> None:
-    await bench.groups.lead(bench.logs, 4)
-    await bench.groups.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
-    bench.groups.resign()
+    await bench.lead(bench.groups)
+    await bench.groups.offsets.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
+    bench.groups.resign_all()
     gate = bench.logs[partition_of("g", 4)].gate
     gate.clear()
     groups = bench.fresh()
-    loading = asyncio.get_running_loop().create_task(groups.lead(bench.logs, 4))
+    loading = asyncio.get_running_loop().create_task(bench.lead(groups))
     await asyncio.sleep(0.05)
     await groups.forget_topic("u")
     gate.set()
     await loading
     again = bench.fresh()
-    await again.lead(bench.logs, 4)
+    await bench.lead(again)
     for loaded in (groups, again):
         found = loaded.find("g")
         assert found is not None and list(found.offsets) == [T0]
-        loaded.resign()
+        loaded.resign_all()
 
 
 async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None:
     """offsets.retention.minutes after the last commit of a group that has no members: at the limit and just before."""
     groups = bench.fresh("offsets.retention.minutes=1")
-    await groups.lead(bench.logs, 4)
+    await bench.lead(groups)
     now = wall_ms()
-    await groups.commit("g", "", None, -1, {T0: at(1, now), T1: at(2, now + 500)})
+    await groups.offsets.commit("g", "", None, -1, {T0: at(1, now), T1: at(2, now + 500)})
     assert await groups.expire(now + MINUTE_MS - 1) == 0
     assert await groups.expire(now + MINUTE_MS) == 1
     found = groups.find("g")
     assert found is not None and list(found.offsets) == [T1]
     assert await groups.expire(now + MINUTE_MS + 500) == 1
     assert groups.find("g") is None
-    groups.resign()
+    groups.resign_all()
     again = bench.fresh()
-    await again.lead(bench.logs, 4)
+    await bench.lead(again)
     assert list(again.entries()) == []
-    again.resign()
+    again.resign_all()
 
 
 async def test_offsets_expire_by_themselves(bench: Bench) -> None:
     """The look at offsets.retention.check.interval.ms finds what was committed long ago."""
     groups = bench.fresh("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=20")
-    await groups.lead(bench.logs, 4)
-    await groups.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
+    await bench.lead(groups)
+    await groups.offsets.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
     async with asyncio.timeout(5):
         while groups.find("g") is not None:
             await asyncio.sleep(0.01)
-    groups.resign()
+    groups.resign_all()
 
 
 def in_transaction(group: str, producer_id: int, **offsets: int) -> bytes:
@@ -130,39 +130,39 @@ async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench)
         in_transaction("g", 3, t0=33, t3=33),
     ):
         log.append_replica(struct.pack(">q", log.log_end_offset) + batch[8:12] + struct.pack(">i", 0) + batch[16:])
-    await bench.groups.lead(bench.logs, 4)
+    await bench.lead(bench.groups)
     found = bench.groups.find("g")
     assert found is not None
     assert {key: committed.offset for key, committed in found.offsets.items()} == {T0: 11, T1: 12, U0: 11}
     open_ = {T0, TopicPartition("t", 3)}
     assert found.unstable == open_
-    assert await bench.groups.forget("g", [T0]) == errors.NONE
-    bench.groups.resign()
+    assert await bench.groups.offsets.forget("g", [T0]) == errors.NONE
+    bench.groups.resign_all()
     again = bench.fresh()
-    await again.lead(bench.logs, 4)
+    await bench.lead(again)
     found = again.find("g")
     assert found is not None and found.unstable == open_ - {T0} and set(found.offsets) == {T1, U0}
     await again.forget_topic("t")
     await again.forget_topic("u")
     assert again.find("g") is None
-    again.resign()
+    again.resign_all()
 
 
 @pytest.mark.parametrize("codec", range(5))
 async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
     """offsets.topic.compression.codec: each codec is written, and read at the next start."""
     groups = bench.fresh(f"offsets.topic.compression.codec={codec}")
-    await groups.lead(bench.logs, 4)
-    assert await groups.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
-    groups.resign()
+    await bench.lead(groups)
+    assert await groups.offsets.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
+    groups.resign_all()
     piece = bench.logs[partition_of("g", 4)].read(0, 1 << 20).slice
     assert [header.codec for _, header in core.iter_batches(piece.tobytes())] == [codec]
     piece.close()
     again = bench.fresh()
-    await again.lead(bench.logs, 4)
+    await bench.lead(again)
     found = again.find("g")
     assert found is not None and {k: c.offset for k, c in found.offsets.items()} == {T0: 1, T1: 2}
-    again.resign()
+    again.resign_all()
 
 
 async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,30 +170,30 @@ async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench, mon
     bad = bench.logs[partition_of("g", 4)]
     await bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
 
-    def fail(*_: object) -> core.Read:
+    def fail(*_: object, **__: object) -> core.Read:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(bad, "read", fail, raising=False)
-    await bench.groups.lead(bench.logs, 4)
+    await bench.lead(bench.groups)
     with pytest.raises(KafkaError) as refused:
         bench.groups.find("g")
     assert refused.value.code == errors.NOT_COORDINATOR
     other = next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != bad.key.partition)
-    assert await bench.groups.commit(other, "", None, -1, {T0: at(1)}) == {T0: 0}
-    bench.groups.resign()
+    assert await bench.groups.offsets.commit(other, "", None, -1, {T0: at(1)}) == {T0: 0}
+    bench.groups.resign_all()
 
 
 async def test_a_log_that_takes_nothing_is_told_to_the_client(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: the commit is NOT_COORDINATOR and was not made; with space again the next one is."""
-    await bench.groups.lead(bench.logs, 4)
+    await bench.lead(bench.groups)
     log = bench.logs[partition_of("g", 4)]
 
-    def full(records: core.Bytes, now_ms: int) -> core.Appended:
+    def full(records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
         raise core.LogError(errors.KAFKA_STORAGE_ERROR, "no space left")
 
     monkeypatch.setattr(log, "append", full)
-    assert await bench.groups.commit("g", "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
+    assert await bench.groups.offsets.commit("g", "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
     assert bench.groups.find("g") is None
     monkeypatch.undo()
-    assert await bench.groups.commit("g", "", None, -1, {T0: at(2)}) == {T0: 0}
-    bench.groups.resign()
+    assert await bench.groups.offsets.commit("g", "", None, -1, {T0: at(2)}) == {T0: 0}
+    bench.groups.resign_all()

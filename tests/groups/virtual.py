@@ -6,6 +6,7 @@ What else a coordinator takes from the world (the wall clock, the ids of members
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import selectors
 import uuid
@@ -39,15 +40,31 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Inline(Executor):
-    """An executor without threads."""
+    """An executor without threads; while it is `held`, work is kept until `release`."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self._kept: list[Callable[[], None]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as problem:
-            future.set_exception(problem)
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except Exception as problem:
+                    future.set_exception(problem)
+
+        if self.held:
+            self._kept.append(work)
+        else:
+            work()
         return future
+
+    def release(self) -> None:
+        """Do the oldest work that is kept."""
+        self._kept.pop(0)()
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -56,9 +73,29 @@ def run(story: Coroutine[Any, Any, None]) -> None:
         runner.run(story)
 
 
+def story(told: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a story."""
+
+    @functools.wraps(told)
+    def test(*args: Any, **kwargs: Any) -> None:
+        run(told(*args, **kwargs))
+
+    return test
+
+
+async def settle() -> None:
+    """Let everything happen that waits for no timer."""
+    await asyncio.sleep(0.001)
+
+
+def wall_ms() -> int:
+    """The wall clock, which was set when the loop began."""
+    return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+
 def world(draws: random.Random) -> Mapping[str, Any]:
     """What a coordinator is given beside its settings and its workers."""
     return {
-        "wall_ms": lambda: EPOCH_MS + int(asyncio.get_running_loop().time() * 1000),
+        "wall_ms": wall_ms,
         "draw_id": lambda: uuid.UUID(int=draws.getrandbits(128), version=4),
     }

@@ -95,7 +95,7 @@ class OffsetCommit:
     ) -> Mapping[TopicPartition, int]:
         generation = request.generation_id_or_member_epoch
         try:
-            return await self._groups.commit(
+            return await self._groups.offsets.commit(
                 request.group_id, request.member_id, request.group_instance_id, generation, offsets
             )
         except KafkaError as problem:
@@ -229,7 +229,7 @@ class OffsetDelete:
             for p in topic.partitions:
                 used = topic.name in topics
                 codes[TopicPartition(topic.name, p.partition_index)] = errors.GROUP_SUBSCRIBED_TO_TOPIC if used else 0
-        error = await self._groups.forget(request.group_id, [key for key, code in codes.items() if not code])
+        error = await self._groups.offsets.forget(request.group_id, [key for key, code in codes.items() if not code])
         kind = m.OffsetDeleteResponse.Topics
         return m.OffsetDeleteResponse(
             topics=[

@@ -38,7 +38,7 @@ class JoinGroup:
             "can_skip": call.version >= SKIP_ASSIGNMENT_VERSION,
             "reason": request.reason or "",
         }
-        joined = await self._groups.join(request.group_id, fields)
+        joined = await self._groups.members.join(request.group_id, fields)
         kind = m.JoinGroupResponse.Members
         return m.JoinGroupResponse(
             error_code=joined.error,
@@ -58,7 +58,7 @@ class SyncGroup:
 
     async def __call__(self, request: Any, call: Call) -> Any:
         assignments = {a.member_id: bytes(a.assignment) for a in request.assignments}
-        synced = await self._groups.sync(
+        synced = await self._groups.members.sync(
             request.group_id,
             request.member_id,
             request.group_instance_id,
@@ -80,7 +80,7 @@ class Heartbeat:
         self._groups = groups
 
     def __call__(self, request: Any, call: Call) -> Any:
-        error = self._groups.heartbeat(
+        error = self._groups.members.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         return m.HeartbeatResponse(error_code=error)
@@ -92,12 +92,12 @@ class LeaveGroup:
 
     def __call__(self, request: Any, call: Call) -> Any:
         if call.version <= SINGLE_LEAVE_VERSION_MAX:
-            error = self._groups.leave(request.group_id, request.member_id, None, "")
+            error = self._groups.members.leave(request.group_id, request.member_id, None, "")
             return m.LeaveGroupResponse(error_code=error)
         kind = m.LeaveGroupResponse.Members
         answers = []
         for member in request.members:
-            error = self._groups.leave(
+            error = self._groups.members.leave(
                 request.group_id, member.member_id, member.group_instance_id, member.reason or ""
             )
             answers.append(
@@ -192,7 +192,7 @@ class DeleteGroups:
         results = []
         for name in dict.fromkeys(request.groups_names):
             try:
-                error = await self._groups.delete(name)
+                error = await self._groups.offsets.delete(name)
             except KafkaError as problem:
                 error = problem.code
             results.append(kind(group_id=name, error_code=error))

@@ -1,0 +1,215 @@
+"""The records of a partition of __consumer_offsets on their way into its log, one batch after the other.
+
+    queued --appended--> in the log --the high watermark passed it--> committed
+      |                    |
+      |                    +--offsets.commit.timeout.ms--> its request is answered; it still counts once it is committed
+      +--not taken--> failed
+    queued, in the log --the partition is resigned--> dropped: whoever waits looks for another coordinator
+
+What a write changes is shown when it is committed, in the order of the log: no coordinator that reads the log later can
+know less. With one replica the high watermark moves with the append, and nothing waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from pybroker import core, errors
+from pybroker.errors import KafkaError
+from pybroker.groups.records import Pair
+from pybroker.model import TopicPartition
+from pybroker.protocol.compression import compress
+
+
+class OffsetsLog(Protocol):
+    """The replica that a partition of the offsets topic is written to and read from."""
+
+    @property
+    def key(self) -> TopicPartition: ...
+    @property
+    def offline(self) -> bool: ...
+    def partition(self) -> core.Partition: ...
+    def pass_by(self, offset: int) -> int:
+        """The offset behind the damage that a read met at `offset`. Raises core.LogError, OSError."""
+
+    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
+        """Append one batch under a leader epoch. Raises KafkaError, core.LogError, OSError."""
+
+    async def committed(self, offset: int) -> None:
+        """Wait until the high watermark is at `offset`. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND if it is, with too few
+        replicas in sync; any other KafkaError where this log learns no more of it."""
+
+
+class Write:
+    """One batch on its way. `answer` is NONE or the error of a log that the request is to be told."""
+
+    __slots__ = ("answer", "batch", "in_log", "now_ms", "settled", "timer")
+
+    def __init__(self, batch: bytes, now_ms: int, settled: Callable[[bool], None], answer: asyncio.Future[int]) -> None:
+        self.batch = batch
+        self.now_ms = now_ms
+        self.settled = settled
+        self.answer = answer
+        self.in_log = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def answered(self) -> int:
+        """Its answer, where several wait for it and none may take it away from the others."""
+        return await asyncio.shield(self.answer)
+
+    def tell(self, error: int) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if not self.answer.done():
+            self.answer.set_result(error)
+
+
+class Writer:
+    """All writes of one partition, while it is led."""
+
+    def __init__(
+        self,
+        replica: OffsetsLog,
+        leader_epoch: int,
+        codec: int,
+        timeout_s: float,
+        wall_ms: Callable[[], int],
+        lost: Callable[[str], None],
+    ) -> None:
+        """`lost` is told why, if the log will not say any more what becomes of its records."""
+        self._replica = replica
+        self._leader_epoch = leader_epoch
+        self._codec = codec
+        self._timeout_s = timeout_s
+        self._wall_ms = wall_ms
+        self._lost = lost
+        self._closed = False
+        self._queued: deque[Write] = deque()
+        self._in_log: deque[tuple[int, Write]] = deque()  # by the offset behind each
+        self._appending: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    def write(self, pairs: Sequence[Pair], settled: Callable[[bool], None]) -> Write:
+        """Store records in one batch. `settled` is told once whether the log has them for good, before `answer` is set;
+        never, if the partition is resigned first."""
+        now_ms = self._wall_ms()
+        squeeze = partial(compress, self._codec) if self._codec else None
+        batch = core.build_batch(
+            [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze
+        )
+        loop = asyncio.get_running_loop()
+        write = Write(batch, now_ms, settled, loop.create_future())
+        if self._closed:
+            write.tell(errors.NOT_COORDINATOR)
+            return write
+        self._queued.append(write)
+        if self._appending is None:
+            self._appending = self._start(self._append())
+        return write
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        """A task that ends as nobody foresaw leaves nobody waiting."""
+        if not task.cancelled() and (problem := task.exception()) is not None and not self._closed:
+            self._lost(repr(problem))
+
+    def close(self) -> None:
+        """The partition is resigned: whoever waits is told, and what comes of the writes is nobody's concern here."""
+        self._closed = True
+        if self._committing is not None:
+            self._committing.cancel()
+        for write in (*self._queued, *(write for _, write in self._in_log)):
+            write.tell(errors.NOT_COORDINATOR)
+        self._queued.clear()
+        self._in_log.clear()
+
+    async def _append(self) -> None:
+        """Append what is queued. The batch under way stays at the head: a log that hangs is resigned nevertheless."""
+        while self._queued:
+            write = self._queued[0]
+            try:
+                appended = await self._replica.append(write.batch, write.now_ms, self._leader_epoch)
+            except (KafkaError, core.LogError) as problem:
+                error = problem.code
+            except OSError:
+                error = errors.KAFKA_STORAGE_ERROR
+            else:
+                error = errors.NONE
+            if self._closed:
+                return
+            self._queued.popleft()
+            if error:
+                self._settle(write, error)
+            else:
+                self._appended(write, appended.last_offset + 1)
+        self._appending = None
+
+    def _appended(self, write: Write, end: int) -> None:
+        write.in_log = True
+        if not self._in_log and self._is_committed(end):
+            self._settle(write, errors.NONE)
+            return
+        self._in_log.append((end, write))
+        loop = asyncio.get_running_loop()
+        write.timer = loop.call_later(self._timeout_s, write.tell, errors.REQUEST_TIMED_OUT)
+        if self._committing is None:
+            self._committing = self._start(self._commit())
+
+    def _is_committed(self, end: int) -> bool:
+        try:
+            return self._replica.partition().high_watermark >= end
+        except KafkaError:  # it was closed meanwhile: `committed` says why
+            return False
+
+    async def _commit(self) -> None:
+        """Wait for the high watermark to pass what is in the log."""
+        while self._in_log:
+            end, write = self._in_log[0]
+            error = errors.NONE
+            try:
+                await self._replica.committed(end)
+            except KafkaError as problem:
+                error = problem.code
+                if error != errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                    self._committing = None
+                    self._lost(problem.message)
+                    return
+            self._in_log.popleft()
+            self._settle(write, error)
+        self._committing = None
+
+    def _settle(self, write: Write, error: int) -> None:
+        write.settled(write.in_log)  # before the answer: who has it may ask at once for what it says
+        write.tell(error)
+
+
+_ANY_RECORD = {
+    errors.UNKNOWN_TOPIC_OR_PARTITION: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_ENOUGH_REPLICAS: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_LEADER_OR_FOLLOWER: errors.NOT_COORDINATOR,
+    errors.KAFKA_STORAGE_ERROR: errors.NOT_COORDINATOR,
+    errors.FENCED_LEADER_EPOCH: errors.NOT_COORDINATOR,
+    errors.UNKNOWN_LEADER_EPOCH: errors.NOT_COORDINATOR,
+}
+OFFSETS_ERRORS = _ANY_RECORD | {
+    errors.REQUEST_TIMED_OUT: errors.COORDINATOR_NOT_AVAILABLE,
+    errors.MESSAGE_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
+    errors.RECORD_LIST_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""What a write of offsets, or of a group's end, failed with, and what that is to the client; any other code stays."""
+GROUP_ERRORS = _ANY_RECORD | {
+    errors.REQUEST_TIMED_OUT: errors.REBALANCE_IN_PROGRESS,
+    errors.MESSAGE_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
+    errors.RECORD_LIST_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
+}
+"""The same for a group's generation: a member whose group was not stored in time joins it again."""

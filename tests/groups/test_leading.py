@@ -1,0 +1,245 @@
+"""Partitions of groups are led and resigned one by one, each under an epoch: what comes late changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import partition_of
+from tests.groups import virtual
+from tests.groups.consumers import Consumer
+from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated, at
+
+G = "g"
+HOME = partition_of(G, PARTITIONS)
+OTHER = next(name for name in (f"g{n}" for n in range(99)) if partition_of(name, PARTITIONS) != HOME)
+
+
+class Stage:
+    """A coordinator of four partitions, of which it leads none yet; its reads of logs can be held."""
+
+    def __init__(self, directory: Path) -> None:
+        self.workers = virtual.Inline()
+        self.bench = Bench(directory, self.workers, Replicated)
+        self.groups = self.bench.groups
+        self.groups.partitions = PARTITIONS
+        self.log = self.bench.logs[HOME]
+
+    def lead(self, leader_epoch: int, index: int = HOME) -> None:
+        self.groups.lead(index, leader_epoch, self.bench.logs[index])
+
+    async def led(self, leader_epoch: int, index: int = HOME) -> None:
+        self.lead(leader_epoch, index)
+        await self.groups.loaded()
+
+    async def stored(self, offset: int) -> None:
+        """Another coordinator stores where the group stands."""
+        other = Bench.fresh(self.bench)
+        other.partitions = PARTITIONS
+        other.lead(HOME, 0, self.log)
+        await other.loaded()
+        commit = asyncio.create_task(other.offsets.commit(G, "", None, -1, {T0: at(offset)}))
+        await virtual.settle()
+        await self.log.move()
+        assert await commit == {T0: errors.NONE}
+        other.resign_all()
+
+    def stands(self, group: str = G) -> int:
+        """The offset that the group stands at, -1 nowhere; or the error, negative too."""
+        try:
+            entry = self.groups.find(group)
+        except KafkaError as problem:
+            return -problem.code
+        return entry.offsets[T0].offset if entry is not None and T0 in entry.offsets else -1
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.bench.close()
+
+
+async def fails(work: Coroutine[Any, Any, Any]) -> int:
+    """The code that a request is refused with."""
+    with pytest.raises(KafkaError) as refused:
+        await work
+    return refused.value.code
+
+
+@virtual.story
+async def test_a_partition_is_led_and_resigned_without_the_others(stage: Stage) -> None:
+    """It is unknown here, is loaded, and is another broker's again; another partition is served all the while."""
+    await stage.stored(5)
+    await stage.led(0, partition_of(OTHER, PARTITIONS))
+    assert (stage.stands(G), stage.stands(OTHER)) == (-errors.NOT_COORDINATOR, -1)
+    stage.workers.held = True
+    stage.lead(3)
+    await virtual.settle()
+    assert (stage.stands(G), stage.stands(OTHER)) == (-errors.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    stage.workers.release()
+    await stage.groups.loaded()
+    assert stage.stands(G) == 5
+    stage.groups.resign(HOME, 4)
+    assert (stage.stands(G), stage.stands(OTHER)) == (-errors.NOT_COORDINATOR, -1)
+
+
+@virtual.story
+async def test_what_comes_late_of_an_older_epoch_changes_nothing(stage: Stage) -> None:
+    """Neither to lead, again or of old, nor to resign; a resignation under an epoch outlives what came before it."""
+    await stage.stored(5)
+    await stage.led(3)
+    entry = stage.groups.find(G)
+    for epoch in (3, 2):
+        stage.lead(epoch)
+        assert stage.groups.find(G) is entry and not stage.groups.loading()
+    stage.groups.resign(HOME, 2)
+    assert stage.groups.find(G) is entry
+    stage.groups.resign(HOME, 4)
+    for epoch in (3, 4):
+        stage.lead(epoch)
+        assert stage.stands() == -errors.NOT_COORDINATOR and not stage.groups.loading()
+    await stage.led(5)
+    assert stage.stands() == 5
+
+
+@virtual.story
+async def test_a_resignation_may_come_before_what_it_ends(stage: Stage) -> None:
+    stage.groups.resign(HOME, 4)
+    stage.lead(4)
+    assert stage.stands() == -errors.NOT_COORDINATOR
+    await stage.led(5)
+    assert stage.stands() == -1
+
+
+@virtual.story
+async def test_a_load_that_ends_after_the_resignation_shows_nothing(stage: Stage) -> None:
+    await stage.stored(5)
+    stage.workers.held = True
+    stage.lead(3)
+    await virtual.settle()
+    stage.groups.resign(HOME, 4)
+    await stage.groups.loaded()
+    stage.workers.release()
+    await virtual.settle()
+    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.entries() == []
+
+
+@virtual.story
+async def test_a_later_epoch_loads_by_itself(stage: Stage) -> None:
+    """The load of the older one ends first, and late, and shows nothing; the other one shows what was stored since."""
+    await stage.stored(5)
+    stage.workers.held = True
+    stage.lead(3)
+    await virtual.settle()
+    stage.lead(5)
+    await virtual.settle()
+    stage.workers.release()
+    await virtual.settle()
+    assert stage.stands() == -errors.COORDINATOR_LOAD_IN_PROGRESS
+    stage.workers.held = False
+    await stage.stored(6)
+    stage.workers.release()
+    await stage.groups.loaded()
+    assert stage.stands() == 6
+
+
+@virtual.story
+async def test_what_is_not_committed_is_not_shown_after_a_load(stage: Stage) -> None:
+    """The leader before left a record that its followers do not have: it counts when they have it."""
+    await stage.stored(5)
+    seen = stage.log.high_watermark
+    await stage.stored(6)
+    stage.log.high_watermark = seen
+    stage.lead(3)
+    await asyncio.sleep(100)
+    assert stage.stands() == -errors.COORDINATOR_LOAD_IN_PROGRESS
+    await stage.log.move()
+    assert stage.stands() == 6
+
+
+@virtual.story
+async def test_a_resignation_during_that_wait_shows_nothing(stage: Stage) -> None:
+    await stage.stored(5)
+    stage.log.high_watermark = 0
+    stage.lead(3)
+    await virtual.settle()
+    stage.groups.resign(HOME, 4)
+    await stage.log.move()
+    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.entries() == []
+
+
+@virtual.story
+async def test_whoever_waits_is_told_at_once_to_look_for_another_coordinator(stage: Stage) -> None:
+    """A join, a sync whose generation is being stored, a static member that came back, a commit that is in the log, one
+    that hangs in the append, the end of a group: all are told; no timer is left, and the members' memory is free."""
+    log = stage.log
+    mine = [name for name in (f"m{n}" for n in range(99)) if partition_of(name, PARTITIONS) == HOME]
+    await stage.led(0)
+    groups = stage.groups
+    leader, follower = Consumer(groups, mine[0]), Consumer(groups, mine[0])
+    await leader.stable(log)
+    still = Consumer(groups, mine[1], instance="i")
+    await still.stable(log)
+    back = Consumer(groups, mine[1], instance="i")
+    storing = Consumer(groups, mine[2])
+    assert (await storing.join()).error == errors.NONE
+    ending = asyncio.create_task(groups.offsets.commit(mine[4], "", None, -1, {T0: at(1)}))
+    await virtual.settle()
+    await log.move()
+    assert await ending == {T0: errors.NONE}
+    answers = [
+        asyncio.create_task(work)
+        for work in (
+            follower.join(),
+            storing.sync(),
+            back.join(),
+            groups.offsets.commit(mine[3], "", None, -1, {T0: at(1)}),
+            groups.offsets.delete(mine[4]),
+        )
+    ]
+    await virtual.settle()
+    log.appending.clear()
+    answers.append(asyncio.create_task(groups.offsets.commit(mine[5], "", None, -1, {T0: at(1)})))
+    await virtual.settle()
+    assert not any(answer.done() for answer in answers)
+    alarms = [entry.alarm for entry in groups.entries() if entry.alarm is not None]
+    end = log.log_end_offset
+    groups.resign(HOME, 1)
+    async with asyncio.timeout(0.001):
+        join, sync, static, commit, delete, hanging = await asyncio.gather(*answers)
+    gone = errors.NOT_COORDINATOR
+    assert (join.error, sync.error, static.error, delete) == (gone, gone, gone, gone)
+    assert commit == hanging == {T0: gone}
+    assert alarms and all(alarm.cancelled() for alarm in alarms)
+    assert groups.members._bytes == 0
+    log.appending.set()
+    await log.move()
+    assert groups.entries() == [] and log.log_end_offset == end + 1
+
+
+@virtual.story
+async def test_an_append_of_an_older_epoch_does_not_reach_the_log_of_a_later_one(stage: Stage) -> None:
+    """It hung while the partition was resigned and led again: what is loaded is what is there."""
+    log = stage.log
+    await stage.led(0)
+    log.appending.clear()
+    commit = asyncio.create_task(stage.groups.offsets.commit(G, "", None, -1, {T0: at(1)}))
+    await virtual.settle()
+    log.become_leader(2, 2)
+    await stage.led(2)
+    assert await commit == {T0: errors.NOT_COORDINATOR}
+    log.appending.set()
+    await virtual.settle()
+    assert log.log_end_offset == 0
+    commit = asyncio.create_task(stage.groups.offsets.commit(G, "", None, -1, {T1: at(2)}))
+    await virtual.settle()
+    await log.move()
+    assert await commit == {T1: errors.NONE}
+    assert log.seen_by_the_next()[G].offsets == stage.groups.find(G).offsets  # type: ignore[union-attr]
