@@ -162,6 +162,8 @@ cdef class Plane:
         cdef int i
         if self.state.registry == NULL or self.inherited:
             return               # in a forked child locks may be held by threads that it has not
+        for partition in list(self.bells):
+            self._unbell(partition)
         with nogil:  # it waits for what its threads still ask of the disk
             for i in range(self.count):
                 reactor_free(self.reactors[i])

@@ -86,6 +86,28 @@ with tempfile.TemporaryDirectory() as home:
     stage.close()
 """
 
+DROPPED = """
+import os
+import tempfile
+from pybroker import core
+from tests.core.stage import TOPIC_ID, batch
+
+with tempfile.TemporaryDirectory() as home:
+    broker = core.Broker()
+    log = broker.open(home, "t", 0, topic_id=TOPIC_ID, config={})
+    log.become_leader(0, 0)
+    plane = core.Plane(broker)
+    plane.publish(log, opaque=True)
+    log.append(batch(b"before"), now_ms=1)
+    plane.watch(log)
+    del plane
+    log.append(batch(b"after"), now_ms=1)
+    broker.close()
+    del log, broker
+    left = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [name for name in left if name.startswith(home)], left
+"""
+
 
 def run(script: str, **env: str) -> None:
     ended = subprocess.run(
@@ -103,6 +125,11 @@ def test_a_connection_that_ends_while_it_is_adopted() -> None:
 def test_a_request_that_there_is_no_memory_for_is_nobody_elses_loss() -> None:
     """Its letter comes without its frame, and those that were taken with it come whole."""
     run(LITTLE_MEMORY)
+
+
+def test_a_plane_that_nobody_stopped_lets_go_of_its_partitions() -> None:
+    """An append after its end tells nobody, and the log's file is closed with the log."""
+    run(DROPPED, **FREED_IS_FILLED)
 
 
 def test_a_request_is_answered_once(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,8 +56,10 @@ def metadata(client: Client) -> None:
 
 
 @pytest.fixture
-def tight(tmp_path: Path) -> Stage:
-    return Stage(tmp_path, pool_bytes=POOL)
+def tight(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, pool_bytes=POOL)
+    yield made
+    made.close()
 
 
 def test_half_requests_stay_below_the_limit_and_one(tight: Stage) -> None:
