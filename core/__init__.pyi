@@ -53,7 +53,7 @@ class LogError(Exception):
 class MissingFiles(LogError):
     """A log does not begin or end where it did: files of it are missing, and it is not used without them."""
 
-# -- batch: record batch v2, uncompressed or opaque ---------------------------------------------------------------
+# -- batch: record batch v2, uncompressed, or not looked into ---------------------------------------------------------
 
 def crc32c(data: Bytes, initial: int = 0) -> int:
     """CRC-32C (Castagnoli) of data, continuing from `initial`; hardware where the processor has it (RFC 3720)."""
@@ -189,11 +189,12 @@ class Plane:
         """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
     def cut(self) -> None:
         """Close the connections that there are; their clients may come back."""
-    def publish(self, partition: Partition, *, opaque: bool, envelope: bool = False) -> int:
+    def publish(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> int:
         """Let the reactors find a partition; the id that "grown" letters name it by.
 
-        opaque: they may append to it batches whose records can be read; envelope: not asked of compressed batches."""
-    def configure(self, partition: Partition, *, opaque: bool, envelope: bool = False) -> None: ...
+        native_append: they may append to it batches whose records can be read; envelope: that is not asked of
+        compressed batches."""
+    def configure(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> None: ...
     def watch(self, partition: Partition) -> None:
         """Ask for one "grown" letter at the next append; look once more after this call."""
     def withdraw(self, partition: Partition) -> None: ...

@@ -245,11 +245,11 @@ cdef class Plane:
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def publish(self, Partition partition not None, *, bint opaque, bint envelope=False) -> int:
+    def publish(self, Partition partition not None, *, bint native_append, bint envelope=False) -> int:
         """Let the reactors find a partition; the id that "grown" letters name it by.
 
-        opaque: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether those
-        of compressed batches can be read."""
+        native_append: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether
+        those of compressed batches can be read."""
         cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
         cdef int status
         if bell == NULL:
@@ -262,15 +262,15 @@ cdef class Plane:
         bell.watch.notify = grown
         partition_hold(partition.state)
         self.bells[partition] = <uintptr_t>bell
-        self.configure(partition, opaque=opaque, envelope=envelope)
+        self.configure(partition, native_append=native_append, envelope=envelope)
         with nogil:
             status = registry_add(self.state.registry, partition.state)
         raise_status(status, f"publishing {partition.topic}")
         return self.published
 
-    def configure(self, Partition partition not None, *, bint opaque, bint envelope=False) -> None:
+    def configure(self, Partition partition not None, *, bint native_append, bint envelope=False) -> None:
         """The topic's rules changed."""
-        store_i32(&partition.state.opaque, 0 if not opaque else ENVELOPE if envelope else FULL)
+        store_i32(&partition.state.native_append, 0 if not native_append else ENVELOPE if envelope else FULL)
 
     def watch(self, Partition partition not None) -> None:
         """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after

@@ -29,7 +29,7 @@ cdef struct partition_t:
     int32_t refs
     int32_t index
     int32_t published        # the native plane serves it
-    int32_t opaque           # its topic's rules ask for no record to be seen: the native plane may append
+    int32_t native_append    # FULL, ENVELOPE: the native plane may append, and checks this much; 0: it is for Python
     int32_t topic_length
     char topic[<int>TOPIC_BYTES_MAX + 1]
     uint8_t topic_id[<int>TOPIC_ID_BYTES]

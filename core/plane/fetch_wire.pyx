@@ -106,7 +106,7 @@ cdef bint take_partition(fetch_t* f, registry_t* reg, cursor_t* r, const text_t*
         p = registry_by_id(reg, topic.at, named.index)
     else:
         p = registry_by_name(reg, topic.at, topic.length, named.index)
-    if p != NULL and f.version < FETCH_VERSION_ZSTD and not load_i32(&p.opaque):
+    if p != NULL and f.version < FETCH_VERSION_ZSTD and not load_i32(&p.native_append):
         p = NULL                 # it may be compressed in a way that the client cannot read
     if p != NULL and named.most >= 0 and is_new(f, p):
         w = fetch_add(f)

@@ -56,7 +56,7 @@ cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept no
     cdef int64_t plain = 0
     if version < VERSION_ZSTD and batch_codec(&o.checked.batch) == CODEC_ZSTD:
         return False
-    if load_i32(&o.partition.opaque) != ENVELOPE:
+    if load_i32(&o.partition.native_append) != ENVELOPE:
         if t.plain_bytes > t.plain_most + PLAIN_REQUEST_MAX:
             return False
         plain = batch_look_inside(&o.checked.batch)
@@ -80,7 +80,7 @@ cdef order_t* check_partition(
         o.partition = registry_by_id(reg, topic.at, index)
     else:
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
-    if o.partition == NULL or not load_i32(&o.partition.opaque):
+    if o.partition == NULL or not load_i32(&o.partition.native_append):
         return NULL
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk

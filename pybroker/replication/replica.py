@@ -111,7 +111,7 @@ class Replica:
         if self.log is not None and not self.gone:
             self.log.configure(core_config)
             if self.plane is not None:
-                self.plane.configure(self.log, opaque=self.opaque, envelope=self.rules.envelope)
+                self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
 
     def check_epoch(self, known: int) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
@@ -181,7 +181,7 @@ class Replica:
         self.tell()
 
     @property
-    def opaque(self) -> bool:
+    def native_append(self) -> bool:
         """Batches may be appended by core alone: its topic has no rules for records but that they can be read."""
         if self.key.topic in INTERNAL_TOPICS:
             return False

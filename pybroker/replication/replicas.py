@@ -205,7 +205,9 @@ class Replicas:
     def _publish(self, replica: Replica) -> None:
         if self._plane is not None and replica.log is not None and not replica.gone:
             replica.plane = self._plane
-            replica.plane_key = self._plane.publish(replica.log, opaque=replica.opaque, envelope=replica.rules.envelope)
+            replica.plane_key = self._plane.publish(
+                replica.log, native_append=replica.native_append, envelope=replica.rules.envelope
+            )
             self._published[replica.plane_key] = replica
 
     def _unpublish(self, replica: Replica) -> None:

@@ -127,7 +127,7 @@ class Stage:
         for index in range(partitions):
             partition = self.broker.open(str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
             partition.become_leader(0, 0)
-            self.plane.publish(partition, opaque=True)
+            self.plane.publish(partition, native_append=True)
             self.partitions.append(partition)
         self.log = self.partitions[0]
 

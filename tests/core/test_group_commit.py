@@ -140,7 +140,7 @@ def test_a_sync_that_fails_takes_the_log_dir_offline(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "one")
     elsewhere = stage.broker.open(str(tmp_path / "two"), "t", 2, topic_id=TOPIC_ID, config={})
     elsewhere.become_leader(0, 0)
-    stage.plane.publish(elsewhere, opaque=True)
+    stage.plane.publish(elsewhere, native_append=True)
     stage.log.configure({"flush.messages": 1})
     stage.broker.arm("segment.sync", "errno", errno.EIO)
     clients = [Client(stage), Client(stage)]

@@ -202,7 +202,7 @@ class Others:
             stage.broker.delete(old)
             made = stage.broker.open(str(stage.home), "t", 2, topic_id=TOPIC_ID, config=CONFIG)
             made.become_leader(next(self.lives), 0)
-            stage.plane.publish(made, opaque=True)
+            stage.plane.publish(made, native_append=True)
             stage.partitions[2] = made
 
     def look(self, _: random.Random) -> None:
