@@ -1,4 +1,4 @@
-"""Fetch, natively: request v4-17, answers that are ranges of log files, long polls that wait for an append.
+"""Fetch, natively: request v4-18, answers that are ranges of log files, long polls that wait for an append.
 
     full (epoch 0 or -1)    wants what it names; epoch 0: what its answer tells begins a session
     incremental (id, n)     changes its session, wants all of it, tells what is news of it (fetch_session.pyx)
