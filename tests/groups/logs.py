@@ -119,9 +119,9 @@ class _UpTo:
 
     def read(self, offset: int, max_bytes: int, **_: Any) -> Any:
         data = self._log.everything()
-        inside = [(at, header) for at, header in core.iter_batches(data) if header.base_offset < self.log_end_offset]
+        inside = [(at, header) for at, header in core.iter_batches(data) if header.last_offset < self.log_end_offset]
         kept = b"".join(data[at : at + header.size] for at, header in inside if header.base_offset >= offset)
-        return SimpleNamespace(slice=SimpleNamespace(tobytes=lambda: kept, close=lambda: None))
+        return SimpleNamespace(slice=SimpleNamespace(tobytes=lambda: kept, close=lambda: None) if kept else None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)

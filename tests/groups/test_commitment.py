@@ -71,7 +71,7 @@ class Stage:
             name: e.offsets for name, e in found.items() if e.offsets
         }
         for name, entry in shown.items():
-            if entry.group.state in (State.STABLE, State.EMPTY) and not entry.writes and entry.group.generation:
+            if entry.group.state is State.STABLE and not entry.writes:
                 other = found[name].group
                 assert (other.generation, other.leader) == (entry.group.generation, entry.group.leader)
                 assert {m.id: m.assignment for m in other.members.values()} == {
@@ -144,6 +144,19 @@ async def test_a_commit_that_the_log_refuses_was_never_made(stage: Stage) -> Non
     stage.log.refuses = None
     await stage.log.move()
     assert await waits == {T0: 0}
+
+
+@virtual.story
+async def test_a_group_that_is_being_made_is_not_forgotten(stage: Stage) -> None:
+    """While its first commit waits, a join is refused, and offsets expire: it keeps nothing yet, but will."""
+    await stage.begin()
+    asked, one = stage.commit(t0=5), Consumer(stage.groups, G)
+    one.id = "nobody"
+    await virtual.settle()
+    assert (await one.join()).error == errors.UNKNOWN_MEMBER_ID
+    assert await stage.groups.expire(virtual.EPOCH_MS) == 0
+    await stage.log.move()
+    assert await asked == {T0: 0} and stage.stands() == {"t0": 5}
 
 
 @pytest.mark.parametrize(

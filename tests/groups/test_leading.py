@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pybroker import errors
+from pybroker import core, errors
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import partition_of
 from tests.groups import virtual
-from tests.groups.consumers import Consumer
+from tests.groups.consumers import Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated, at
 
 G = "g"
@@ -39,15 +38,15 @@ class Stage:
         await self.groups.loaded()
 
     async def stored(self, offset: int) -> None:
-        """Another coordinator stores where the group stands."""
-        other = Bench.fresh(self.bench)
+        """Another coordinator stores where the group stands, and the member that says so."""
+        other = self.bench.fresh()
         other.partitions = PARTITIONS
         other.lead(HOME, 0, self.log)
-        await other.loaded()
-        commit = asyncio.create_task(other.offsets.commit(G, "", None, -1, {T0: at(offset)}))
-        await virtual.settle()
         await self.log.move()
-        assert await commit == {T0: errors.NONE}
+        await other.loaded()
+        member = Consumer(other, G)
+        await member.stable(self.log)
+        assert await after(self.log, member.commit({T0: at(offset)})) == {T0: errors.NONE}
         other.resign_all()
 
     def stands(self, group: str = G) -> int:
@@ -64,13 +63,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
     made.bench.close()
-
-
-async def fails(work: Coroutine[Any, Any, Any]) -> int:
-    """The code that a request is refused with."""
-    with pytest.raises(KafkaError) as refused:
-        await work
-    return refused.value.code
 
 
 @virtual.story
@@ -128,7 +120,7 @@ async def test_a_load_that_ends_after_the_resignation_shows_nothing(stage: Stage
     await stage.groups.loaded()
     stage.workers.release()
     await virtual.settle()
-    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.entries() == []
+    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.members._bytes == 0
 
 
 @virtual.story
@@ -172,7 +164,7 @@ async def test_a_resignation_during_that_wait_shows_nothing(stage: Stage) -> Non
     await virtual.settle()
     stage.groups.resign(HOME, 4)
     await stage.log.move()
-    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.entries() == []
+    assert stage.stands() == -errors.NOT_COORDINATOR and stage.groups.members._bytes == 0
 
 
 @virtual.story
@@ -243,3 +235,27 @@ async def test_an_append_of_an_older_epoch_does_not_reach_the_log_of_a_later_one
     await log.move()
     assert await commit == {T1: errors.NONE}
     assert log.seen_by_the_next()[G].offsets == stage.groups.find(G).offsets  # type: ignore[union-attr]
+
+
+@virtual.story
+async def test_an_append_that_fails_as_nobody_foresaw_leaves_nobody_waiting(stage: Stage) -> None:
+    """The groups of that partition are nobody's from then on; where they were led anew meanwhile, they stay."""
+    log = stage.log
+
+    async def broken(*_: object) -> core.Appended:
+        await log.appending.wait()
+        raise ZeroDivisionError
+
+    await stage.led(0)
+    log.append = broken  # type: ignore[method-assign]
+    assert await stage.groups.offsets.commit(G, "", None, -1, {T0: at(1)}) == {T0: errors.NOT_COORDINATOR}
+    assert stage.stands() == -errors.NOT_COORDINATOR
+    await stage.led(1)
+    log.appending.clear()
+    hanging = asyncio.create_task(stage.groups.offsets.commit(G, "", None, -1, {T0: at(1)}))
+    await virtual.settle()
+    await stage.led(2)
+    assert await hanging == {T0: errors.NOT_COORDINATOR}
+    log.appending.set()
+    await virtual.settle()
+    assert stage.stands() == -1
