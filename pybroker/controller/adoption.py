@@ -1,10 +1,10 @@
 """From the log dirs into the store: the topics of an earlier Kafka, and those that the store has lost.
 
-    at a first start             all that lies there is taken over; nobody knows of which topics there were more
-    a store that was damaged     is a first start, but what was there had settings that nobody knows any more:
-                                 retention is off, so that nothing is deleted by defaults
-    a store without its latest   directories with topic ids that it does not know are taken over, and partitions beyond
-    writes                       those that it knows; not those of topics that were deleted, which it remembers by id
+at a first start             all that lies there is taken over; nobody knows of which topics there were more
+a store that was damaged     is a first start, but what was there had settings that nobody knows any more:
+                             retention is off, so that nothing is deleted by defaults
+a store without its latest   directories with topic ids that it does not know are taken over, and partitions beyond
+writes                       those that it knows; not those of topics that were deleted, which it remembers by id
 """
 
 import logging
@@ -19,6 +19,7 @@ from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.loading import Loaded
 from pybroker.controller.topics import creation, growth
+from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import Delete, Op, Session
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -62,7 +63,7 @@ class Adoption(NamedTuple):
 
     async def strays(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> bool:
         """Take over what the store knew once; whether there was any. Raises KafkaError."""
-        deleted = {nodes.id_bytes(text) for text in (await self.session.children(nodes.DELETED))[0]}
+        deleted = {nodes.id_bytes(text) for text in await self._remembered()}
         known, ids = _names(loaded), {topic.id for topic in loaded.topics}
         undone = {topic.name for topic, _ in loaded.unfinished}
         taken: list[str] = []
@@ -80,10 +81,15 @@ class Adoption(NamedTuple):
     async def forget_deleted(self, found: Mapping[TopicPartition, Remains]) -> None:
         """Every log dir was seen: ids of deleted topics of which nothing is left need not be remembered."""
         left = {remains.topic_id for remains in found.values()}
-        names = [name for name in (await self.session.children(nodes.DELETED))[0] if nodes.id_bytes(name) not in left]
+        names = [name for name in await self._remembered() if nodes.id_bytes(name) not in left]
         if names:
             ops: list[Op] = [Delete(f"{nodes.DELETED}/{name}") for name in names]
             await write(self.session, self.fence, ops)
+
+    async def _remembered(self) -> list[str]:
+        """The ids of topics that were deleted."""
+        names, _ = await until_answered(lambda: self.session.children(nodes.DELETED))
+        return names
 
     def _state(self, remains: Remains | None) -> PartitionState:
         epoch = 0 if remains is None else max(0, remains.leader_epoch)

@@ -9,6 +9,7 @@ older than a quarter of an hour are removed by the next write.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,8 @@ from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
 from pybroker.controller.topics import TopicAdmin
-from pybroker.coordination.store import Create, NoNode, Op, Session, Set
+from pybroker.coordination.commit import until_answered
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
@@ -96,7 +98,7 @@ class ConfigAdmin:
                 return
             with self._admin.claim(name):
                 change = Set(nodes.topic_config(name), nodes.dump_config(after))
-                await self._write([change], f"topics/{name}")
+                await self._write(change, f"topics/{name}")
                 topic = self._context.topics[name] = dataclasses.replace(topic, config=after)
                 self._channel.update_configs([topic])
             await self._holders.configure([topic])
@@ -120,9 +122,10 @@ class ConfigAdmin:
             if validate_only:
                 return
             path = nodes.broker_config(int(name) if name else None)
-            there = await self._session.exists(path)
+            there = await until_answered(lambda: self._session.exists(path))
             node = nodes.dump_config(after)
-            await self._write([Set(path, node) if there else Create(path, node)], f"brokers/{name or '<default>'}")
+            change: Op = Create(path, node) if there is None else Set(path, node, there.version)
+            await self._write(change, f"brokers/{name or '<default>'}")
             self._config.overlay(source, after)
             await self._holders.configure(list(self._context.topics.values()))
             for tell in self.on_broker_altered:
@@ -145,13 +148,14 @@ class ConfigAdmin:
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
-    async def _write(self, ops: list[Op], entity: str) -> None:
+    async def _write(self, change: Op, entity: str) -> None:
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
         try:
-            await write(self._session, self._context.fence, [*ops, notice])
+            await write(self._session, self._context.fence, [change, notice])
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
-        await self._purge(self._wall_ms() - CHANGES_KEPT_MS)
+        with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
+            await self._purge(self._wall_ms() - CHANGES_KEPT_MS)
 
     async def _purge(self, before_ms: int) -> None:
         """Remove the notices that everybody has read long ago."""

@@ -9,7 +9,20 @@ from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.store import (
+    BadVersion,
+    Check,
+    ConnectionLoss,
+    Create,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    SessionExpired,
+    Set,
+    StoreError,
+)
 from pybroker.errors import KafkaError
 
 FIRST_EPOCH = 0
@@ -31,19 +44,20 @@ async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
     """Become controller; None if another broker is. `now_ms` is the time that its node shows. Raises StoreError."""
     while True:
         try:
-            data, stat = await session.get(nodes.CONTROLLER_EPOCH)
+            data, stat = await until_answered(lambda: session.get(nodes.CONTROLLER_EPOCH))
         except NoNode:
             with contextlib.suppress(NodeExists):
-                await session.create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())
+                await commit(session, [Create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())])
             continue
         epoch = int(data) + 1
         claim = nodes.dump_controller(broker_id, now_ms)
         try:
-            await session.multi(
+            await commit(
+                session,
                 [
                     Create(nodes.CONTROLLER, claim, ephemeral=True),
                     Set(nodes.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
-                ]
+                ],
             )
         except NodeExists:
             return None
@@ -52,15 +66,16 @@ async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
         return Fence(epoch, stat.version + 1)
 
 
-async def write(session: Session, fence: Fence, ops: list[Op]) -> list[object]:
-    """All of the operations or none, as this controller; their answers. Raises NodeExists, NoNode, BadVersion,
-    NOT_CONTROLLER once another controller was elected, KAFKA_STORAGE_ERROR where the store cannot write."""
+async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
+    """All of the operations, once, or none, as this controller. Raises NodeExists, NoNode, BadVersion, NOT_CONTROLLER
+    once another controller was elected or the session has ended, KAFKA_STORAGE_ERROR where the store cannot write."""
     try:
-        answers = await session.multi([fence.check, *ops])
+        await commit(session, [fence.check, *ops])
     except StoreError as problem:
         if isinstance(problem, BadVersion) and problem.index == 0:
             raise KafkaError(errors.NOT_CONTROLLER, "another broker has become the controller") from None
+        if isinstance(problem, SessionExpired | ConnectionLoss):
+            raise KafkaError(errors.NOT_CONTROLLER, f"this broker is the controller no more: {problem}") from problem
         if isinstance(problem, NodeExists | NoNode | BadVersion):
             raise
         raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot write: {problem}") from problem
-    return list(answers[1:])

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.store import NoNode, Session
+from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.store import Create, NoNode, Session
 from pybroker.errors import KafkaError
 
 GENERATED_ABOVE = 1000
@@ -33,7 +34,7 @@ async def cluster_id(session: Session) -> str | None:
 
 async def record_cluster_id(session: Session, made: str) -> None:
     """Say whose the store is. Raises NodeExists."""
-    await session.create(nodes.CLUSTER_ID, nodes.dump_cluster_id(made))
+    await commit(session, [Create(nodes.CLUSTER_ID, nodes.dump_cluster_id(made))])
 
 
 async def stored_broker(session: Session) -> int | None:
@@ -61,7 +62,7 @@ async def settle(
     `configured` is broker.id, -1 for none; `known` the store's cluster; `recorded_...` what the log dirs record.
     `in_use`: partitions lie in them, so that they are somebody's. `random` draws the id of a new cluster."""
     if recorded_id is None:
-        recorded_id = await stored_broker(session)
+        recorded_id = await until_answered(lambda: stored_broker(session))
     if known is not None and recorded_cluster is not None and known != recorded_cluster:
         raise KafkaError(
             errors.INCONSISTENT_CLUSTER_ID,
@@ -78,5 +79,6 @@ async def settle(
     if broker_id < 0 and in_use:
         raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
     if broker_id < 0:
-        broker_id = GENERATED_ABOVE + (await session.set(nodes.SEQUENCE_OF_IDS, b"")).version
+        drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
+        broker_id = GENERATED_ABOVE + drawn.version
     return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id(random)), broker_id)

@@ -1,6 +1,6 @@
 """From the store to the controller's context: what the topics are, and that their partitions are led again."""
 
-import contextlib
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,6 +10,7 @@ from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.topics import Holders, topic_op, without
+from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set
 from pybroker.model import TopicPartition
 
@@ -18,10 +19,14 @@ OPS_PER_WRITE = 500
 
 async def prepare(session: Session) -> None:
     """Create the paths that everything else lies under. Raises StoreError."""
-    made = [session.create(path) for path in nodes.PERSISTENT]
-    for future in made:
-        with contextlib.suppress(NodeExists):
-            await future
+
+    async def create() -> None:
+        made = await asyncio.gather(*(session.create(path) for path in nodes.PERSISTENT), return_exceptions=True)
+        for problem in made:
+            if isinstance(problem, BaseException) and not isinstance(problem, NodeExists):
+                raise problem
+
+    await until_answered(create)
 
 
 class Loaded(NamedTuple):
@@ -114,8 +119,8 @@ async def known_log_dirs(session: Session, broker_id: int) -> dict[str, str]:
 async def record_log_dirs(session: Session, fence: Fence, broker_id: int, paths: Mapping[str, str]) -> None:
     """Replace what is known of a broker's log dirs. Raises KafkaError."""
     path, data = nodes.log_dirs(broker_id), nodes.dump_log_dirs(paths)
-    there = await session.exists(path)
-    await write(session, fence, [Create(path, data) if there is None else Set(path, data)])
+    there = await until_answered(lambda: session.exists(path))
+    await write(session, fence, [Create(path, data) if there is None else Set(path, data, there.version)])
 
 
 async def record_directories(

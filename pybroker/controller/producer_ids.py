@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.store import BadVersion, Session, StoreError
+from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.store import BadVersion, Session, Set, StoreError
 from pybroker.errors import KafkaError
 
 BLOCK = 1000
@@ -37,12 +38,12 @@ class ProducerIds:
 
     async def _take(self) -> Iterator[int]:
         while True:
-            data, stat = await self._session.get(nodes.PRODUCER_IDS)
+            data, stat = await until_answered(lambda: self._session.get(nodes.PRODUCER_IDS))
             used = nodes.load_block(data) if data else -1
             first = max(used + 1, -(-(self._above + 1) // BLOCK) * BLOCK)
             block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
             try:
-                await self._session.set(nodes.PRODUCER_IDS, block, stat.version)
+                await commit(self._session, [Set(nodes.PRODUCER_IDS, block, stat.version)])
             except BadVersion:
                 continue
             return itertools.islice(itertools.count(first), BLOCK)

@@ -10,7 +10,8 @@ from pybroker.cluster.image import LiveBroker
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
-from pybroker.coordination.store import Session
+from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.store import Create, Session, Set
 
 
 class Registration:
@@ -33,8 +34,9 @@ class Registration:
     async def register(self) -> int:
         """Show the broker to the cluster; its epoch. Raises NodeExists where another one has its id."""
         broker = self._current()
-        data = nodes.dump_broker(broker, self._wall_ms())
-        _, stat = await self._session.create(nodes.broker(broker.id), data, ephemeral=True)
+        path, data = nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms())
+        await commit(self._session, [Create(path, data, ephemeral=True)])
+        _, stat = await until_answered(lambda: self._session.get(path))
         self._tell(broker)
         return stat.czxid
 
@@ -42,7 +44,8 @@ class Registration:
         """Show it as it is now, if that is not how it is known. Raises StoreError."""
         broker = self._current()
         if broker != self._context.brokers[broker.id]:
-            await self._session.set(nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms()))
+            data = nodes.dump_broker(broker, self._wall_ms())
+            await commit(self._session, [Set(nodes.broker(broker.id), data)])
             self._tell(broker)
 
     def _tell(self, broker: LiveBroker) -> None:

@@ -15,7 +15,7 @@ A session is as its client knows it, by what came over the connection:
                                   connected again. Who must know earlier goes by `answered_ms`
     any of them --> CLOSED        by the client
 
-A listener hears of each change before an operation fails of it.
+A listener hears of each change before an operation fails of it. `commit.py` writes so that the outcome is known.
 """
 
 import asyncio
