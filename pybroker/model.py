@@ -4,9 +4,11 @@ import re
 from typing import NamedTuple, SupportsIndex
 
 _ENDPOINT = re.compile(
-    r"(?P<listener>[A-Z][A-Z0-9_]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
+    r"(?P<listener>[A-Za-z][A-Za-z0-9_.-]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
 )
 PORT_MAX = 65535
+PLAINTEXT = "PLAINTEXT"
+"""The security protocol of a listener without any, and the name of the listener that there is by default."""
 
 
 class TopicPartition(NamedTuple):
@@ -43,7 +45,7 @@ class HostPort(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is: name, host (no brackets around an IPv6 address, empty for every interface), port."""
+    """Where a listener is: its name in capitals, host (IPv6 without brackets, empty for every interface), port."""
 
     listener: str
     host: str
@@ -55,7 +57,7 @@ class Endpoint(NamedTuple):
         found = _ENDPOINT.fullmatch(text)
         if not found or int(found["port"]) > PORT_MAX:
             raise ValueError(f"{text!r} is not NAME://HOST:PORT with a port of at most {PORT_MAX}")
-        return cls(found["listener"], found["host"].strip("[]"), int(found["port"]))
+        return cls(found["listener"].upper(), found["host"].strip("[]"), int(found["port"]))
 
     def __str__(self) -> str:
         return f"{self.listener}://{HostPort(self.host, self.port)}"

@@ -205,12 +205,12 @@ def test_log_dirs_wins_over_log_dir() -> None:
 
 
 def test_listeners_are_endpoints() -> None:
-    assert config("listeners=PLAINTEXT://[::1]:0").listener == ("PLAINTEXT", "::1", 0)
-    assert str(config("listeners=PLAINTEXT://[::1]:0").listener) == "PLAINTEXT://[::1]:0"
-    assert config().listener == ("PLAINTEXT", "", 9092)
-    assert config().advertised is None
-    advertised = config("advertised.listeners=PLAINTEXT://kafka.example:19092").advertised
-    assert advertised == ("PLAINTEXT", "kafka.example", 19092)
+    [local] = config("listeners=PLAINTEXT://[::1]:0").listeners.endpoints
+    assert (local, str(local)) == (("PLAINTEXT", "::1", 0), "PLAINTEXT://[::1]:0")
+    assert config().listeners.endpoints == (("PLAINTEXT", "", 9092),)
+    assert config().listeners.advertised is None
+    advertised = config("advertised.listeners=PLAINTEXT://kafka.example:19092").listeners.advertised
+    assert advertised == (("PLAINTEXT", "kafka.example", 19092),)
 
 
 @pytest.mark.parametrize("text", ["PLAINTEXT://:65536", "PLAINTEXT://a b:1", "localhost:9092", "PLAINTEXT://h", ""])

@@ -148,8 +148,9 @@ def _say_ready(broker: "Broker") -> None:
         f"data {','.join(broker.config.log_dirs)}, {broker.topic_count} topics, {broker.partition_count} partitions, "
         f"cluster {broker.cluster_id}, start {_age_s():.2f} s"
     )
-    host = f"[{broker.host}]" if ":" in broker.host else broker.host
-    click.echo(f"pybroker ready on {host}:{broker.port} ({facts})")
+    first, *others = broker.addresses.items()
+    more = "".join(f", {name} on {address}" for name, address in others)
+    click.echo(f"pybroker ready on {first[1]}{more} ({facts})")
     if broker.config.where(GROUP_DELAY) == BY_PROGRAM:
         reason = "a group's first read does not wait for more members; Kafka's default is 3000"
         event(log, logging.INFO, "default changed", **{GROUP_DELAY: broker.config[GROUP_DELAY]}, reason=reason)

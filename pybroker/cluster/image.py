@@ -16,8 +16,6 @@ from pybroker.model import HostPort
 NO_LEADER = -1
 NO_EPOCH = -1
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-PLAINTEXT = "PLAINTEXT"
-"""A security protocol: none."""
 
 
 class Node(NamedTuple):

@@ -5,9 +5,10 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pybroker.model import Endpoint, HostPort
+from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
+from .listeners import ADVERTISED, INTER_BROKER, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 
@@ -142,15 +143,9 @@ class BrokerConfig:
         return name in self._given
 
     @property
-    def listener(self) -> Endpoint:
-        """Where to listen."""
-        return Endpoint.parse(self["listeners"])
-
-    @property
-    def advertised(self) -> Endpoint | None:
-        """What clients are told to connect to; None for the address listened at."""
-        text = self["advertised.listeners"]
-        return None if text is None else Endpoint.parse(text)
+    def listeners(self) -> Listeners:
+        """Where to listen, and where to send clients."""
+        return settle(self[LISTENERS], self[ADVERTISED], self[PROTOCOLS], self[INTER_BROKER])
 
     @property
     def metrics(self) -> HostPort | None:
@@ -205,12 +200,23 @@ class BrokerConfig:
         pool, request = "queued.max.request.bytes", "socket.request.max.bytes"
         if 0 < self[pool] < self[request]:
             raise self._refuse(pool, f"-1 or at least {request}, which is {self[request]} ({self.where(request)})")
+        try:
+            _ = self.listeners
+        except Refused as problem:
+            raise self._refuse_for(problem.setting, problem.why) from None
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)
         if not all(self.log_dirs) or len(set(self.log_dirs)) < len(self.log_dirs):
             raise self._refuse(held, "directories separated by commas, none of them empty or named twice")
 
     def _refuse(self, name: str, allowed: str) -> ConfigError:
-        return ConfigError(f"{name} = {as_text(self[name])!r} ({self.where(name)}) is not allowed: it takes {allowed}")
+        return self._refuse_for(name, f"it takes {allowed}")
+
+    def _refuse_for(self, name: str, why: str | None) -> ConfigError:
+        """`why` None: its value is not one of those that the table allows."""
+        why = why or f"it takes {BROKER[name].allowed}"
+        if self[name] is None:
+            return ConfigError(f"{name} is not set: {why}")
+        return ConfigError(f"{name} = {as_text(self[name])!r} ({self.where(name)}) is not allowed: {why}")
 
 
 def default_of(setting: Setting) -> Value:

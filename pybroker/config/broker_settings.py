@@ -4,8 +4,9 @@ A setting is listed when the broker honours it: a name that is not here warns at
 setting that does nothing.
 """
 
-from pybroker.model import Endpoint, HostPort
+from pybroker.model import HostPort
 
+from .listeners import SECURITY_PROTOCOLS, parse_advertised, parse_endpoints, parse_protocols
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
@@ -21,17 +22,6 @@ NEVER = str(LONG_MAX)
 NETWORK_THREADS_MAX = 1024
 """Each takes two file descriptors and a megabyte of memory."""
 CODECS = Choice(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
-
-
-def _plaintext(text: str) -> None:
-    if Endpoint.parse(text).listener != "PLAINTEXT":
-        raise ValueError(text)
-
-
-def _advertised(text: str) -> None:
-    _plaintext(text)
-    if Endpoint.parse(text).host in ("", "0.0.0.0", "::"):
-        raise ValueError(text)
 
 
 GENERAL = table(
@@ -95,8 +85,9 @@ NETWORK = table(
         "listeners",
         STRING,
         "PLAINTEXT://:9092",
-        "The address to listen on. An empty host means every interface, port 0 a free port.",
-        Shape("PLAINTEXT://HOST:PORT", _plaintext),
+        "The address to listen on. An empty host means every interface, port 0 a free port. Several, separated by "
+        "commas, have names of their own, CLIENTS://:9092,BROKERS://:9093, that listener.security.protocol.map knows.",
+        Shape("PLAINTEXT://HOST:PORT", parse_endpoints),
     ),
     Setting(
         "advertised.listeners",
@@ -104,9 +95,24 @@ NETWORK = table(
         None,
         "The address that the broker tells clients to connect to, if that is not the one in listeners: behind a "
         "proxy, in a container. Not set: the address in listeners, with the machine's name if that has no host. Port "
-        "0 stands for the port that the broker listens on.",
-        Shape("PLAINTEXT://HOST:PORT with a host that others can reach", _advertised),
+        "0 stands for the port that the broker listens on. Of several listeners each has its own address, which those "
+        "clients are told that came by it; one that is left out is told to nobody.",
+        Shape("PLAINTEXT://HOST:PORT with a host that others can reach", parse_advertised),
         dynamic=True,
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "The security protocol of each listener, by its name: CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT. The broker has "
+        "listeners of PLAINTEXT only.",
+        Shape("NAME:PROTOCOL separated by commas, with one of " + ", ".join(SECURITY_PROTOCOLS), parse_protocols),
+    ),
+    Setting(
+        "inter.broker.listener.name",
+        STRING,
+        None,
+        "The listener that other brokers are told to use, one of advertised.listeners. Not set: PLAINTEXT.",
     ),
     Setting(
         "num.network.threads",

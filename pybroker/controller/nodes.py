@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
-from pybroker.cluster.image import PLAINTEXT, LiveBroker, PartitionState
+from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.coordination.store import StoreDamaged
-from pybroker.model import Endpoint, HostPort
+from pybroker.model import PLAINTEXT, Endpoint, HostPort
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """The broker as a whole: what is started in which order, how it stops, and nothing else.
 
-Start: log dirs are locked and read; the store is opened; whose they are is settled; the socket is bound, without
+Start: log dirs are locked and read; the store is opened; whose they are is settled; the sockets are bound, without
 accepting; the controllership is taken; the reactors are made, before logs take descriptors; topics are loaded and their
-leader epochs bumped; logs are opened; the broker is registered; the socket accepts. Stop: the same backwards; the mark
+leader epochs bumped; logs are opened; the broker is registered; the sockets accept. Stop: the same backwards; the mark
 of a clean stop is written last.
 """
 
@@ -13,14 +13,12 @@ import logging
 import os
 import resource
 import signal
-import socket
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, NoReturn
 
 from pybroker.clock import wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import PLAINTEXT, LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
@@ -47,9 +45,9 @@ from pybroker.server.connection import Responder
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
-from pybroker.server.listener import DESCRIPTORS_MIN, Limits, Listener, descriptors_for_logs, why_not
-from pybroker.server.pool import Pool
+from pybroker.server.listener import DESCRIPTORS_MIN, descriptors_for_logs
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
+from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
 
 if TYPE_CHECKING:
@@ -57,11 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EVERY_INTERFACE = ("", "0.0.0.0", "::")
 STRAYS_SHOWN = 20
 SESSION_TIMEOUT_MS = 18_000
-POOL_BYTES = 512 << 20
-"""What requests may hold in memory where queued.max.request.bytes says nothing."""
 FINISH_SECONDS = 30.0
 """How long running requests have at a stop."""
 FAREWELL_SECONDS = 3.0
@@ -72,7 +67,7 @@ Table = Mapping[int, Handler]
 
 
 class Broker:
-    """One broker: `await start()`, serve, `await stop()`. `host` and `port` are where it listens."""
+    """One broker: `await start()`, serve, `await stop()`. `host` and `port` are those of its first listener."""
 
     def __init__(
         self,
@@ -102,7 +97,7 @@ class Broker:
         self._dirs: list[LogDir] = []
         self._store: EmbeddedStore | None = None
         self._session: Session | None = None
-        self._listener: Listener | None = None
+        self._sockets: SocketServer | None = None
         self._fetch: Fetch | None = None
         self._scheduler: Scheduler | None = None
         self._workers: Workers | None = None
@@ -118,6 +113,11 @@ class Broker:
     def log_dirs(self) -> Sequence[LogDir]:
         """Those that it uses, and those that it misses."""
         return self._dirs
+
+    @property
+    def addresses(self) -> Mapping[str, HostPort]:
+        """Where each of its listeners is, by name."""
+        return {} if self._sockets is None else self._sockets.addresses
 
     @property
     def topic_count(self) -> int:
@@ -159,9 +159,11 @@ class Broker:
         )
         self.metadata = MetadataCache(self.cluster_id)
         log_dirs = await self._settle_log_dirs(session, store)
-        listener = self._listener = self._bind()
+        sockets = self._sockets = SocketServer(self.config)
+        sockets.bind()
+        self.host, self.port = next(iter(sockets.addresses.values()))
         if self.config.metrics is not None:
-            self._exporter = await self._show_metrics(listener, self.config.metrics)
+            self._exporter = await self._show_metrics(sockets, self.config.metrics)
         fence = await elect(session, self.broker_id, wall_ms())
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
@@ -173,7 +175,7 @@ class Broker:
             self.broker_id, self.config, metadata, self._dirs, self._give_up, descriptors_for_logs()
         )
         if self._native:
-            listener.bridge = self._native_plane(replicas)
+            sockets.use(self._native_plane(replicas))
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
         try:
             await self._load_topics(session, context, channel, admin, replicas, first_start=known_cluster is None)
@@ -181,13 +183,14 @@ class Broker:
             raise StoreDamaged(detail=f"a node of the coordination store is not where it was made: {problem}") from None
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
         ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
-        self._registration = Registration(session, context, channel, self._current, wall_ms)
+        advertised = functools.partial(sockets.advertised, self.broker_id)
+        self._registration = Registration(session, context, channel, advertised, wall_ms)
         try:
             self._epoch = await self._registration.register()
         except NodeExists:
             raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
         settings = ConfigAdmin(session, context, channel, self.config, admin, replicas, wall_ms)
-        await self._serve(listener, replicas, admin, ids, settings, topic_configs)
+        await self._serve(sockets, replicas, admin, ids, settings, topic_configs)
 
     async def _open_store(self, log_dir: LogDir) -> Session:
         self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
@@ -199,7 +202,7 @@ class Broker:
         """Have the next start begin with a new store, and take over what lies in the log dirs. Raises OSError."""
         assert self._store is not None
         await self._release()
-        self._session = self._listener = self._exporter = self.replicas = None
+        self._session = self._sockets = self._exporter = self.replicas = None
         directories.set_store_aside(self._store.path, problem)
         self._store_lost = True
 
@@ -210,17 +213,6 @@ class Broker:
         held = await loading.held(session)
         self._dirs += directories.settle(self._dirs, known, held, self._give_up)
         return directories.claim(self._dirs, self.cluster_id, self.broker_id, store, self._random)
-
-    def _bind(self) -> Listener:
-        endpoint, pool_bytes = self.config.listener, self.config["queued.max.request.bytes"]
-        listener = Listener(endpoint.listener, Pool(_positive(pool_bytes) or POOL_BYTES), Limits.of(self.config))
-        try:
-            listener.bind(endpoint.host, endpoint.port)
-        except (OSError, ValueError) as problem:
-            raise StartError(f"could not listen on {HostPort(*endpoint[1:])}: {why_not(problem)}") from problem
-        self.port = listener.port
-        self.host = socket.gethostname() if endpoint.host in EVERY_INTERFACE else endpoint.host
-        return listener
 
     async def _load_topics(
         self, session: Session, context: ControllerContext, channel: Channel, admin: TopicAdmin, replicas: Replicas,
@@ -273,21 +265,12 @@ class Broker:
         if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
 
-    def _current(self) -> LiveBroker:
-        """This broker as the settings say now that clients see it."""
-        assert self._listener is not None
-        shown, name = self.config.advertised, self._listener.name
-        host, port = (self.host, 0) if shown is None else (shown.host, shown.port)
-        at = HostPort(host, port or self.port)
-        return LiveBroker(self.broker_id, {name: at}, {name: PLAINTEXT}, self.config["broker.rack"])
-
     async def _serve(
-        self, listener: Listener, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin,
+        self, sockets: SocketServer, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin,
         topic_configs: ConfigRepository,
     ) -> None:  # fmt: skip
         self._workers = Workers(self._io_threads(), "records")
         settings.on_broker_altered.append(self._go_by_settings)
-        self._limit_connections()
         groups = self.groups = Coordinator(self.config, self._workers)
         locator = Locator(self.broker_id, self.config, self.metadata, replicas, admin, groups)
         asked = Collaborators(
@@ -317,13 +300,13 @@ class Broker:
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(replicas, groups, responder)
-        listener.open(responder)
+        sockets.open(responder)
 
-    async def _show_metrics(self, listener: Listener, where: HostPort) -> "Exporter":
+    async def _show_metrics(self, sockets: SocketServer, where: HostPort) -> "Exporter":
         """Open the endpoint of metrics; what it needs is only imported here."""
         from pybroker.server.metrics_export import Exporter
 
-        exporter = Exporter(self.metadata, lambda: len(listener))
+        exporter = Exporter(self.metadata, lambda: len(sockets))
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter
@@ -334,16 +317,12 @@ class Broker:
 
     async def _go_by_settings(self) -> None:
         """Do as the settings say now: connections, threads, and the address that clients are told."""
-        assert self._workers is not None and self.replicas is not None and self._registration is not None
-        self._limit_connections()
+        assert self._workers is not None and self.replicas is not None
+        assert self._registration is not None and self._sockets is not None
+        self._sockets.limit()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
         await self._registration.renew()
-
-    def _limit_connections(self) -> None:
-        """By what the settings say now."""
-        assert self._listener is not None
-        self._listener.limit(self.config["max.connections"], self.config["max.connections.per.ip"])
 
     def _native_plane(self, replicas: Replicas) -> Bridge:
         """The reactors that execute Produce and Fetch; what they decline comes to the handlers."""
@@ -354,7 +333,7 @@ class Broker:
             frame_bytes_max=config["socket.request.max.bytes"],
             fetch_bytes_max=config["fetch.max.bytes"],
             idle_ms=config["connections.max.idle.ms"],
-            pool_bytes=_positive(config["queued.max.request.bytes"]) or POOL_BYTES,
+            pool_bytes=pool_bytes(config),
             requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
         )
@@ -366,12 +345,12 @@ class Broker:
         """Answer what runs, flush, record, and mark the stop as a clean one."""
         if self._exporter is not None:
             await self._exporter.detach()
-        if self._listener is not None and self._fetch is not None:
-            self._listener.stop_accepting()
+        if self._sockets is not None and self._fetch is not None:
+            self._sockets.stop_accepting()
             self._fetch.release()
             if self.groups is not None:
                 self.groups.resign_all()
-            await self._listener.close(FINISH_SECONDS)
+            await self._sockets.close(FINISH_SECONDS)
         if self._scheduler is not None:
             await asyncio.to_thread(self._scheduler.stop)
         if self.replicas is not None:
@@ -385,9 +364,9 @@ class Broker:
         """End as SIGKILL would end the process: nobody is answered, nothing is flushed, no stop is marked."""
         if self._exporter is not None:
             await self._exporter.detach()
-        if self._listener is not None:
-            self._listener.abandon()
-            await self._listener.close(0)
+        if self._sockets is not None:
+            self._sockets.abandon()
+            await self._sockets.close(0)
         if self.groups is not None:
             self.groups.resign_all()
         if self._scheduler is not None:
@@ -400,23 +379,20 @@ class Broker:
 
     def disconnect(self) -> None:
         """Close every connection; clients may come back at once."""
-        if self._listener is not None:
-            self._listener.disconnect()
+        if self._sockets is not None:
+            self._sockets.disconnect()
 
     def hurry(self) -> None:
         """Do not wait for running requests any longer; what was acknowledged is flushed all the same."""
-        if self._listener is not None:
-            self._listener.abandon()
+        if self._sockets is not None:
+            self._sockets.abandon()
 
     async def _release(self) -> None:
         """Give back what other processes may want: the address, the store, the log dirs."""
         if self._exporter is not None:
             await self._exporter.close()
-        if self._listener is not None:
-            self._listener.stop_accepting()
-            if self._listener.bridge is not None:
-                self._listener.bridge.close()
-                self._listener.bridge = None
+        if self._sockets is not None:
+            self._sockets.release()
         if self.replicas is not None:
             await asyncio.to_thread(self.replicas.close)
         if self._workers is not None:
@@ -433,10 +409,6 @@ class Broker:
 def _reactors() -> int:
     """One for each processor but one, which the rest of the broker has; no more than may be set."""
     return min(NETWORK_THREADS_MAX, max(1, len(os.sched_getaffinity(0)) - 1))
-
-
-def _positive(number: int) -> int | None:
-    return number if number > 0 else None
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:

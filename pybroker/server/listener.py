@@ -90,13 +90,32 @@ class Peer(Protocol):
     def close(self, reason: str, level: int = ...) -> None: ...
 
 
+class Quotas:
+    """How many connections there are, in all and from each host: the listeners of a broker count together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.per_host: Counter[str] = Counter()
+
+    def add(self, host: str) -> None:
+        self.count += 1
+        self.per_host[host] += 1
+
+    def remove(self, host: str) -> None:
+        self.count -= 1
+        self.per_host[host] -= 1
+        if not self.per_host[host]:
+            del self.per_host[host]
+
+
 class Listener:
     """One endpoint: its name, its bound address and its live connections."""
 
     responder: Responder
     bridge: Bridge | None = None  # to the native plane, which then owns the sockets
 
-    def __init__(self, name: str, pool: Pool, limits: Limits) -> None:
+    def __init__(self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None) -> None:
+        """`quotas`: what it counts together with others, if there are any."""
         self.name = name
         self.pool = pool
         self.limits = limits
@@ -108,7 +127,7 @@ class Listener:
         self.host, self.port = "", 0
         self._sock: socket.socket | None = None
         self._connections: set[Peer] = set()
-        self._per_host: Counter[str] = Counter()
+        self._quotas = quotas or Quotas()
         self._accepting = False
         self._full = False
         self._hurried = False
@@ -146,8 +165,6 @@ class Listener:
     def open(self, responder: Responder) -> None:
         """Begin to accept, and have requests executed by `responder`."""
         self.responder = responder
-        if self.bridge is not None:
-            self.bridge.open(responder, self.closings)
         self._tell_if_reachable()
         self._resume()
         self._tend()
@@ -178,18 +195,12 @@ class Listener:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):
             connection.close("the broker stops", logging.INFO)
-        if self.bridge is not None:
-            self.bridge.close()
-            self.bridge = None  # what is left of its connections closes with the last reference to the plane
-
         self.closings.close()
 
     def disconnect(self) -> None:
         """Close the connections that there are, and go on accepting."""
         for connection in list(self._connections):
             connection.close("it was asked for", logging.INFO)
-        if self.bridge is not None:
-            self.bridge.cut()
 
     def limit(self, connections_max: int, connections_per_ip_max: int) -> None:
         """Accept by other limits from now on; connections that are open stay."""
@@ -234,7 +245,7 @@ class Listener:
     def _accept(self) -> None:
         """Take what waits; with no descriptor to spare, leave the others in the backlog for a while."""
         for _ in range(ACCEPTS_PER_TURN):
-            if len(self._connections) >= self.limits.connections_max:
+            if self._quotas.count >= self.limits.connections_max:
                 self._wait_for_room("max.connections is reached")
                 return
             assert self._sock is not None
@@ -257,7 +268,7 @@ class Listener:
     def _wait_for_room(self, reason: str) -> None:
         """Stop accepting for a moment; said once until a connection is accepted again."""
         if not self._full:
-            event(log, logging.WARNING, "accepting paused", reason=reason, connections=len(self._connections))
+            event(log, logging.WARNING, "accepting paused", reason=reason, connections=self._quotas.count)
         self._full = True
         self._pause()
         self.loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
@@ -265,7 +276,7 @@ class Listener:
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         if host.startswith("::ffff:"):
             host = host.removeprefix("::ffff:")
-        if self._per_host[host] >= self.limits.connections_per_ip_max:
+        if self._quotas.per_host[host] >= self.limits.connections_per_ip_max:
             forks.hang_up(sock)
             reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
             self.closings.tell("connection refused", Caller(host, port, self.name), reason, self.loop.time())
@@ -282,15 +293,12 @@ class Listener:
         caller = Caller(host, port, self.name)
         peer = Connection(self, sock, caller) if self.bridge is None else self.bridge.adopt(sock, caller, self.forget)
         self._connections.add(peer)
-        self._per_host[host] += 1
+        self._quotas.add(host)
 
     def forget(self, connection: Peer) -> None:
         """A connection closed itself."""
         self._connections.discard(connection)
-        host = connection.caller.host
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]
+        self._quotas.remove(connection.caller.host)
         if self._empty and not self._connections and not self._empty.done():
             self._empty.set_result(None)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import NO_LEADER, PLAINTEXT, Image, LiveBroker, Node, PartitionState
+from pybroker.cluster.image import NO_LEADER, Image, LiveBroker, Node, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
-from pybroker.model import HostPort
+from pybroker.model import PLAINTEXT, HostPort
 
 ID, OTHER_ID = b"i" * 16, b"o" * 16
 

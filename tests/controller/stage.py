@@ -8,7 +8,7 @@ from random import Random
 
 from pybroker import errors
 from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import PLAINTEXT, LiveBroker
+from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
@@ -22,7 +22,7 @@ from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import NoNode, Session
 from pybroker.errors import KafkaError
-from pybroker.model import HostPort
+from pybroker.model import PLAINTEXT, HostPort
 
 TIMEOUT_MS = 6_000
 BEGAN_MS = 1_700_000_000_000

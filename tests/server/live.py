@@ -177,8 +177,10 @@ class Live:
         await self.stop()
         return await self.start(*sets)
 
-    async def connect(self) -> Wire:
+    async def connect(self, listener: str | None = None) -> Wire:
+        """A connection to the first listener, or to the one of a name."""
         assert self.broker is not None
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.broker.port, limit=1 << 27))
+        port = self.broker.port if listener is None else self.broker.addresses[listener].port
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 27))
         self._wires.append(wire)
         return wire

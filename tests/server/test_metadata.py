@@ -8,9 +8,9 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller
-from pybroker.cluster.image import NO_LEADER, PLAINTEXT, Image, LiveBroker, PartitionState
+from pybroker.cluster.image import NO_LEADER, Image, LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
-from pybroker.model import HostPort
+from pybroker.model import PLAINTEXT, HostPort
 from pybroker.protocol import messages as m
 from pybroker.server.handlers.cluster import DescribeCluster
 from pybroker.server.handlers.metadata import Metadata

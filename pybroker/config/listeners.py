@@ -1,0 +1,129 @@
+"""Where a broker listens and where its clients are sent: four settings that say one thing, and Kafka's rules for them.
+
+    listeners                       a name and an address each
+    listener.security.protocol.map  the security protocol of each name
+    advertised.listeners            the address that clients of each listener are told; else the one in `listeners`
+    inter.broker.listener.name      the listener that other brokers use
+
+Names are compared in capitals, as Kafka has them. The refusals have the words of Kafka's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pybroker.model import PLAINTEXT, Endpoint
+
+LISTENERS = "listeners"
+ADVERTISED = "advertised.listeners"
+PROTOCOLS = "listener.security.protocol.map"
+INTER_BROKER = "inter.broker.listener.name"
+
+SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+
+
+class Refused(ValueError):
+    """A setting does not go with the others; `why` completes "is not allowed: ", None where its own range says it."""
+
+    def __init__(self, setting: str, why: str | None = None) -> None:
+        super().__init__(setting, why)
+        self.setting = setting
+        self.why = why
+
+
+class Listeners(NamedTuple):
+    """What the four settings say together. `advertised` is None where it is not set."""
+
+    endpoints: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...] | None
+    protocols: Mapping[str, str]
+    inter_broker: str
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """The endpoints of a comma-separated list. ValueError if one is none."""
+    return tuple(Endpoint.parse(part.strip()) for part in text.split(","))
+
+
+def parse_advertised(text: str) -> tuple[Endpoint, ...]:
+    """The same, each with a host that others can reach. ValueError."""
+    endpoints = parse_endpoints(text)
+    if any(endpoint.host in EVERY_INTERFACE for endpoint in endpoints):
+        raise ValueError(text)
+    return endpoints
+
+
+def parse_protocols(text: str) -> dict[str, str]:
+    """{name: security protocol} of NAME:PROTOCOL,... ValueError if it is none, or has one that Kafka has not."""
+    found = {}
+    for part in text.split(","):
+        name, colon, protocol = part.strip().rpartition(":")
+        if not colon or not name or protocol.upper() not in SECURITY_PROTOCOLS:
+            raise ValueError(text)
+        found[name.strip().upper()] = protocol.upper()
+    return found
+
+
+def settle(listeners: str, advertised: str | None, protocols: str, inter_broker: str | None) -> Listeners:
+    """What the texts of the four settings, each allowed by itself, say together. Raises Refused."""
+    endpoints, mapped = parse_endpoints(listeners), parse_protocols(protocols)
+    shown = None if advertised is None else parse_advertised(advertised)
+    _check_protocols(endpoints, mapped)
+    _check_names(LISTENERS, endpoints)
+    _check_ports(endpoints)
+    names = [endpoint.listener for endpoint in endpoints]
+    if shown is not None:
+        _check_names(ADVERTISED, shown)
+        found = [endpoint.listener for endpoint in shown]
+        if not set(found) <= set(names):
+            words = "listener names must be equal to or a subset of the ones defined in listeners"
+            options = f"The valid options based on the current configuration are {','.join(names)}"
+            raise Refused(ADVERTISED, f"{words}. Found {','.join(found)}. {options}")
+        names = found
+    name = PLAINTEXT if inter_broker is None else inter_broker.strip().upper()
+    if name not in names:
+        options = f"The valid options based on currently configured listeners are {','.join(names)}"
+        raise Refused(INTER_BROKER, f"it must be a listener name defined in advertised.listeners. {options}")
+    return Listeners(endpoints, shown, {each: mapped[each] for each in names}, name)
+
+
+def _check_protocols(endpoints: Iterable[Endpoint], mapped: Mapping[str, str]) -> None:
+    for endpoint in endpoints:
+        name = endpoint.listener
+        protocol = mapped.get(name)
+        if protocol is None:
+            raise Refused(LISTENERS, f"No security protocol defined for listener {name}: name it in {PROTOCOLS}")
+        if protocol != PLAINTEXT and protocol == name:
+            raise Refused(LISTENERS)
+        if protocol != PLAINTEXT:
+            raise Refused(PROTOCOLS, f"this broker has no {protocol} yet, which it says of the listener {name}")
+
+
+def _check_names(setting: str, endpoints: Sequence[Endpoint]) -> None:
+    if len({endpoint.listener for endpoint in endpoints}) < len(endpoints):
+        raise Refused(setting, "Each listener must have a different name")
+
+
+def _check_ports(endpoints: Iterable[Endpoint]) -> None:
+    """One port may have two listeners, one with an IPv4 address, one with an IPv6 address; 0 is any free port."""
+    by_port: dict[int, list[str]] = {}
+    for endpoint in endpoints:
+        if endpoint.port:
+            by_port.setdefault(endpoint.port, []).append(endpoint.host)
+    for port, hosts in by_port.items():
+        versions = [_ip_version(host) for host in hosts] if len(hosts) > 1 else []
+        if versions.count(None) > 1:
+            raise Refused(LISTENERS, f"Each listener must have a different port, and {port} is of {len(hosts)}")
+        if len(hosts) > 1 and sorted(version or 0 for version in versions) != [4, 6]:
+            words = "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6"
+            raise Refused(LISTENERS, f"{words}, port: {port}")
+
+
+def _ip_version(host: str) -> int | None:
+    """None for a name, or no host."""
+    import ipaddress  # it takes as long to load as the settings do, and few have two listeners at one port
+
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None

@@ -1,0 +1,132 @@
+"""Every listener of a broker: sockets that are bound together, accept together, and share what one broker allows.
+
+Limits of connections, the memory for requests and the native plane are the broker's; a connection knows the listener
+that it came by, and is told the addresses that are advertised for that one.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+from pybroker.cluster.image import LiveBroker
+from pybroker.config import BrokerConfig
+from pybroker.config.listeners import EVERY_INTERFACE
+from pybroker.model import HostPort
+from pybroker.replication.logdirs import StartError
+from pybroker.server.bridge import Bridge
+from pybroker.server.connection import Responder
+from pybroker.server.listener import Limits, Listener, Quotas, why_not
+from pybroker.server.pool import Pool
+
+POOL_BYTES = 512 << 20
+"""What requests may hold in memory where queued.max.request.bytes says nothing."""
+
+
+class SocketServer:
+    """The listeners of one broker, in the order of `listeners`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._pool = Pool(pool_bytes(config))
+        self._quotas = Quotas()
+        self._bridge: Bridge | None = None
+        self._listeners: list[Listener] = []
+
+    def __len__(self) -> int:
+        """Connections."""
+        return self._quotas.count
+
+    # -- addresses -------------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
+        limits = Limits.of(self._config)
+        for endpoint in self._config.listeners.endpoints:
+            listener = Listener(endpoint.listener, self._pool, limits, self._quotas)
+            try:
+                listener.bind(endpoint.host, endpoint.port)
+            except (OSError, ValueError) as problem:
+                self.stop_accepting()
+                at = HostPort(endpoint.host, endpoint.port)
+                raise StartError(f"could not listen on {at}: {why_not(problem)}") from problem
+            self._listeners.append(listener)
+
+    @property
+    def addresses(self) -> Mapping[str, HostPort]:
+        """Where each listener is bound, by name; the machine's name where that is every interface."""
+        machine = socket.gethostname()
+        return {
+            listener.name: HostPort(machine if listener.host in EVERY_INTERFACE else listener.host, listener.port)
+            for listener in self._listeners
+        }
+
+    def advertised(self, broker_id: int) -> LiveBroker:
+        """The broker as the settings say now that clients see it."""
+        listeners, bound = self._config.listeners, self.addresses
+        shown = bound
+        if listeners.advertised is not None:
+            told = listeners.advertised
+            shown = {name: HostPort(host, port or bound[name].port) for name, host, port in told}
+        return LiveBroker(broker_id, shown, listeners.protocols, self._config["broker.rack"])
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def use(self, bridge: Bridge) -> None:
+        """Hand every connection to the native plane."""
+        self._bridge = bridge
+        for listener in self._listeners:
+            listener.bridge = bridge
+
+    def open(self, responder: Responder) -> None:
+        """Begin to accept, and have requests executed by `responder`."""
+        self.limit()
+        if self._bridge is not None:
+            self._bridge.open(responder, self._listeners[0].closings)
+        for listener in self._listeners:
+            listener.open(responder)
+
+    def limit(self) -> None:
+        """Accept by the limits that the settings say now; connections that are open stay."""
+        for listener in self._listeners:
+            listener.limit(self._config["max.connections"], self._config["max.connections.per.ip"])
+
+    def disconnect(self) -> None:
+        """Close the connections that there are, and go on accepting."""
+        for listener in self._listeners:
+            listener.disconnect()
+        if self._bridge is not None:
+            self._bridge.cut()
+
+    def abandon(self) -> None:
+        """Wait for no running request: close() comes to its end at once."""
+        for listener in self._listeners:
+            listener.abandon()
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.stop_accepting()
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Accept no more, let the running requests end within the time, close every connection."""
+        self.stop_accepting()
+        await asyncio.gather(*(listener.close(timeout_seconds) for listener in self._listeners))
+        self._close_bridge()
+
+    def release(self) -> None:
+        """Give back addresses and plane at once."""
+        self.stop_accepting()
+        self._close_bridge()
+
+    def _close_bridge(self) -> None:
+        """What is left of its connections closes with the last reference to the plane."""
+        bridge, self._bridge = self._bridge, None
+        for listener in self._listeners:
+            listener.bridge = None
+        if bridge is not None:
+            bridge.close()
+
+
+def pool_bytes(config: BrokerConfig) -> int:
+    """What requests may hold in memory."""
+    most: int = config["queued.max.request.bytes"]
+    return most if most > 0 else POOL_BYTES

@@ -1,0 +1,103 @@
+"""Where a broker listens and where it sends its clients: four settings, and Kafka's rules for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.config import BrokerConfig, ConfigError, Source
+from pybroker.config.listeners import Listeners
+from pybroker.model import Endpoint
+
+MAP = "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+TWO = "listeners=A://:1,B://:2"
+
+
+def listeners(*sets: str) -> Listeners:
+    return BrokerConfig.load(None, sets).listeners
+
+
+def test_by_default_there_is_one() -> None:
+    assert listeners() == ((Endpoint("PLAINTEXT", "", 9092),), None, {"PLAINTEXT": "PLAINTEXT"}, "PLAINTEXT")
+
+
+def test_several_have_names_addresses_and_protocols() -> None:
+    """Names are the same in small letters; white space means nothing; each is advertised where it says."""
+    found = listeners(
+        "listeners=inside://:1, Out-side.2://[::1]:2",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT, out-side.2:plaintext,OTHER:SSL",
+        "advertised.listeners=OUT-SIDE.2://out.example:0,INSIDE://in.example:9",
+        "inter.broker.listener.name=Inside",
+    )
+    assert found.endpoints == (("INSIDE", "", 1), ("OUT-SIDE.2", "::1", 2))
+    assert found.advertised == (("OUT-SIDE.2", "out.example", 0), ("INSIDE", "in.example", 9))
+    assert found.protocols == {"INSIDE": "PLAINTEXT", "OUT-SIDE.2": "PLAINTEXT"}
+    assert found.inter_broker == "INSIDE"
+
+
+def test_one_may_be_told_to_nobody() -> None:
+    found = listeners(TWO, MAP, "advertised.listeners=B://b:0", "inter.broker.listener.name=B")
+    assert [e.listener for e in found.endpoints] == ["A", "B"] and found.protocols == {"B": "PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A://127.0.0.1:7,B://[::1]:7", "A://:0,B://:0", "A://127.0.0.1:0,B://127.0.0.1:0"],
+)
+def test_one_port_may_be_of_two_protocols_of_the_internet_and_zero_of_any(text: str) -> None:
+    assert len(listeners(f"listeners={text}", MAP, "inter.broker.listener.name=A").endpoints) == 2
+
+
+TAKES = "it takes PLAINTEXT://HOST:PORT"
+PORTS = "Each listener must have a different port"
+ONE_OF_EACH = "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6"
+NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. The valid options based on currently "
+
+
+@pytest.mark.parametrize(
+    ("sets", "setting", "why"),
+    [
+        (["listeners=SSL://:1"], "listeners", TAKES),
+        (["listeners=PLAINTEXT://:1,SASL_SSL://:2"], "listeners", TAKES),
+        (["listeners=PLAINTEXT://:1,"], "listeners", TAKES),
+        (["listeners=A://:1"], "listeners", "No security protocol defined for listener A: name it in listener.sec"),
+        (["listeners=A://:1", MAP.replace("A:PLAIN", "A:SASL_PLAIN")], MAP.split("=")[0], "this broker has no SASL_P"),
+        ([MAP + ",C:MAGIC"], MAP.split("=")[0], "it takes NAME:PROTOCOL separated by commas, with one of PLAINTEXT, "),
+        (["listeners=A://:1,a://:2", MAP], "listeners", "Each listener must have a different name"),
+        (["listeners=A://:1,B://:1", MAP], "listeners", f"{PORTS}, and 1 is of 2"),
+        (["listeners=A://a:1,B://b:1", MAP], "listeners", f"{PORTS}, and 1 is of 2"),
+        (["listeners=A://127.0.0.1:1,B://127.0.0.2:1", MAP], "listeners", f"{ONE_OF_EACH}, port: 1"),
+        (["listeners=A://127.0.0.1:1,B://[::1]:1,PLAINTEXT://:1", MAP], "listeners", f"{ONE_OF_EACH}, port: 1"),
+        (["advertised.listeners=PLAINTEXT://a:1,PLAINTEXT://b:1"], "advertised.listeners", "Each listener must have"),
+        (
+            ["advertised.listeners=B://b:1", MAP],
+            "advertised.listeners",
+            "listener names must be equal to or a subset of the ones defined in listeners. Found B. The valid options "
+            "based on the current configuration are PLAINTEXT",
+        ),
+        (["inter.broker.listener.name=c"], "inter.broker.listener.name", NOT_ADVERTISED),
+        ([TWO, MAP], "inter.broker.listener.name is not set", NOT_ADVERTISED + "configured listeners are A,B"),
+        (
+            [TWO, MAP, "advertised.listeners=B://b:1", "inter.broker.listener.name=A"],
+            "inter.broker.listener.name",
+            NOT_ADVERTISED + "configured listeners are B",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_kafkas_words(sets: list[str], setting: str, why: str) -> None:
+    """The sentence names the setting, its value and where it was set."""
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.load(None, sets)
+    message = refused.value.message
+    given, _, reason = message.partition(" (--set) is not allowed: " if "(--set)" in message else ": ")
+    assert given.split(" = ")[0] == setting and reason.startswith(why)
+
+
+def test_what_is_advertised_later_is_held_to_the_same_rules() -> None:
+    """A change while the broker runs that does not go with the rest is refused, and changes nothing."""
+    config = BrokerConfig.load(None, [TWO, MAP, "inter.broker.listener.name=A"])
+    for text in ("C://c:1", "B://b:1", "A://0.0.0.0:1"):
+        with pytest.raises(ConfigError):
+            config.overlay(Source.DYNAMIC_BROKER, {"advertised.listeners": text})
+    assert config.listeners.advertised is None
+    config.overlay(Source.DYNAMIC_BROKER, {"advertised.listeners": "A://a:1"})
+    assert config.listeners.advertised == (("A", "a", 1),)
