@@ -13,7 +13,7 @@ from pybroker.client.admin import Admin
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark.pipeline import Job, runner
-from pybroker.spark.pipeline.stopping import Stopping
+from pybroker.spark.pipeline.stopping import Stopping, ctrl_c_stays
 from pybroker.spark.session import LOCAL_CHECKPOINTS
 
 ((MANAGER, QUICK),) = LOCAL_CHECKPOINTS.items()
@@ -128,3 +128,13 @@ def test_a_missing_package_is_told_before_spark_starts(
     monkeypatch.setattr(runner, "find_spark", lambda: pytest.fail("Spark is looked for"))
     with pytest.raises(KafkaError, match=f"needs the package {package}: pip install"):
         runner.run(Job(**{"bootstrap": "h:1", "table": "/t", "topics": "t", "format": "raw", **how}))
+
+
+def test_two_sessions_that_begin_at_once_leave_pyspark_as_it_was() -> None:
+    """Pipelines in threads of a notebook: sessions that begin later take Ctrl-C again."""
+    first, second = ctrl_c_stays(), ctrl_c_stays()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert vars(context)["signal"] is signal

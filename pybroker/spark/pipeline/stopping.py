@@ -24,12 +24,11 @@ def ctrl_c_stays() -> Iterator[None]:
     from pyspark.core import context
 
     module: Any = context
-    taken = module.signal
     module.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
     try:
         yield
     finally:
-        module.signal = taken
+        module.signal = signal  # not what was there: that may be of a pipeline of another thread
 
 
 class Stopping:
