@@ -191,6 +191,20 @@ def zeros_in_one_block(size: int, *, compressed: bool) -> bytes:
     return zstd_head(len(plain), 20) + zstd_block(0, len(head), head, last=False) + block
 
 
+def from_afar(size: int, window_log: int, back: int) -> bytes:
+    """A record of random bytes in raw blocks, and behind them 99 that are repeated from so far back."""
+    value = random.Random(2).randbytes(size)
+    plain = record(value + value[-back:][:99], b"k")
+    before, most = plain[:-100], 1 << window_log
+    blocks = [before[at : at + most] for at in range(0, len(before), most)]
+    value_of_offset = back + 3
+    code = value_of_offset.bit_length() - 1  # its first bit ends the stream; behind it five zeros, for 99 bytes
+    stream = (value_of_offset << 5).to_bytes((code + 13) // 8, "little")
+    sequence = b"\x08\0\x01\x54\0" + bytes([code, 42]) + stream
+    raw = b"".join(zstd_block(0, len(block), block, last=False) for block in blocks)
+    return zstd_head(len(plain), window_log) + raw + zstd_block(2, len(sequence), sequence)
+
+
 def varint_unsigned(n: int) -> bytes:
     out = bytearray()
     while n > 0x7F:
@@ -229,6 +243,7 @@ POISONS: dict[str, bytes] = dict(_all()) | {
     "zstd: a block larger than its window": _of_one(in_one_block(LONG, 16), 4),
     "zstd: a raw block of more than 128 KiB": _of_one(in_one_block(record(bytes(BLOCK), b"k"), 20), 4),
     "zstd: a run of more than 128 KiB": _of_one(zeros_in_one_block(BLOCK + 1, compressed=False), 4),
+    "zstd: a match from beyond its window": _of_one(from_afar(40_000, 10, 30_000), 4),
     "zstd: a sequence of more than 128 KiB": _of_one(zeros_in_one_block(BLOCK + 1, compressed=True), 4),
 }
 SOUND: dict[str, bytes] = {
@@ -241,6 +256,7 @@ SOUND: dict[str, bytes] = {
     "zstd without size": of_three(zstandard.ZstdCompressor(write_content_size=False).compress(PLAIN), 4),
     "zstd, a window of 128 MiB": _of_one(in_one_block(LONG, 27), 4),
     "zstd, a window of 128 KiB": _of_one(in_one_block(LONG, 17), 4),
+    "zstd, a match from afar": _of_one(from_afar(40_000, 16, 30_000), 4),
     "zstd, a run of 128 KiB": _of_one(zeros_in_one_block(BLOCK, compressed=False), 4),
     "zstd, a sequence of 128 KiB": _of_one(zeros_in_one_block(BLOCK, compressed=True), 4),
     **{name: of_three(pack(PLAIN), CODECS[name]) for name, pack in PACK.items()},

@@ -1,5 +1,6 @@
 # What a zstd frame must be like for every client's library to read it.
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint64_t, uint8_t
 
 # One frame in n bytes, as its headers tell: False where a library of today refuses what one of yesterday reads.
-cdef bint zstd_is_strict(const uint8_t* p, size_t n) noexcept nogil
+# `window`: how far back its sequences may reach.
+cdef bint zstd_is_strict(const uint8_t* p, size_t n, uint64_t* window) noexcept nogil

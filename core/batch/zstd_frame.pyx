@@ -107,18 +107,18 @@ cdef const uint8_t* behind_head(const uint8_t* p, const uint8_t* end, uint64_t* 
     return p + size_bytes if window[0] <= WINDOW_MAX else NULL
 
 
-cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Past a frame, whose magic is there; NULL where it is cut or not strict."""
+cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end, uint64_t* window) noexcept nogil:
+    """Past a frame, whose magic is there, and its window; NULL where it is cut or not strict."""
     cdef bint has_checksum = end - p >= HEAD_BYTES and p[4] & HAS_CHECKSUM
     cdef uint32_t head
-    cdef uint64_t window = 0, size, made
-    p = behind_head(p, end, &window)
+    cdef uint64_t size, made
+    p = behind_head(p, end, window)
     while p != NULL and end - p >= BLOCK_HEAD_BYTES:
         head = <uint32_t>load_le(p, BLOCK_HEAD_BYTES)
         p += BLOCK_HEAD_BYTES
         made = head >> 3
         size = made if head >> 1 & 3 != RLE else 1
-        if <uint64_t>(end - p) < size or head >> 1 & 3 > COMPRESSED or made > min(window, <uint64_t>BLOCK_BYTES_MAX):
+        if <uint64_t>(end - p) < size or head >> 1 & 3 > COMPRESSED or made > min(window[0], <uint64_t>BLOCK_BYTES_MAX):
             return NULL
         if head >> 1 & 3 == COMPRESSED and not is_strict_block(p, p + size):
             return NULL
@@ -129,15 +129,15 @@ cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end) noexcept 
     return NULL
 
 
-cdef bint zstd_is_strict(const uint8_t* p, size_t n) noexcept nogil:
-    return n >= HEAD_BYTES and load_le(p, 4) == MAGIC and behind_frame(p, p + n) == p + n
+cdef bint zstd_is_strict(const uint8_t* p, size_t n, uint64_t* window) noexcept nogil:
+    return n >= HEAD_BYTES and load_le(p, 4) == MAGIC and behind_frame(p, p + n, window) == p + n
 
 
 cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    cdef uint64_t size
+    cdef uint64_t size, window = 0
     while p != NULL and end - p >= SKIPPED_HEAD_BYTES:
         if load_le(p, 4) == MAGIC:
-            p = behind_frame(p, end)
+            p = behind_frame(p, end, &window)
         elif load_le(p, 4) & ~<uint64_t>0xF == SKIPPED_MAGIC:
             size = load_le(p + 4, 4) + SKIPPED_HEAD_BYTES
             p = p + size if <uint64_t>(end - p) >= size else NULL
