@@ -31,7 +31,7 @@ from pybroker.core.columns.encode import Encoder, partitions_of
 from pybroker.core.columns.objects import Record, read_records
 from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
-from pybroker.core.partition_handle import Appended, Partition, Read
+from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
 
 __all__ = [
     "BOUNDS_US",
@@ -53,6 +53,7 @@ __all__ = [
     "Columns",
     "Delivery",
     "Encoder",
+    "Follower",
     "HeaderColumn",
     "Headers",
     "LoadGenerator",
@@ -66,6 +67,7 @@ __all__ = [
     "Read",
     "Record",
     "RecordMetadata",
+    "Role",
     "SealedBatch",
     "SegmentScan",
     "Slice",

@@ -39,8 +39,10 @@ from pybroker.core.columns.source import HeaderColumn as HeaderColumn
 from pybroker.core.log_dirs import LogDirs as LogDirs
 from pybroker.core.log_handle import Log as Log
 from pybroker.core.partition_handle import Appended as Appended
+from pybroker.core.partition_handle import Follower as Follower
 from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
+from pybroker.core.partition_handle import Role as Role
 
 Bytes = bytes | bytearray | memoryview
 
@@ -195,7 +197,7 @@ class Plane:
         native_append: they may append to it batches whose records can be read; envelope: that is not asked of
         compressed batches."""
     def configure(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> None: ...
-    def watch(self, partition: Partition) -> None:
+    def watch(self, partition: Partition, *, to_log_end: bool = False) -> None:
         """Ask for one "grown" letter at the next append; look once more after this call."""
     def withdraw(self, partition: Partition) -> None: ...
     def adopt(self, fd: int) -> int:

@@ -10,7 +10,7 @@ from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_PARTITION_RENAME, vfs_rename
 from pybroker.core.log_dirs cimport LogDirs
 from pybroker.core.opening cimport open_partition
-from pybroker.core.partition.partition cimport partition_tell
+from pybroker.core.partition.partition cimport partition_tell_all
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.storage.backlog cimport backlog_discard
 from pybroker.core.storage.flusher cimport log_close
@@ -90,7 +90,7 @@ cdef class Broker(LogDirs):
             pthread_mutex_unlock(&l.append_mutex)
             status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to))
             pthread_mutex_unlock(&l.flush_mutex)
-            partition_tell(p.state)
+            partition_tell_all(p.state)
             if status == 0:
                 backlog_discard(&l.log_dir.backlog, c_to, True, delay)
         del self.table[key]

@@ -20,7 +20,8 @@ from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.partition cimport (
-    partition_drop, partition_hold, partition_t, partition_tell, partition_unwatch, partition_watch, watch_t,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, bound_of, partition_drop, partition_hold, partition_t, partition_tell_all,
+    partition_unwatch, partition_watch, watch_t,
 )
 from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.plane.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t, note_t
@@ -33,7 +34,7 @@ from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init,
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.slices cimport Slice
-from pybroker.core.storage.log cimport log_hold
+from pybroker.core.storage.log cimport log_hold, view_t
 from pybroker.core.storage.open_files cimport files_hold
 
 import contextlib
@@ -272,19 +273,21 @@ cdef class Plane:
         """The topic's rules changed."""
         store_i32(&partition.state.native_append, 0 if not native_append else ENVELOPE if envelope else FULL)
 
-    def watch(self, Partition partition not None) -> None:
-        """Ask for one "grown" letter at the next append. What came before this call is not told: look once more after
-        it."""
+    def watch(self, Partition partition not None, *, bint to_log_end=False) -> None:
+        """Ask for one "grown" letter when the high watermark, or the log's end, moves on. What came before this call is
+        not told: look once more after it."""
         cdef uintptr_t address = self.bells[partition]
         cdef bell_t* bell = <bell_t*>address
-        partition_watch(partition.state, &bell.watch)
+        cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK
+        cdef view_t v = partition.view()
+        partition_watch(partition.state, &bell.watch, bound, bound_of(&v, bound))
 
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
         with nogil:  # a fetch of a session that has it may be at the disk
             registry_remove(self.state.registry, &self.state.context.reclaim, partition.state)
             sessions_leave(&self.state.sessions, partition.state)
-            partition_tell(partition.state)
+            partition_tell_all(partition.state)
         self._unbell(partition)
 
     def _unbell(self, Partition partition not None) -> None:

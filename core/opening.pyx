@@ -221,7 +221,7 @@ cdef recover(Partition p, recovery_t* r):
         refuse(p, r)
     p.check(status, "open")
     if l.epochs.count:
-        p.state.leader_epoch = l.epochs.items[l.epochs.count - 1].epoch
+        p.state.role.leader_epoch = l.epochs.items[l.epochs.count - 1].epoch
     p.recovery = recovered(r, p.log_end_offset)
     log_wake_flusher(l)
 

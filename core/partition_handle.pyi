@@ -1,5 +1,8 @@
 """A partition as Python holds it, and what its calls give."""
 
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
 from pybroker.core import Bytes, Slice
 from pybroker.core.log_handle import Log
 
@@ -19,6 +22,23 @@ class Appended:
     log_start_offset: int
     duplicate: bool  # the batch was in the producer's window; nothing was appended
 
+class Role(NamedTuple):
+    """What this broker believes of a partition."""
+
+    kind: Literal["offline", "follower", "leader"]
+    leader: int  # the broker that leads where this one does not; -1 unknown
+    leader_epoch: int  # -1 none was ever known
+    partition_epoch: int
+
+class Follower(NamedTuple):
+    """Another replica, as the leader knows it; -1 where it did not fetch yet in this leader epoch."""
+
+    broker: int
+    in_isr: bool  # of the maximal ISR: with those that are about to join it
+    broker_epoch: int
+    log_end_offset: int  # where it last fetched from
+    caught_up_ms: int  # when it last had all that there was
+
 class Partition(Log):
     """A handle to one partition: its log, and who may write to it. Every call releases the GIL while it touches
     files."""
@@ -27,13 +47,19 @@ class Partition(Log):
     partition: int
     topic_id: bytes
     leader_epoch: int
+    role: Role  # offline until somebody says otherwise
+    followers: list[Follower]  # of a leader
     def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
-        """Check, stamp and append exactly one batch from a client; the high watermark follows (one replica).
+        """Check, stamp and append exactly one batch from a client, as the leader; the high watermark follows at once
+        where there are no followers.
 
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
-        Raises LogError: 2, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
-    def append_replica(self, records: Bytes, *, now_ms: int = 0) -> int:
-        """Append batches as a leader stamped them (offsets must continue); the new log end offset.
+        Raises LogError: 2, 6, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
+    def append_replica(
+        self, records: Bytes, *, leader_epoch: int = -1, high_watermark: int = (1 << 63) - 1, now_ms: int = 0
+    ) -> int:
+        """Append batches as the leader of this epoch (-1: ours) stamped them, as a follower (offsets must continue);
+        the new log end offset. They are committed up to the leader's high watermark; all of them without one.
 
         `now_ms` tells the age of a segment whose records carry no timestamps, of which 0 rolls none."""
     def read(
@@ -53,4 +79,29 @@ class Partition(Log):
         its base offset; the caller walks the batch for the exact record."""
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp_ms, leader_epoch) of the record batch with the largest timestamp; None if empty."""
-    def become_leader(self, leader_epoch: int, partition_epoch: int) -> None: ...
+    def truncate(self, offset: int) -> None: ...
+    def become_leader(
+        self,
+        leader_epoch: int,
+        partition_epoch: int,
+        *,
+        followers: Sequence[int] = (),
+        isr: Collection[int] | None = None,
+    ) -> None:
+        """Lead under this leader epoch, which begins at the log's end.
+
+        followers: the brokers of the other replicas; isr: which of them the high watermark waits for (None: all). What
+        is known of a follower is forgotten with the leader epoch that it was known in. Raises LogError 74 if ours is
+        newer, 95 if it is the same and our partition epoch is newer; so do the three below."""
+    def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
+        """Follow this broker (-1: it is not known who). What is committed stays so."""
+    def become_offline(self, leader_epoch: int, partition_epoch: int) -> None:
+        """Neither lead nor follow."""
+    def set_isr(self, isr: Collection[int], leader_epoch: int, partition_epoch: int) -> None:
+        """The maximal ISR of a leader is another one. Raises LogError 6 too, and 75 in a newer epoch than ours."""
+    def note_fetch(
+        self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, now_ms: int
+    ) -> None:
+        """A follower fetches from `offset`: all before it, it has. -1 where it names no epoch. now_ms: monotonic.
+
+        Raises LogError 1, 6, 74, 75 (the broker is no follower too), 77 (that of an earlier life)."""

@@ -5,11 +5,13 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport load_i32, peek_i64
+from pybroker.core.base.atomic cimport load_i64, peek_i64
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OFFSET_OUT_OF_RANGE,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH,
+    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_UPDATE_VERSION,
+    NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE,
+    UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
@@ -18,15 +20,24 @@ from pybroker.core.partition.append cimport (
     FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
 )
 from pybroker.core.partition.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, partition_drop, partition_find, partition_read, read_t,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, follower_t, partition_drop, partition_find, partition_read,
+    partition_role, partition_tell_all, read_t, role_t,
 )
-from pybroker.core.partition.roles cimport partition_lead
+from pybroker.core.partition.roles cimport partition_follow, partition_lead, partition_offline, partition_set_isr
+from pybroker.core.partition.watermark cimport watermark_followers, watermark_note_fetch
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, log_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 
+import array
+from collections import namedtuple
+
 from pybroker.core.base.status import LogError
+
+KINDS = ("offline", "follower", "leader")
+Role = namedtuple("Role", "kind leader leader_epoch partition_epoch")
+Follower = namedtuple("Follower", "broker in_isr broker_epoch log_end_offset caught_up_ms")
 
 
 class Read:
@@ -51,7 +62,13 @@ cdef class Partition(Log):
 
     @property
     def leader_epoch(self) -> int:
-        return load_i32(&self.state.leader_epoch)
+        return load_i64(&self.state.role.leader_epoch)
+
+    @property
+    def role(self) -> Role:
+        cdef role_t role
+        partition_role(self.state, &role)
+        return Role(KINDS[role.kind], role.leader, role.leader_epoch, role.partition_epoch)
 
     def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False) -> Appended:
         """Check, stamp and append exactly one batch; LogError says why it was refused."""
@@ -89,28 +106,41 @@ cdef class Partition(Log):
             raise LogError(
                 status, f"append to {self.name}: producer {b.producer_id} epoch {b.producer_epoch} sequence "
                 f"{b.base_sequence} does not follow what it wrote last")
-        if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
-            raise LogError(status, f"append to {self.name}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
         if status == RECORD_LIST_TOO_LARGE:
             raise LogError(
                 status, f"append to {self.name}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
         if status == INVALID_TXN_STATE:
             raise LogError(status, f"append to {self.name}: a transactional batch outside a transaction")
+        if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH or status == NOT_LEADER_OR_FOLLOWER:
+            return self.settle(status, "append to", leader_epoch, -1)
         if status > 0 and batch_validate(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:
             raise LogError(status, f"append to {self.name}: {batch_fault(&b)}")
         return self.check(status, "append to")
 
-    def append_replica(self, records, *, int64_t now_ms=0) -> int:
+    cdef int settle(self, int status, str doing, int32_t leader_epoch, int32_t partition_epoch) except -1:
+        """Raise what a status means, where it may be that of another role or epoch."""
+        if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
+            raise LogError(status, f"{doing} {self.name}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
+        if status == INVALID_UPDATE_VERSION:
+            raise LogError(
+                status, f"{doing} {self.name}: partition epoch {partition_epoch}, ours is {self.role.partition_epoch}")
+        if status == NOT_LEADER_OR_FOLLOWER:
+            raise LogError(status, f"{doing} {self.name}: this replica is {self.role.kind}")
+        return self.check(status, doing)
+
+    def append_replica(self, records, *, int32_t leader_epoch=-1, int64_t high_watermark=0x7FFFFFFFFFFFFFFF,
+                       int64_t now_ms=0) -> int:
         """Append batches as a leader stamped them; the new log end offset."""
         cdef Py_buffer buffer
         cdef int status
         PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
         try:
             with nogil:
-                status = partition_append_replica(self.state, <const uint8_t*>buffer.buf, buffer.len, now_ms)
+                status = partition_append_replica(
+                    self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, high_watermark, now_ms)
         finally:
             PyBuffer_Release(&buffer)
-        self.check(status, "append to replica")
+        self.settle(status, "append to replica", leader_epoch, -1)
         return self.log_end_offset
 
     def read(self, int64_t offset, int64_t max_bytes, *, int isolation_level=0, bint to_log_end=False,
@@ -170,12 +200,75 @@ cdef class Partition(Log):
         self.check(status, "look up the largest time in")
         return b.base_offset, b.max_timestamp, b.leader_epoch
 
-    def become_leader(self, int32_t leader_epoch, int32_t partition_epoch) -> None:
-        """Lead under this epoch from the log's end on; LogError(74) if ours is newer."""
+    def truncate(self, int64_t offset) -> None:
+        """Cut the log's end back to `offset`, and tell who waits for more than is left."""
+        Log.truncate(self, offset)
+        with nogil:
+            partition_tell_all(self.state)
+
+    # -- roles and followers -------------------------------------------------------------------------------------------
+
+    def become_leader(self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None) -> None:
+        """Lead under this epoch from the log's end on; see the wall."""
+        cdef int32_t n = len(followers), i
+        cdef follower_t* items = <follower_t*>malloc(sizeof(follower_t) * (n + 1))
+        cdef int status
+        if items == NULL:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                items[i].broker = followers[i]
+                items[i].in_isr = isr is None or followers[i] in isr
+            with nogil:
+                status = partition_lead(self.state, leader_epoch, partition_epoch, items, n)
+        finally:
+            free(items)
+        self.settle(status, "lead", leader_epoch, partition_epoch)
+
+    def become_follower(self, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) -> None:
+        """Follow this broker from now on; see the wall."""
         cdef int status
         with nogil:
-            status = partition_lead(self.state, leader_epoch, partition_epoch)
-        if status == FENCED_LEADER_EPOCH:
-            raise LogError(
-                status, f"{self.name}: leader epoch {leader_epoch} is older than ours, {self.leader_epoch}")
-        self.check(status, "lead")
+            status = partition_follow(self.state, leader, leader_epoch, partition_epoch)
+        self.settle(status, "follow in", leader_epoch, partition_epoch)
+
+    def become_offline(self, int32_t leader_epoch, int32_t partition_epoch) -> None:
+        """Neither lead nor follow from now on; see the wall."""
+        cdef int status
+        with nogil:
+            status = partition_offline(self.state, leader_epoch, partition_epoch)
+        self.settle(status, "take offline", leader_epoch, partition_epoch)
+
+    def set_isr(self, isr, int32_t leader_epoch, int32_t partition_epoch) -> None:
+        """The maximal ISR is another one; see the wall."""
+        cdef int32_t[::1] ids = array.array("i", [*isr, -1])
+        cdef int32_t n = <int32_t>len(ids) - 1
+        cdef int status
+        with nogil:
+            status = partition_set_isr(self.state, leader_epoch, partition_epoch, &ids[0], n)
+        self.settle(status, "set the ISR of", leader_epoch, partition_epoch)
+
+    def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
+                   int64_t now_ms) -> None:
+        """A follower fetches from `offset`: it has all that is before; see the wall."""
+        cdef int status
+        with nogil:
+            status = watermark_note_fetch(self.state, broker, broker_epoch, leader_epoch, offset, now_ms)
+        if status == OFFSET_OUT_OF_RANGE:
+            raise LogError(status, f"broker {broker} fetches {self.name} from {offset}, where it has none")
+        self.settle(status, f"note a fetch of broker {broker} from", leader_epoch, -1)
+
+    @property
+    def followers(self) -> list:
+        """What a leader knows of the others."""
+        cdef follower_t* items = NULL
+        cdef int32_t n = watermark_followers(self.state, &items)
+        if n < 0:
+            raise MemoryError()
+        out = [
+            Follower(items[i].broker, bool(items[i].in_isr), items[i].broker_epoch, items[i].log_end,
+                     items[i].caught_up_ms)
+            for i in range(n)
+        ]
+        free(items)
+        return out

@@ -30,4 +30,6 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
     appended_t* out) noexcept nogil
-cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil
+cdef int partition_append_replica(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int64_t high_watermark,
+    int64_t now_ms) noexcept nogil

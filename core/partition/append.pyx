@@ -12,8 +12,8 @@ from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.counters cimport tally
 from pybroker.core.base.cursor cimport SHORT
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, RECORD_LIST_TOO_LARGE,
-    UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    RECORD_LIST_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -22,8 +22,8 @@ from pybroker.core.batch.batch cimport (
     CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
 from pybroker.core.batch.validate cimport batch_validate
-from pybroker.core.partition.partition cimport partition_t, partition_tell
-from pybroker.core.partition.watermark cimport watermark_publish_end
+from pybroker.core.partition.partition cimport FOLLOWER, LEADER, partition_t, partition_tell
+from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
@@ -35,12 +35,6 @@ from pybroker.core.storage.slow_disk cimport slow_note
 
 cdef enum:
     GATHER_MAX = 64          # batches in one call; more go out in several
-
-
-cdef int check_epoch(partition_t* p, int32_t leader_epoch) noexcept nogil:
-    if leader_epoch < 0 or leader_epoch == p.leader_epoch:
-        return 0
-    return FENCED_LEADER_EPOCH if leader_epoch < p.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
 cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
@@ -135,20 +129,22 @@ cdef void gather(gather_t* g, checked_t* r) noexcept nogil:
 
 cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
     """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
+    cdef int32_t leader_epoch = <int32_t>p.role.leader_epoch
     if peek_i64(&p.log.settings.message_timestamp_type):
-        batch_stamp_time(&r.batch, offset, p.leader_epoch, now_ms, r.header)
+        batch_stamp_time(&r.batch, offset, leader_epoch, now_ms, r.header)
         r.out.log_append_time_ms = now_ms
         r.batch.max_timestamp = now_ms
     else:
-        batch_stamp(&r.batch, offset, p.leader_epoch, r.header)
+        batch_stamp(&r.batch, offset, leader_epoch, r.header)
     r.batch.base_offset = offset
-    r.batch.leader_epoch = p.leader_epoch
+    r.batch.leader_epoch = leader_epoch
     r.out.base_offset = offset
     r.out.last_offset = batch_last_offset(&r.batch)
 
 
 cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
-    """What can only be known under the append mutex: is the log there, is the epoch right, does the sequence follow?"""
+    """What can only be known under the append mutex: is the log there, do we lead it in this epoch, does the sequence
+    follow?"""
     cdef log_t* l = p.log
     cdef int status
     r.out.log_start = l.view.log_start
@@ -156,6 +152,8 @@ cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
         return UNKNOWN_TOPIC_OR_PARTITION
     if log_offline(l):
         return KAFKA_STORAGE_ERROR
+    if p.role.kind != LEADER:
+        return NOT_LEADER_OR_FOLLOWER
     status = check_epoch(p, r.leader_epoch)
     if status == 0 and r.source == FROM_CLIENT:
         status = check_producer(l, &r.batch, &r.out)
@@ -269,8 +267,8 @@ cdef int partition_append(
     return status
 
 
-cdef int append_stamped(partition_t* p, const batch_t* b, int64_t now_ms) noexcept nogil:
-    """Append a batch as its leader stamped it; its offset must be the next."""
+cdef int append_stamped(partition_t* p, const batch_t* b, int32_t leader_epoch, int64_t now_ms) noexcept nogil:
+    """Append a batch as its leader stamped it; its offset must be the next. Under the append mutex."""
     cdef log_t* l = p.log
     cdef iovec v
     cdef placed_t placed
@@ -280,6 +278,11 @@ cdef int append_stamped(partition_t* p, const batch_t* b, int64_t now_ms) noexce
         return UNKNOWN_TOPIC_OR_PARTITION
     if log_offline(l):
         return KAFKA_STORAGE_ERROR
+    if p.role.kind != FOLLOWER:
+        return NOT_LEADER_OR_FOLLOWER
+    status = check_epoch(p, leader_epoch)
+    if status != 0:
+        return status
     placed.bytes, placed.last_offset, placed.max_timestamp = b.size, batch_last_offset(b), b.max_timestamp
     if b.base_offset < l.view.log_end or placed.last_offset < b.base_offset:
         return INVALID_RECORD
@@ -300,8 +303,11 @@ cdef int append_stamped(partition_t* p, const batch_t* b, int64_t now_ms) noexce
     return status
 
 
-cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
-    """Append whole batches that a leader stamped; a partial one at the end is left out."""
+cdef int partition_append_replica(
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int64_t high_watermark,
+    int64_t now_ms) noexcept nogil:
+    """Append whole batches as the leader of an epoch (-1: ours) stamped them; a partial one at the end is left out.
+    They are committed up to the leader's high watermark."""
     cdef batch_t b
     cdef size_t at = 0
     cdef int status = 0
@@ -312,8 +318,10 @@ cdef int partition_append_replica(partition_t* p, const uint8_t* data, size_t n,
             break
         if status == 0:
             pthread_mutex_lock(&p.log.append_mutex)
-            status = append_stamped(p, &b, now_ms)
+            status = append_stamped(p, &b, leader_epoch, now_ms)
             pthread_mutex_unlock(&p.log.append_mutex)
             at += b.size
+    if status == 0:
+        status = watermark_learn(p, leader_epoch, high_watermark)
     partition_tell(p)
     return status

@@ -1,6 +1,7 @@
-# A partition: its log, its leader, who watches it grow, and what a reader finds.
+# A partition: its log, its role, who follows it, who watches it grow, and what a reader finds.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 
+from pybroker.core.base.atomic cimport load_i64
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.pthread cimport pthread_mutex_t
@@ -14,6 +15,16 @@ cdef enum:
     LARGEST = -0x7FFFFFFFFFFFFFFF  # a timestamp to look for: the largest there is
 
 cdef enum:
+    OFFLINE = 0              # nobody said yet what this replica is, or it was told to be nothing
+    FOLLOWER = 1
+    LEADER = 2
+
+cdef enum:
+    COMMITTED = 0            # lists of watchers: of the high watermark and what follows from it: consumers and acks
+    WRITTEN = 1              # and of the log's end: followers
+    WATCH_LISTS = 2
+
+cdef enum:
     TOPIC_BYTES_MAX = 249    # Kafka's limit
     TOPIC_ID_BYTES = 16
 
@@ -21,9 +32,30 @@ ctypedef void (*notify_fn)(watch_t* w) noexcept nogil
 
 cdef struct watch_t:         # who is to be told that a partition grew, or went; told once, then watches no more
     link_t link
+    int64_t above            # it waits until its bound is beyond this offset
+    int32_t bound            # BOUND_...
     partition_t* partition   # NULL: watches nothing
     notify_fn notify         # called with the partition's watch mutex held: it may only leave a note
     void* owner
+
+cdef struct watchers_t:
+    chain_t chain
+    int32_t count            # 0 costs an append one load
+
+cdef struct role_t:          # what this broker believes of the partition; the one home of both epochs
+    int64_t kind             # OFFLINE, FOLLOWER or LEADER
+    int64_t leader           # broker that leads where this one does not; -1 unknown
+    int64_t leader_epoch     # -1 none was ever known
+    int64_t partition_epoch
+
+cdef struct follower_t:      # another replica, as the leader knows it
+    int32_t broker
+    int32_t in_isr           # of the maximal ISR: with those that are about to join it
+    int64_t broker_epoch     # that it fetched with; -1 unknown
+    int64_t log_end          # where it last fetched from; -1: it did not yet, in this leader epoch
+    int64_t leader_end       # where our log ended then
+    int64_t fetched_ms
+    int64_t caught_up_ms     # when it last had all that there was
 
 cdef struct partition_t:
     int32_t refs
@@ -34,12 +66,14 @@ cdef struct partition_t:
     char topic[<int>TOPIC_BYTES_MAX + 1]
     uint8_t topic_id[<int>TOPIC_ID_BYTES]
     log_t* log
-    int32_t leader_epoch
-    int32_t partition_epoch
+    uint32_t role_lock       # the seqlock over `role`
+    role_t role              # changed under the append mutex
+    int32_t alone            # it leads without followers: what is written is committed
+    int32_t follower_count   # this and the followers under the log's view mutex
+    follower_t* followers    # of a leader
     int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
     pthread_mutex_t watch_mutex
-    chain_t watches
-    int32_t watched          # how many; 0 costs an append one load
+    watchers_t watchers[<int>WATCH_LISTS]
 
 cdef struct read_t:
     found_t found
@@ -49,12 +83,25 @@ cdef struct read_t:
 cdef partition_t* partition_new(log_t* l) noexcept nogil
 cdef void partition_hold(partition_t* p) noexcept nogil
 cdef void partition_drop(void* partition) noexcept nogil
-cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil
+cdef void partition_role(partition_t* p, role_t* out) noexcept nogil
+cdef void partition_watch(partition_t* p, watch_t* w, int bound, int64_t above) noexcept nogil
 cdef void partition_unwatch(watch_t* w) noexcept nogil
 cdef void partition_tell(partition_t* p) noexcept nogil
+cdef void partition_tell_all(partition_t* p) noexcept nogil
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil
+
+
+cdef inline bint partition_leads(partition_t* p) noexcept nogil:
+    return load_i64(&p.role.kind) == LEADER
+
+
+cdef inline int64_t bound_of(const view_t* v, int bound) noexcept nogil:
+    """How far a reader sees."""
+    if bound == BOUND_LAST_STABLE:
+        return v.last_stable
+    return v.high_watermark if bound == BOUND_HIGH_WATERMARK else v.log_end
 
 
 cdef inline uint32_t partition_hash(const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:

@@ -1,10 +1,10 @@
 """Partitions: their life, who watches them grow, and what a read may see (append.pyx tells of writing)."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, store_ptr
-from pybroker.core.base.chain cimport chain_append, chain_remove
+from pybroker.core.base.atomic cimport add_i32, load_i32, load_i64, load_ptr, seq_get, seq_read, seq_retry, store_ptr
+from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -27,7 +27,7 @@ cdef partition_t* partition_new(log_t* l) noexcept nogil:
         return NULL
     p.refs = 1
     p.log = l
-    p.leader_epoch = -1
+    p.role.leader = p.role.leader_epoch = p.role.partition_epoch = -1
     p.lease_deadline_ms = (<int64_t>1) << 62
     pthread_mutex_init(&p.watch_mutex, NULL)
     return p
@@ -43,25 +43,47 @@ cdef void partition_drop(void* partition) noexcept nogil:
         return
     log_drop(p.log)
     pthread_mutex_destroy(&p.watch_mutex)
+    free(p.followers)
     free(p)
 
 
-cdef void partition_watch(partition_t* p, watch_t* w) noexcept nogil:
-    """Be told of the next append. The watcher looks once more after this call: what came before is not told.
+cdef void partition_role(partition_t* p, role_t* out) noexcept nogil:
+    """The role of one moment."""
+    cdef uint32_t s
+    while True:
+        s = seq_read(&p.role_lock)
+        out.kind = seq_get(&p.role.kind)
+        out.leader = seq_get(&p.role.leader)
+        out.leader_epoch = seq_get(&p.role.leader_epoch)
+        out.partition_epoch = seq_get(&p.role.partition_epoch)
+        if not seq_retry(&p.role_lock, s):
+            return
 
-    The watcher keeps the partition alive, and takes its watch back before it goes. Who watches already goes on to."""
+
+cdef inline watchers_t* list_of(partition_t* p, int bound) noexcept nogil:
+    return &p.watchers[WRITTEN if bound == BOUND_LOG_END else COMMITTED]
+
+
+cdef void partition_watch(partition_t* p, watch_t* w, int bound, int64_t above) noexcept nogil:
+    """Be told once, as soon as the bound is beyond `above`. The watcher looks once more after this call: what came
+    before is not told.
+
+    The watcher keeps the partition alive, and takes its watch back before it goes. One that watches already stays as
+    it is."""
     pthread_mutex_lock(&p.watch_mutex)
     if w.partition == NULL:
-        chain_append(&p.watches, &w.link, w)
+        w.bound = bound
+        w.above = above
+        chain_append(&list_of(p, bound).chain, &w.link, w)
         store_ptr(<void**>&w.partition, p)
-        add_i32(&p.watched, 1)
+        add_i32(&list_of(p, bound).count, 1)
     pthread_mutex_unlock(&p.watch_mutex)
 
 
 cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
     """From the last store on its watcher may free it."""
     chain_remove(&w.link)
-    add_i32(&p.watched, -1)
+    add_i32(&list_of(p, w.bound).count, -1)
     store_ptr(<void**>&w.partition, NULL)
 
 
@@ -76,17 +98,35 @@ cdef void partition_unwatch(watch_t* w) noexcept nogil:
     pthread_mutex_unlock(&p.watch_mutex)
 
 
-cdef void partition_tell(partition_t* p) noexcept nogil:
-    """Tell every watcher, once. Called after an append was published, and when the partition goes."""
+cdef void tell(partition_t* p, bint everyone) noexcept nogil:
+    """Tell those whose bound is beyond what they wait for, or everyone."""
+    cdef link_t* link
     cdef watch_t* w
-    if load_i32(&p.watched) == 0:
-        return
+    cdef view_t v
+    cdef int i
     pthread_mutex_lock(&p.watch_mutex)
-    while p.watches.first != NULL:
-        w = <watch_t*>p.watches.first.owner
-        w.notify(w)              # first: who finds itself unlinked need not wait for this mutex
-        unlink_watch(p, w)
+    log_view(p.log, &v)
+    for i in range(WATCH_LISTS):
+        link = p.watchers[i].chain.first
+        while link != NULL:
+            w = <watch_t*>link.owner
+            link = link.next
+            if everyone or bound_of(&v, w.bound) > w.above:
+                w.notify(w)      # first: who finds itself unlinked need not wait for this mutex
+                unlink_watch(p, w)
     pthread_mutex_unlock(&p.watch_mutex)
+
+
+cdef void partition_tell(partition_t* p) noexcept nogil:
+    """Tell each watcher whose bound is beyond what it waits for. Called after watermarks were published."""
+    if load_i32(&p.watchers[COMMITTED].count) or load_i32(&p.watchers[WRITTEN].count):
+        tell(p, False)
+
+
+cdef void partition_tell_all(partition_t* p) noexcept nogil:
+    """Tell every watcher: the partition goes, was cut, or has another role."""
+    if load_i32(&p.watchers[COMMITTED].count) or load_i32(&p.watchers[WRITTEN].count):
+        tell(p, True)
 
 
 cdef struct visit_t:         # a reader's stay in a log
@@ -133,11 +173,7 @@ cdef int partition_read(
         status = enter(l, &visit)
         out.generation = visit.generation
         log_view(l, &out.view)
-        end = out.view.log_end
-        if bound == BOUND_HIGH_WATERMARK:
-            end = out.view.high_watermark
-        elif bound == BOUND_LAST_STABLE:
-            end = out.view.last_stable
+        end = bound_of(&out.view, bound)
         if status == 0 and (offset < out.view.log_start or offset > out.view.log_end):
             status = OFFSET_OUT_OF_RANGE
         elif status == 0:

@@ -1,6 +1,13 @@
-# Who leads a partition.
+# What a partition's replica here is: leader, follower or offline.
 from libc.stdint cimport int32_t
 
-from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.partition cimport follower_t, partition_t
 
-cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
+cdef int partition_lead(
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const follower_t* followers,
+    int32_t count) noexcept nogil
+cdef int partition_follow(
+    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
+cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
+cdef int partition_set_isr(
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count) noexcept nogil

@@ -1,29 +1,148 @@
-"""Who leads a partition, and since which epoch."""
+"""What a partition's replica here is, as the controller says it.
 
+    opened ──> OFFLINE ──partition_lead──> LEADER <──> FOLLOWER <──partition_follow── OFFLINE
+                  └──────────────────── partition_offline ────────────────────┘
+
+Each names the leader epoch and the partition epoch that it belongs to; one that is older than what is known is refused.
+A role changes under the append mutex, so that an append belongs to one epoch, and under the log's view mutex, so that a
+follower's fetch does; readers see it by its seqlock. Then every watcher looks again.
+"""
+
+from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t
+from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport store_i32
-from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH
+from pybroker.core.base.atomic cimport seq_begin, seq_end, seq_set
+from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, NOT_LEADER_OR_FOLLOWER
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.partition.partition cimport partition_t
-from pybroker.core.partition.watermark cimport watermark_publish_end
+from pybroker.core.partition.partition cimport (
+    FOLLOWER, LEADER, OFFLINE, follower_t, partition_t, partition_tell, partition_tell_all,
+)
+from pybroker.core.partition.watermark cimport check_epoch, committed
 from pybroker.core.storage.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.log cimport log_change, log_publish, log_t, view_t
 
 
-cdef int partition_lead(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Lead from now on under this epoch, which begins at the log's end. An older epoch than ours is refused.
+cdef int check_epochs(const partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """May a message of these epochs change the role? Under the append mutex."""
+    if leader_epoch < p.role.leader_epoch:
+        return FENCED_LEADER_EPOCH
+    if leader_epoch == p.role.leader_epoch and partition_epoch < p.role.partition_epoch:
+        return INVALID_UPDATE_VERSION
+    return 0
 
-    With one replica all of its log is committed, whatever the last checkpoint of the high watermark said."""
+
+cdef void set_role(
+    partition_t* p, int kind, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Under the append mutex and the view mutex."""
+    seq_begin(&p.role_lock)
+    seq_set(&p.role.kind, kind)
+    seq_set(&p.role.leader, leader)
+    seq_set(&p.role.leader_epoch, leader_epoch)
+    seq_set(&p.role.partition_epoch, partition_epoch)
+    seq_end(&p.role_lock)
+
+
+cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) noexcept nogil:
+    """What the leader knows of a follower: nothing, in a new leader epoch."""
+    cdef int32_t i
+    f.broker_epoch = f.log_end = f.leader_end = f.fetched_ms = f.caught_up_ms = -1
+    for i in range(p.follower_count if same_epoch else 0):
+        if p.followers[i].broker == f.broker:
+            f.broker_epoch = p.followers[i].broker_epoch
+            f.log_end = p.followers[i].log_end
+            f.leader_end = p.followers[i].leader_end
+            f.fetched_ms = p.followers[i].fetched_ms
+            f.caught_up_ms = p.followers[i].caught_up_ms
+
+
+cdef int partition_lead(
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const follower_t* followers,
+    int32_t count) noexcept nogil:
+    """Lead from now on under this epoch, which begins at the log's end, with these followers (`broker` and `in_isr` are
+    read). Without any, all of the log is committed, whatever the last checkpoint of the high watermark said."""
     cdef log_t* l = p.log
-    cdef int status = 0
+    cdef follower_t* mine = <follower_t*>malloc(sizeof(follower_t) * count) if count else NULL
+    cdef view_t v
+    cdef int32_t i
+    cdef int status
+    if count and mine == NULL:
+        return -ENOMEM
     pthread_mutex_lock(&l.append_mutex)
-    if leader_epoch < p.leader_epoch:
-        status = FENCED_LEADER_EPOCH
-    else:
-        store_i32(&p.leader_epoch, leader_epoch)
-        store_i32(&p.partition_epoch, partition_epoch)
+    status = check_epochs(p, leader_epoch, partition_epoch)
+    if status == 0:
         status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
-        watermark_publish_end(p, l.view.log_end, True)
+    if status == 0:
+        log_change(l, &v)
+        for i in range(count):
+            mine[i] = followers[i]
+            begin_follower(p, &mine[i], leader_epoch == p.role.leader_epoch)
+        set_role(p, LEADER, -1, leader_epoch, partition_epoch)
+        p.followers, mine = mine, p.followers
+        p.follower_count = count
+        p.alone = count == 0
+        v.high_watermark = committed(p, v.high_watermark, v.log_end)
+        log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)
+    free(mine)
+    if status == 0:
+        partition_tell_all(p)
+    return status
+
+
+cdef int lead_no_more(
+    partition_t* p, int kind, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    cdef log_t* l = p.log
+    cdef follower_t* old = NULL
+    cdef view_t v
+    cdef int status
+    pthread_mutex_lock(&l.append_mutex)
+    status = check_epochs(p, leader_epoch, partition_epoch)
+    if status == 0:
+        log_change(l, &v)
+        set_role(p, kind, leader, leader_epoch, partition_epoch)
+        p.followers, old = NULL, p.followers
+        p.follower_count = p.alone = 0
+        log_publish(l, &v)
+    pthread_mutex_unlock(&l.append_mutex)
+    free(old)
+    if status == 0:
+        partition_tell_all(p)
+    return status
+
+
+cdef int partition_follow(
+    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Follow a broker (-1: whoever it is) from now on: clients append nothing here. The high watermark stays, until the
+    leader tells its own."""
+    return lead_no_more(p, FOLLOWER, leader, leader_epoch, partition_epoch)
+
+
+cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Neither lead nor follow from now on."""
+    return lead_no_more(p, OFFLINE, -1, leader_epoch, partition_epoch)
+
+
+cdef int partition_set_isr(
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count) noexcept nogil:
+    """The maximal ISR is another one, of the followers that are known; ourselves are in it, named or not."""
+    cdef log_t* l = p.log
+    cdef view_t v
+    cdef int32_t i, k
+    cdef int status
+    pthread_mutex_lock(&l.append_mutex)
+    status = NOT_LEADER_OR_FOLLOWER if p.role.kind != LEADER else check_epoch(p, leader_epoch)
+    if status == 0:
+        status = check_epochs(p, leader_epoch, partition_epoch)
+    if status == 0:
+        log_change(l, &v)
+        set_role(p, LEADER, -1, leader_epoch, partition_epoch)
+        for i in range(p.follower_count):
+            p.followers[i].in_isr = 0
+            for k in range(count):
+                p.followers[i].in_isr |= isr[k] == p.followers[i].broker
+        v.high_watermark = committed(p, v.high_watermark, v.log_end)
+        log_publish(l, &v)
+    pthread_mutex_unlock(&l.append_mutex)
+    partition_tell(p)
     return status

@@ -1,6 +1,34 @@
-# The watermarks of a partition.
-from libc.stdint cimport int64_t
+# The watermarks of a partition, and the followers that they wait for.
+from libc.stdint cimport int32_t, int64_t
 
-from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+from pybroker.core.partition.partition cimport follower_t, partition_t
+
+
+cdef inline int check_epoch(const partition_t* p, int64_t leader_epoch) noexcept nogil:
+    """Hold a leader epoch that somebody names (-1: none) to ours. Under the append mutex or the log's view mutex."""
+    if leader_epoch < 0 or leader_epoch == p.role.leader_epoch:
+        return 0
+    return FENCED_LEADER_EPOCH if leader_epoch < p.role.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+
+cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int64_t log_end) noexcept nogil:
+    """The high watermark as it is to be: what all of the maximal ISR has, ourselves among them. It never goes back."""
+    cdef int64_t end = log_end
+    cdef int32_t i
+    if p.alone:
+        return log_end
+    if p.follower_count == 0:
+        return high_watermark    # nor does it go forward where we do not lead
+    for i in range(p.follower_count):
+        if p.followers[i].in_isr:
+            end = min(end, p.followers[i].log_end)
+    return max(end, high_watermark)
+
 
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil
+cdef int watermark_note_fetch(
+    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
+    int64_t now_ms) noexcept nogil
+cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil
+cdef int watermark_learn(partition_t* p, int64_t leader_epoch, int64_t high_watermark) noexcept nogil

@@ -1,15 +1,30 @@
-"""The watermarks of a partition: what is written, and how far readers see it."""
+"""The watermarks of a partition: what is written, and how far readers see it.
 
-from libc.stdint cimport int64_t
+    leader      high watermark = min(end of the log, where each follower of the maximal ISR last fetched from)
+    follower    high watermark = min(end of the log, the leader's high watermark)
 
-from pybroker.core.partition.partition cimport partition_t
+An append moves the end; a fetch of a follower, a change of the ISR or of the role, and an append where nobody follows
+move the high watermark. What a follower's fetch tells is noted under the log's view mutex alone, so that no fetch waits
+for the disk of an append.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy
+
+from pybroker.core.base.error_codes cimport (
+    NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, STALE_BROKER_EPOCH, UNKNOWN_LEADER_EPOCH,
+)
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.partition.partition cimport FOLLOWER, LEADER, follower_t, partition_t, partition_tell
 from pybroker.core.storage.log cimport (
-    log_active, log_change, log_note_transactions, log_publish, log_t, view_t,
+    log_active, log_change, log_note_transactions, log_publish, log_publish_high_watermark, log_t, view_t,
 )
 
 
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil:
-    """Show readers what is written. With one replica the high watermark is the log's end. Under the append mutex."""
+    """Show readers what is written, and what of it is committed. Under the append mutex."""
     cdef log_t* l = p.log
     cdef view_t v
     log_change(l, &v)
@@ -18,5 +33,87 @@ cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) 
     v.log_end = end
     v.active_base = log_active(l).base_offset
     v.active_size = log_active(l).size
-    v.high_watermark = end
+    v.high_watermark = committed(p, v.high_watermark, end)
     log_publish(l, &v)
+
+
+cdef void move(partition_t* p, int64_t offset) noexcept nogil:
+    """Show readers another high watermark, if it is another. Under the view mutex."""
+    if offset > p.log.view.high_watermark:
+        log_publish_high_watermark(p.log, offset)
+
+
+cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
+    cdef int32_t i
+    for i in range(p.follower_count):
+        if p.followers[i].broker == broker:
+            return &p.followers[i]
+    return NULL
+
+
+cdef int note(
+    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
+    int64_t now_ms) noexcept nogil:
+    """What a fetch tells of its follower, or why it counts for nothing. Under the view mutex."""
+    cdef view_t* v = &p.log.view
+    cdef int status = check_epoch(p, leader_epoch)
+    cdef follower_t* f
+    if status != 0:
+        return status
+    if p.role.kind != LEADER:
+        return NOT_LEADER_OR_FOLLOWER
+    f = find(p, broker)
+    if f == NULL:
+        return UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
+    if 0 <= broker_epoch < f.broker_epoch:
+        return STALE_BROKER_EPOCH
+    if offset < v.log_start or offset > v.log_end:
+        return OFFSET_OUT_OF_RANGE
+    if offset == v.log_end:
+        f.caught_up_ms = now_ms
+    elif f.log_end >= 0 and offset >= f.leader_end:
+        f.caught_up_ms = f.fetched_ms
+    f.broker_epoch = max(broker_epoch, f.broker_epoch)
+    f.log_end = offset
+    f.leader_end = v.log_end
+    f.fetched_ms = now_ms
+    move(p, committed(p, v.high_watermark, v.log_end))
+    return 0
+
+
+cdef int watermark_note_fetch(
+    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
+    int64_t now_ms) noexcept nogil:
+    """A follower fetches from `offset`: all before it, it has. 0, or a Kafka code where it counts for nothing.
+
+    leader_epoch: that the follower knows; broker_epoch: of the follower's present life; -1 where it does not say."""
+    cdef int status
+    pthread_mutex_lock(&p.log.view_mutex)
+    status = note(p, broker, broker_epoch, leader_epoch, offset, now_ms)
+    pthread_mutex_unlock(&p.log.view_mutex)
+    if status == 0:
+        partition_tell(p)
+    return status
+
+
+cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil:
+    """A copy of what is known of the followers, to be freed, and how many they are; -ENOMEM."""
+    cdef int32_t n
+    pthread_mutex_lock(&p.log.view_mutex)
+    n = p.follower_count
+    out[0] = <follower_t*>malloc(sizeof(follower_t) * (n + 1))
+    if out[0] != NULL and n > 0:
+        memcpy(out[0], p.followers, sizeof(follower_t) * n)
+    pthread_mutex_unlock(&p.log.view_mutex)
+    return n if out[0] != NULL else -ENOMEM
+
+
+cdef int watermark_learn(partition_t* p, int64_t leader_epoch, int64_t high_watermark) noexcept nogil:
+    """The leader that we follow told its high watermark."""
+    cdef int status
+    pthread_mutex_lock(&p.log.view_mutex)
+    status = NOT_LEADER_OR_FOLLOWER if p.role.kind != FOLLOWER else check_epoch(p, leader_epoch)
+    if status == 0:
+        move(p, min(high_watermark, p.log.view.log_end))
+    pthread_mutex_unlock(&p.log.view_mutex)
+    return status

@@ -22,7 +22,9 @@ from pybroker.core.base.error_codes cimport (
     INVALID_FETCH_SESSION_EPOCH, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_hold, partition_read, partition_watch
+from pybroker.core.partition.partition cimport (
+    BOUND_HIGH_WATERMARK, LEADER, bound_of, partition_hold, partition_read, partition_role, partition_watch, role_t,
+)
 from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_session cimport (
     session_drop, session_new, session_next_epoch, session_t, session_to_end, session_track, sessions_add,
@@ -90,11 +92,16 @@ cdef void tell_ends(wanted_t* w) noexcept nogil:
 cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
     """Find what a partition can give; 0, the error that its client gets, -1: Python must look at it, or LATER: its file
     is closed, and there is no descriptor for it now."""
-    cdef int32_t epoch = load_i32(&w.partition.leader_epoch)
+    cdef role_t role
+    cdef int32_t epoch
     cdef int status
     w.read.found.files = NULL
     w.read.found.length = 0
+    partition_role(w.partition, &role)
+    epoch = <int32_t>role.leader_epoch
     if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
+        return -1
+    if role.kind != LEADER:
         return -1
     if load_i32(&w.partition.log.unread):
         return -1                # its disk failed a read: Python reads before it answers
@@ -160,6 +167,7 @@ cdef bint begin_wait(conn_t* c, operation_t** op) noexcept nogil:
 cdef int park(fetcher_t* f, operation_t* op) noexcept nogil:
     """Watch every partition that is wanted."""
     cdef fetch_t* q = &f.request
+    cdef int bound = BOUND_HIGH_WATERMARK + q.isolation
     cdef int32_t i
     op.parked = <parked_t*>calloc(q.count, sizeof(parked_t))
     if op.parked == NULL:
@@ -170,7 +178,7 @@ cdef int park(fetcher_t* f, operation_t* op) noexcept nogil:
         op.parked[i].held = q.wanted[i].partition
         op.parked[i].watch.notify = f.notify
         op.parked[i].watch.owner = op
-        partition_watch(q.wanted[i].partition, &op.parked[i].watch)
+        partition_watch(q.wanted[i].partition, &op.parked[i].watch, bound, bound_of(&q.wanted[i].read.view, bound))
     return WAITS
 
 

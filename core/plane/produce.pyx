@@ -17,7 +17,7 @@ from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
-from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
+from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_leads, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, pending_t
 from pybroker.core.plane.operation cimport operation_list, operation_new
@@ -80,7 +80,7 @@ cdef order_t* check_partition(
         o.partition = registry_by_id(reg, topic.at, index)
     else:
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
-    if o.partition == NULL or not load_i32(&o.partition.native_append):
+    if o.partition == NULL or not load_i32(&o.partition.native_append) or not partition_leads(o.partition):
         return NULL
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk

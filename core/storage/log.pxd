@@ -134,6 +134,7 @@ cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
 cdef void log_view(log_t* l, view_t* out) noexcept nogil
 cdef void log_change(log_t* l, view_t* out) noexcept nogil
 cdef void log_publish(log_t* l, view_t* v) noexcept nogil
+cdef void log_publish_high_watermark(log_t* l, int64_t offset) noexcept nogil
 cdef void log_note_transactions(log_t* l) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
 cdef void log_drop(log_t* l) noexcept nogil

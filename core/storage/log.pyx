@@ -71,6 +71,15 @@ cdef void log_publish(log_t* l, view_t* v) noexcept nogil:
     pthread_mutex_unlock(&l.view_mutex)
 
 
+cdef void log_publish_high_watermark(log_t* l, int64_t offset) noexcept nogil:
+    """Show readers another high watermark, and what follows from it. Under the view mutex."""
+    assert_(l.view.log_start <= offset <= l.view.log_end)
+    seq_begin(&l.view_lock)
+    seq_set(&l.view.last_stable, last_stable(l, l.view.log_start, offset))
+    seq_set(&l.view.high_watermark, offset)
+    seq_end(&l.view_lock)
+
+
 cdef void log_note_transactions(log_t* l) noexcept nogil:
     """Transactions began or ended: what is published next goes by that. Under both mutexes."""
     cdef int64_t first = sequence_first_open(&l.producers)

@@ -108,7 +108,7 @@ class Opener:
         """Open or make these; the names of those that are made are durable before the store says that they lie here."""
         for opening in share:
             replica = opening.replica
-            replica.directory, replica.leader_epoch = log_dir, opening.state.leader_epoch
+            replica.directory = log_dir
             try:
                 replica.log = self._open_one(log_dir, opening)
                 damage.remember(replica)

@@ -1,7 +1,8 @@
 """One partition here: its log, or why it has none, its settings, and who waits for it to grow."""
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from pybroker import core, errors
@@ -16,6 +17,8 @@ from pybroker.replication.logdirs import LogDir
 from pybroker.replication.validation import Rules
 
 NEVER = (1 << 63) - 1
+LEADER = "leader"
+"""The kind of a role that reads and appends are for."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +57,6 @@ class Replica:
         "failure",
         "gone",
         "key",
-        "leader_epoch",
         "log",
         "plane",
         "plane_key",
@@ -77,7 +79,6 @@ class Replica:
         self.core_config = core_config
         self.rules = rules
         self.disk = disk
-        self.leader_epoch = -1
         self.log: core.Partition | None = None
         self.plane: core.Plane | None = None  # that it is published to, under plane_key
         self.plane_key = 0
@@ -113,12 +114,30 @@ class Replica:
             if self.plane is not None:
                 self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
 
-    def check_epoch(self, known: int) -> None:
-        """Hold the leader epoch that a client knows (-1: none) to ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
-        if known in (-1, self.leader_epoch):
+    def check_leads(self, known: int = -1) -> None:
+        """Hold the leader epoch that a client knows (-1: none) to ours, and see whether we lead in it. One that is
+        offline passes. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER."""
+        if self.log is None:
             return
-        code = errors.FENCED_LEADER_EPOCH if known < self.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
-        raise KafkaError(code, f"{self.key} has the leader epoch {self.leader_epoch}, the client knows {known}")
+        role = self.log.role
+        if known not in (-1, role.leader_epoch):
+            code = errors.FENCED_LEADER_EPOCH if known < role.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
+            raise KafkaError(code, f"{self.key} has the leader epoch {role.leader_epoch}, the client knows {known}")
+        if role.kind != LEADER:
+            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}, it is {role.kind}")
+
+    async def lead(
+        self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
+    ) -> None:
+        """Lead from now on, with these brokers as followers. Raises core.LogError where we know of newer epochs."""
+        become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
+        await self.at_disk(become, leader_epoch, partition_epoch)
+        self.tell()
+
+    async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
+        """Follow a broker from now on; who waits for records or acks here is told. Raises core.LogError likewise."""
+        await self.at_disk(self.partition().become_follower, leader, leader_epoch, partition_epoch)
+        self.tell()
 
     async def at_disk(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Do what may wait for the disk on a thread of its log dir. Raises KAFKA_STORAGE_ERROR if it lies in none."""
@@ -165,6 +184,7 @@ class Replica:
             raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not held here any more")
         if self.offline:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
+        self.check_leads()
         return self.partition()
 
     def wait(self, waiter: Waiter) -> None:

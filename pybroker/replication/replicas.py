@@ -21,9 +21,10 @@ from pybroker.model import TopicPartition
 from pybroker.replication import failpoints
 from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
+from pybroker.replication.leaders import NO_LEADER, Leader
 from pybroker.replication.logdirs import Found, Held, LogDir
 from pybroker.replication.opening import Opener, Opening
-from pybroker.replication.replica import Replica
+from pybroker.replication.replica import LEADER, Replica
 from pybroker.replication.validation import Rules
 from pybroker.replication.workers import Workers
 
@@ -85,14 +86,31 @@ class Replicas:
     def get(self, topic: str, partition: int) -> Replica | None:
         return self._held.get(TopicPartition(topic, partition))
 
-    def leader(self, topic: str, partition: int) -> Replica:
-        """The replica to read from and append to. Raises UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
+    def leader(self, topic: str, partition: int, leader_epoch: int = -1) -> Replica:
+        """The replica to read from and append to, in the leader epoch that the client knows (-1: none), or offline.
+
+        Raises as `held` and Replica.check_leads do."""
+        replica = self.held(topic, partition)
+        replica.check_leads(leader_epoch)
+        return replica
+
+    def held(self, topic: str, partition: int) -> Replica:
+        """The replica here, whatever its role. Raises UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
         replica = self._held.get(TopicPartition(topic, partition))
         if replica is not None:
             return replica
         if self._metadata.image.partition(topic, partition) is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{partition}")
-        raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"broker {self._broker_id} does not lead {topic}-{partition}")
+        raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"broker {self._broker_id} does not hold {topic}-{partition}")
+
+    def leader_of(self, topic: str, partition: int) -> Leader:
+        """Who leads: as the role of the replica says, or where none is open here, as the metadata."""
+        replica = self.get(topic, partition)
+        if replica is not None and replica.log is not None:
+            role = replica.log.role
+            return Leader(self._broker_id if role.kind == LEADER else role.leader, role.leader_epoch)
+        state = self._metadata.image.partition(topic, partition)
+        return NO_LEADER if state is None else Leader(state.leader, state.leader_epoch)
 
     # -- opening ---------------------------------------------------------------------------------------------------
 

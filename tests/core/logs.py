@@ -65,11 +65,13 @@ class Home:
 
     def open_in(self, broker: Broker, *, epoch_max: int = -1, compacted: bool = False) -> Partition:
         self.broker = broker
-        return broker.open(
+        partition = broker.open(
             str(self.path), self.topic, self.number, topic_id=TOPIC_ID, config=self.config, clean=self.clean,
             recovery_point=self.recovery_point, log_start_offset=self.log_start, epoch_max=epoch_max,
             compacted=compacted,
         )  # fmt: skip
+        partition.become_leader(partition.leader_epoch, 0)
+        return partition
 
     @property
     def partition(self) -> Partition:
@@ -112,6 +114,12 @@ class Home:
 
     def log_file(self, base: int = 0) -> Path:
         return self.directory / f"{base:020}.log"
+
+
+def follow(partition: Partition) -> Partition:
+    """The partition, as a follower of some other broker in the epoch that it is in."""
+    partition.become_follower(2, partition.leader_epoch, max(0, partition.role.partition_epoch))
+    return partition
 
 
 def read_all(partition: Partition, max_bytes: int = 1 << 20, *, start: int | None = None) -> bytes:

@@ -11,7 +11,7 @@ from pybroker.core.base cimport cursor as c, reclamation as q
 from pybroker.core.base.atomic cimport peek_i64, poke_i64
 from pybroker.core.batch cimport batch as b, validate as v
 from pybroker.core.partition_handle cimport Partition
-from pybroker.core.partition cimport append as a
+from pybroker.core.partition cimport append as a, partition as p
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 
@@ -181,6 +181,32 @@ def append_together(Partition partition, list batches, int64_t now_ms):
     went = [(ready[i].status, ready[i].out.base_offset, bool(ready[i].out.duplicate)) for i in range(len(batches))]
     free(ready)
     return went
+
+
+cdef void told(p.watch_t* w) noexcept nogil:
+    (<int32_t*>w.owner)[0] += 1
+
+
+cdef class Watch:
+    """A watcher of a partition: how often it was told that its bound is beyond `above`."""
+
+    cdef p.watch_t state
+    cdef Partition partition
+    cdef readonly int32_t told
+    cdef readonly int64_t above
+
+    def __cinit__(self, Partition partition, *, int bound, int64_t above):
+        self.partition = partition
+        self.above = above
+        self.state.notify = told
+        self.state.owner = &self.told
+        p.partition_watch(partition.state, &self.state, bound, above)
+
+    def __dealloc__(self):
+        p.partition_unwatch(&self.state)
+
+
+HIGH_WATERMARK, LAST_STABLE, LOG_END = p.BOUND_HIGH_WATERMARK, p.BOUND_LAST_STABLE, p.BOUND_LOG_END
 
 
 def look_inside(bytes batch):

@@ -13,7 +13,7 @@ import pytest
 
 from pybroker.core import LogError, Partition, build_batch, check_batch, iter_batches, rebuild_batch
 from pybroker.protocol.compression import compress
-from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, read, read_all
+from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, follow, read, read_all
 from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
 
 COMPACT = 2
@@ -200,10 +200,11 @@ def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
     transactional[:8] = (2).to_bytes(8, "big")
     transactional[12:16] = bytes(4)
     header = check_batch(transactional)
-    partition.append_replica(rebuild_batch(transactional, transactional[61:], header.attributes | 0x10))
+    follow(partition).append_replica(rebuild_batch(transactional, transactional[61:], header.attributes | 0x10))
+    partition.become_leader(0, 0)
     put(partition, (b"b", b"3"))
     marker = rebuild_batch(transactional, transactional[61:], header.attributes | 0x30)
-    partition.append_replica((5).to_bytes(8, "big") + marker[8:])
+    follow(partition).append_replica((5).to_bytes(8, "big") + marker[8:])
     seal(partition)
     done = one_round(partition, now_ms=NOW)
     assert done is not None

@@ -287,6 +287,8 @@ def test_a_failed_write_takes_the_log_dir_offline_but_reads_go_on(home: Home) ->
     (home.path / "elsewhere").mkdir()
     beside = home.broker.open(str(home.path), "beside", 0, topic_id=TOPIC_ID, config={})
     other = home.broker.open(str(home.path / "elsewhere"), "other", 0, topic_id=TOPIC_ID, config={})
+    for one in (beside, other):
+        one.become_leader(0, 0)
     arm(home, "segment.write", value=errno.EIO)
     with pytest.raises(OSError) as e:
         append(partition)

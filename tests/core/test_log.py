@@ -17,6 +17,7 @@ from tests.core.logs import (
     batch_of,
     code_of,
     end_of,
+    follow,
     read,
     read_all,
 )
@@ -126,7 +127,7 @@ def test_a_full_time_index_rolls(home: Home) -> None:
 def test_an_offset_too_far_for_32_bits_rolls(home: Home) -> None:
     """Base + 2^31 - 1 is the last that an index entry can name."""
     home.config["cleanup.policy"] = 2
-    p = home.open()
+    p = follow(home.open())
     p.append_replica(stamp(batch(), 0, 0))
     p.append_replica(stamp(batch(), 2**31 - 2, 0))
     p.append_replica(stamp(batch(1), 2**31 - 1, 0))
@@ -181,7 +182,7 @@ def test_leader_epochs_fence(home: Home) -> None:
 
 def test_a_replica_takes_only_what_continues(home: Home) -> None:
     """Several batches at once; a partial last one is left out, one that overlaps is refused."""
-    p = home.open()
+    p = follow(home.open())
     assert p.epochs() == []
     data = stamp(batch(2), 0, 3) + stamp(batch(3), 2, 3) + stamp(batch(1), 5, 4)
     assert p.append_replica(data[:-10]) == 5
@@ -197,7 +198,7 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
 def test_a_replica_that_could_not_write_has_seen_nothing(home: Home) -> None:
     """The disk is full for a batch of a producer: neither the producer nor the log's end has moved, and it can come
     again."""
-    p = home.open()
+    p = follow(home.open())
     assert home.broker is not None
     p.append_replica(stamp(batch(2, producer=(7, 0, 0)), 0, 3))
     before = p.producers()

@@ -286,6 +286,7 @@ def test_a_segment_missing_in_the_middle_keeps_its_partition_offline(tmp_path: P
     assert e.value.code == KAFKA_STORAGE_ERROR
     assert sorted(int(p.stem) for p in home.files(".log")) == [0, 4, 6]
     other = broker.open(str(tmp_path), "other", 0, topic_id=TOPIC_ID, config={})
+    other.become_leader(0, 0)
     assert other.append(batch(), now_ms=NOW).base_offset == 0
     moved.rename(home.log_file(2))
     assert home.open_in(broker).log_end_offset == 8

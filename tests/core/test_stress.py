@@ -204,6 +204,7 @@ def test_a_partition_under_everything(tmp_path: Path) -> None:
     """Appends, reads, rolls, DeleteRecords, retention, truncation and flushes, each from threads of its own."""
     broker = Broker(flush_idle_ms=1)
     p = broker.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG)
+    p.become_leader(0, 0)
     stress, readers = Stress(), Readers(lambda: p)
     for pid in range(3):
         stress.go(Writer(lambda: p, pid).append)
@@ -255,6 +256,7 @@ def test_partitions_that_come_and_go(tmp_path: Path) -> None:
         generation[0] += 1
         topic_id = generation[0].to_bytes(16, "big")
         p = broker.open(str(tmp_path), "t", 0, topic_id=topic_id, config=CONFIG)
+        p.become_leader(0, 0)
         assert p.log_end_offset == 0
         now[0] = p
         time.sleep(0.02 * chance.random())
@@ -289,6 +291,7 @@ def test_ten_brokers_in_one_process(tmp_path: Path) -> None:
     for i, broker in enumerate(brokers):
         (tmp_path / str(i)).mkdir()
         partitions.append(broker.open(str(tmp_path / str(i)), "t", 0, topic_id=TOPIC_ID, config=CONFIG))
+        partitions[-1].become_leader(0, 0)
     stress = Stress(SECONDS / 3)
     for i, p in enumerate(partitions):
         stress.go(Writer(lambda p=p: p, i).append)  # type: ignore[misc]
@@ -306,6 +309,7 @@ def test_a_slice_outlives_everything(tmp_path: Path) -> None:
     """Its segment, its partition, its broker: the bytes stay readable until it is closed."""
     broker = Broker(flush_idle_ms=1)
     p = broker.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config={**CONFIG, "retention.bytes": 0})
+    p.become_leader(0, 0)
     for _ in range(10):
         p.append(batch(2), now_ms=NOW)
     piece = p.read(4, 300).slice

@@ -193,6 +193,7 @@ def test_who_watches_is_told_of_a_batch_that_came_with_a_piece_of_the_next(tmp_p
     """A follower's answer ends within a batch: what came whole is news all the same."""
     stage = Stage(tmp_path)
     whole = batch(b"x")
+    stage.log.become_follower(2, 0, 0)
     stage.plane.watch(stage.log)
     assert stage.log.append_replica(whole + batch(b"y", base_offset=1)[:20]) == 1
     assert [kind for kind, *_ in stage.plane.take()] == ["grown"]

@@ -121,6 +121,7 @@ def marker(producer_id: int, *, commit: bool) -> bytes:
 async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench) -> None:
     """Those of an aborted or open one do not; nor does a commit hide a later plain one. Open ones are not stable."""
     log = bench.logs[partition_of("g", 4)]
+    log.become_follower(2, 0, 0)
     for batch in (
         in_transaction("g", 1, t0=11, t1=11, u0=11),
         core.build_batch([(0, *offset_record("g", T1, at(12)), ())]),
@@ -130,6 +131,7 @@ async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench)
         in_transaction("g", 3, t0=33, t3=33),
     ):
         log.append_replica(struct.pack(">q", log.log_end_offset) + batch[8:12] + struct.pack(">i", 0) + batch[16:])
+    log.become_leader(0, 0)
     await bench.lead(bench.groups)
     found = bench.groups.find("g")
     assert found is not None

@@ -134,6 +134,7 @@ def test_a_slice_tells_what_cannot_be_read(tmp_path: Path) -> None:
     """Sent, copied or read ahead; each is counted, and the partition named once."""
     broker = core.Broker()
     partition = broker.open(str(tmp_path), "t", 0, topic_id=bytes(16), config={})
+    partition.become_leader(0, 0)
     partition.append(batch(b"0"), now_ms=0)
     one, other = socket.socketpair()
     for point, use in (

@@ -19,6 +19,7 @@ from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.replication.leaders import tell_leader
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -169,8 +170,7 @@ class Fetch:
             partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
         )
         try:
-            replica = self._replica(image, key)
-            replica.check_epoch(wanted.leader_epoch)
+            replica = self._replica(image, key, wanted.leader_epoch)
             if follower >= 0:
                 raise _no_replica(follower, wanted)
             if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
@@ -196,13 +196,13 @@ class Fetch:
             total += len(read.answer.records)
         return total
 
-    def _replica(self, image: Image, key: Key) -> Replica:
+    def _replica(self, image: Image, key: Key, leader_epoch: int) -> Replica:
         if isinstance(key.topic, str):
-            return self._replicas.leader(key.topic, key.partition)
+            return self._replicas.leader(key.topic, key.partition, leader_epoch)
         topic = image.topic_by_id(key.topic)
         if topic is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {key.topic.hex()}")
-        return self._replicas.leader(topic.name, key.partition)
+        return self._replicas.leader(topic.name, key.partition, leader_epoch)
 
     def _fill(
         self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool
@@ -241,27 +241,15 @@ class Fetch:
                 response.responses.append(kind.Responses(**named))
             response.responses[-1].partitions.append(read.answer)
             if read.answer.error_code in MOVED:
-                _show_leader(response, key, read.answer, image, listener)
+                self._show_leader(response, key, read.answer, image, listener)
         for read in by_key.values():
             read.drop()
         return response
 
-
-def _show_leader(response: Any, key: Key, answer: Any, image: Image, listener: str) -> None:
-    """Say who leads now, so that the client need not ask for metadata (KIP-951)."""
-    topic = image.topic(key.topic) if isinstance(key.topic, str) else image.topic_by_id(key.topic)
-    if topic is None or not 0 <= key.partition < len(topic.partitions):
-        return
-    state = topic.partitions[key.partition]
-    kind = m.FetchResponse
-    answer.current_leader = kind.Responses.Partitions.CurrentLeader(
-        leader_id=state.leader, leader_epoch=state.leader_epoch
-    )
-    node = image.node(state.leader, listener)
-    if node is not None and all(known.node_id != node.id for known in response.node_endpoints):
-        response.node_endpoints.append(
-            kind.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-        )
+    def _show_leader(self, response: Any, key: Key, answer: Any, image: Image, listener: str) -> None:
+        topic = image.topic(key.topic) if isinstance(key.topic, str) else image.topic_by_id(key.topic)
+        if topic is not None:
+            tell_leader(response, answer, self._replicas.leader_of(topic.name, key.partition), image, listener)
 
 
 def _sendable(found: core.Slice, *, slow: bool) -> core.Slice | bytes:

@@ -40,7 +40,7 @@ class ListOffsets:
                     if named[topic.name, index] > 1:
                         raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
                     _check_meaning(asked.timestamp, call.version)
-                    replica = self._replicas.leader(topic.name, index)
+                    replica = self._replicas.leader(topic.name, index, asked.current_leader_epoch)
                     found = await self._look(replica, asked, request)
                     answer.offset, answer.timestamp, answer.leader_epoch = found
                 except (KafkaError, core.LogError, OSError) as problem:
@@ -50,13 +50,12 @@ class ListOffsets:
         return kind(topics=topics)
 
     async def _look(self, replica: Replica, asked: Any, request: Any) -> Found:
-        replica.check_epoch(asked.current_leader_epoch)
         log, timestamp = replica.partition(), asked.timestamp
         bound = log.log_end_offset
         if request.replica_id == CONSUMER:
             bound = log.last_stable_offset if request.isolation_level else log.high_watermark
         if timestamp == LATEST:
-            return Found(bound, -1, replica.leader_epoch)
+            return Found(bound, -1, log.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return Found(log.log_start_offset, -1, log.epoch_at(log.log_start_offset))
         if timestamp == LATEST_TIERED:
@@ -102,8 +101,7 @@ class OffsetForLeaderEpoch:
         for asked in topic.partitions:
             answer = m.OffsetForLeaderEpochResponse.Topics.Partitions(partition=asked.partition)
             try:
-                replica = self._replicas.leader(topic.topic, asked.partition)
-                replica.check_epoch(asked.current_leader_epoch)
+                replica = self._replicas.leader(topic.topic, asked.partition, asked.current_leader_epoch)
                 answer.leader_epoch, answer.end_offset = replica.partition().end_offset_for_epoch(asked.leader_epoch)
             except (KafkaError, core.LogError, OSError) as problem:
                 answer.error_code = _failure(problem)

@@ -19,6 +19,7 @@ from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import Buffer
+from pybroker.replication.leaders import tell_leader
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.validation import RefusedRecords, apply
@@ -37,8 +38,9 @@ UNEXPLAINED = {
     errors.INVALID_PRODUCER_EPOCH,
     errors.UNKNOWN_PRODUCER_ID,
     errors.KAFKA_STORAGE_ERROR,
+    errors.NOT_LEADER_OR_FOLLOWER,
 }
-"""What only the append itself finds out; as in Kafka, the answer has the code alone."""
+"""What clients are used to; as in Kafka, the answer has the code alone."""
 _REFUSALS = (KafkaError, core.LogError, OSError)
 
 
@@ -75,6 +77,7 @@ class Produce:
                 _refuse(answer, problem)
             else:
                 await self._append(replica, records, answer, now_ms)
+        self._show_leaders(response, call.caller.listener)
         return _finish(request, response)
 
     def _parts(self, request: Any, version: int, response: Any) -> Iterator[_Part]:
@@ -103,6 +106,16 @@ class Produce:
         if topic is not None and topic.internal:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by brokers only")
         return self._replicas.leader(asked if topic is None else topic.name, index)
+
+    def _show_leaders(self, response: Any, listener: str) -> None:
+        image = self._metadata.image
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                if answer.error_code == errors.NOT_LEADER_OR_FOLLOWER:
+                    known = image.topic(topic.name) or image.topic_by_id(topic.topic_id)
+                    if known is not None:
+                        leader = self._replicas.leader_of(known.name, answer.index)
+                        tell_leader(response, answer, leader, image, listener)
 
     async def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
         try:

@@ -1,0 +1,130 @@
+"""A broker that follows a partition, or leads it no more, says so: whoever asks, and whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.replication.replica import Replica
+from tests.server.live import Live, Wire, batch, fetch_fields
+
+NOT_LEADER, FENCED, UNKNOWN = 6, 74, 75
+
+
+@pytest.fixture(params=[True, False], ids=["native", "python"])
+async def live(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Live]:
+    made = Live(tmp_path / "data", native_plane=request.param)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def held(live: Live, wire: Wire) -> Replica:
+    """The replica of a new topic `t`."""
+    await wire.create("t")
+    assert live.broker is not None and live.broker.replicas is not None
+    return live.broker.replicas.held("t", 0)
+
+
+async def latest(wire: Wire, leader_epoch: int = -1) -> tuple[int, int]:
+    """(error, offset) of ListOffsets."""
+    kind = m.ListOffsetsRequest.Topics
+    asked = kind.Partitions(partition_index=0, timestamp=-1, current_leader_epoch=leader_epoch)
+    answer = await wire.call("ListOffsets", 7, replica_id=-1, topics=[kind(name="t", partitions=[asked])])
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.offset
+
+
+async def end_of_epoch(wire: Wire, leader_epoch: int) -> int:
+    """The error of OffsetForLeaderEpoch."""
+    kind = m.OffsetForLeaderEpochRequest.Topics
+    asked = kind.Partitions(partition=0, current_leader_epoch=leader_epoch, leader_epoch=0)
+    answer = await wire.call("OffsetForLeaderEpoch", 4, replica_id=-1, topics=[kind(topic="t", partitions=[asked])])
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def test_a_follower_answers_who_leads(live: Live) -> None:
+    """Produce and Fetch name the leader of the role, in its epoch, and tell no records; nothing is appended."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    epoch = replica.partition().leader_epoch
+    await replica.follow(7, epoch + 1, 100)
+    produced = await wire.produce("t", batch(b"b"), version=12)
+    fetched = await wire.fetch("t", 0, version=12)
+    for answer in (produced, fetched):
+        assert answer.error_code == NOT_LEADER
+        assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (7, epoch + 1)
+    assert len(fetched.records) == 0
+    assert await latest(wire) == (NOT_LEADER, -1)
+    assert [await latest(wire, epoch + n) for n in (0, 1, 2)] == [(FENCED, -1), (NOT_LEADER, -1), (UNKNOWN, -1)]
+    assert [await end_of_epoch(wire, epoch + n) for n in (0, 1, 2)] == [FENCED, NOT_LEADER, UNKNOWN]
+    assert replica.partition().log_end_offset == 1
+    await replica.lead(epoch + 2, 101)
+    assert (await wire.produce("t", batch(b"b"))).base_offset == 1
+    assert await latest(wire, epoch + 2) == (0, 2)
+
+
+async def test_the_address_of_the_leader_is_that_of_the_listener(live: Live) -> None:
+    """A broker that follows itself is an odd one, but one whose address is known."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    assert live.broker is not None
+    await replica.follow(live.broker.broker_id, 50, 100)
+    wire.send("Produce", 12, acks=1, timeout_ms=1, topic_data=[])
+    await wire.receive("Produce", 12)
+    kind = m.ProduceRequest.TopicData
+    data = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(b"x"))])]
+    produced = await wire.call("Produce", 12, acks=1, timeout_ms=1000, topic_data=data)
+    fetched = await wire.call("Fetch", 16, **fetch_fields(replica.topic_id, 0))
+    for answer in (produced, fetched):
+        assert [(n.node_id, n.port) for n in answer.node_endpoints] == [(live.broker.broker_id, live.broker.port)]
+
+
+async def test_who_waits_is_told_that_the_leader_is_another(live: Live) -> None:
+    """A parked fetch, and a wait for what is committed."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    await replica.lead(50, 100, followers=[7])
+    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    committed = asyncio.create_task(replica.committed(1))
+    fetch: asyncio.Task[Any] = asyncio.create_task(wire.fetch("t", 0, max_wait_ms=60_000))
+    await live.one_waits()
+    await asyncio.sleep(0)
+    assert not committed.done() and not fetch.done()
+    await replica.follow(7, 51, 101)
+    assert (await fetch).error_code == NOT_LEADER
+    with pytest.raises(KafkaError) as refused:
+        await committed
+    assert refused.value.code == errors.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_follower_that_fetches_commits_what_a_leader_wrote(live: Live) -> None:
+    """Consumers see it, and who waits for it goes on."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    await replica.lead(50, 100, followers=[7])
+    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    assert (await wire.fetch("t", 0)).high_watermark == 0
+    replica.partition().note_fetch(7, 1, now_ms=0)
+    await asyncio.wait_for(replica.committed(1), 10)
+    found = await wire.fetch("t", 0)
+    assert found.high_watermark == 1 and len(found.records) > 0
+
+
+async def test_a_role_of_an_older_epoch_is_refused(live: Live) -> None:
+    wire = await live.connect()
+    replica = await held(live, wire)
+    await replica.lead(50, 100)
+    for change in (replica.lead(49, 200), replica.follow(7, 49, 200)):
+        with pytest.raises(core.LogError) as refused:
+            await change
+        assert refused.value.code == FENCED
+    assert replica.partition().role == ("leader", -1, 50, 100)
