@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
@@ -73,14 +72,18 @@ class Stage:
 
     def __init__(self, seed: int = 0, brokers: int = 3) -> None:
         self.random = Random(seed)
-        ticks = itertools.count(BEGAN_MS, TICK_MS)
-        self.wall_ms = lambda: next(ticks)
+        self.now_ms = BEGAN_MS
         self.store = MemoryStore(clock_ms=self.wall_ms, wall_ms=self.wall_ms)
         self.config = BrokerConfig.load(None, ["num.partitions=2", "default.replication.factor=1"])
         self.holders = Holders()
         self.metadata = MetadataCache("cluster")
         self.topic_configs = ConfigRepository()
         self.brokers = {number: live_broker(number) for number in range(1, brokers + 1)}
+
+    def wall_ms(self) -> int:
+        """Another moment at each look."""
+        self.now_ms += TICK_MS
+        return self.now_ms
 
     async def begin(self) -> Stage:
         await self.store.open()

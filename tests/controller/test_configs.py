@@ -1,0 +1,125 @@
+"""Settings change: judged first, then written with a notice, then told to brokers and put into effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable
+
+import pytest
+
+from pybroker import errors
+from pybroker.cluster.config_changes import Change, Operation
+from pybroker.config import BrokerConfig, Source
+from pybroker.controller import nodes
+from pybroker.controller.configs import CHANGES_KEPT_MS, load
+from pybroker.controller.topics import NewTopic
+from pybroker.errors import KafkaError
+from tests.controller.stage import Stage
+
+KEEP = Change("retention.ms", Operation.SET, "7000")
+BROKER_KEEP = Change("log.retention.ms", Operation.SET, "9000")
+
+
+async def refused(work: Awaitable[object]) -> int:
+    with pytest.raises(KafkaError) as told:
+        await work
+    return told.value.code
+
+
+async def topic(stage: Stage, *changes: Change, replace: bool = False, validate_only: bool = False) -> None:
+    await stage.configs.alter_topic("t", list(changes), replace=replace, validate_only=validate_only)
+
+
+async def broker(stage: Stage, name: str, *changes: Change, validate_only: bool = False) -> None:
+    await stage.configs.alter_broker(name, list(changes), replace=False, validate_only=validate_only)
+
+
+async def notices(stage: Stage) -> list[str]:
+    names = (await stage.session.children(nodes.CONFIG_CHANGES))[0]
+    found = [json.loads(await stage.there(f"{nodes.CONFIG_CHANGES}/{name}") or b"") for name in names]
+    return [notice["entity_path"] for notice in found]
+
+
+async def test_a_topics_settings(stage: Stage) -> None:
+    """They are added to its own, or replace them; who held the topic before keeps it as it was."""
+    before = await stage.topics.create(NewTopic("t", config={"segment.bytes": "1048576"}))
+    await topic(stage, KEEP)
+    after = {"segment.bytes": "1048576", "retention.ms": "7000"}
+    assert stage.context.topics["t"].config == stage.topic_configs.topic("t") == after
+    assert nodes.load_config(await stage.there(nodes.topic_config("t")) or b"") == after
+    assert before.config == {"segment.bytes": "1048576"} and stage.holders.told[-1] == ("configure", "t", 0)
+    assert await notices(stage) == ["topics/t"]
+    await topic(stage, KEEP, replace=True)
+    assert stage.topic_configs.topic("t") == {"retention.ms": "7000"}
+
+
+async def test_settings_that_a_topic_cannot_have(stage: Stage) -> None:
+    """Nothing is written, told or put into effect."""
+    await stage.topics.create(NewTopic("t"))
+    before = await stage.tree()
+    assert await refused(topic(stage, Change("retention.ms", Operation.SET, "soon"))) == errors.INVALID_CONFIG
+    unknown = stage.configs.alter_topic("none", [KEEP], replace=False, validate_only=False)
+    assert await refused(unknown) == errors.UNKNOWN_TOPIC_OR_PARTITION
+    with stage.topics.claim("t"):
+        assert await refused(topic(stage, KEEP)) == errors.REASSIGNMENT_IN_PROGRESS
+    await topic(stage, KEEP, validate_only=True)
+    assert await stage.tree() == before and stage.topic_configs.topic("t") == {}
+
+
+async def test_a_brokers_settings_and_those_of_all(stage: Stage) -> None:
+    """One broker's own goes before what all have; every topic goes by the new ones, and who listens is told."""
+    await stage.topics.create(NewTopic("t"))
+    heard: list[int] = []
+
+    async def hear() -> None:
+        heard.append(stage.config["log.retention.ms"])
+
+    stage.configs.on_broker_altered.append(hear)
+    await broker(stage, "1", BROKER_KEEP)
+    await broker(stage, "", BROKER_KEEP._replace(value="5000"))
+    assert heard == [9000, 9000] and stage.config.dynamic(Source.DYNAMIC_DEFAULT_BROKER) == {"log.retention.ms": "5000"}
+    assert stage.holders.told[2:] == [("configure", "t", 0)] * 2
+    assert await notices(stage) == ["brokers/1", "brokers/<default>"]
+    await broker(stage, "1", Change("log.retention.ms", Operation.DELETE, None))
+    assert stage.config["log.retention.ms"] == 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "code"),
+    [
+        ("2", BROKER_KEEP, errors.INVALID_REQUEST),
+        ("1", Change("num.partitions", Operation.SET, "3"), errors.INVALID_CONFIG),
+        ("1", Change("no.such.setting", Operation.SET, "3"), errors.INVALID_CONFIG),
+        ("1", Change("log.retention.ms", Operation.SET, "soon"), errors.INVALID_CONFIG),
+        ("", Change("advertised.listeners", Operation.SET, "PLAINTEXT://h:1"), errors.INVALID_REQUEST),
+    ],
+)
+async def test_settings_that_a_broker_cannot_have(stage: Stage, name: str, change: Change, code: int) -> None:
+    before = await stage.tree()
+    assert await refused(broker(stage, name, change)) == code
+    assert await stage.tree() == before and stage.config.dynamic(Source.DYNAMIC_BROKER) == {}
+
+
+async def test_old_notices_are_removed_by_the_next_write(stage: Stage) -> None:
+    """By the controller's own clock: those of the last quarter of an hour stay."""
+    await stage.topics.create(NewTopic("t"))
+    await topic(stage, KEEP)
+    await broker(stage, "1", BROKER_KEEP)
+    stage.now_ms += CHANGES_KEPT_MS // 2
+    await topic(stage, KEEP)
+    assert await notices(stage) == ["topics/t", "brokers/1", "topics/t"]
+    stage.now_ms += CHANGES_KEPT_MS // 2
+    await broker(stage, "", BROKER_KEEP)
+    assert await notices(stage) == ["topics/t", "brokers/<default>"]
+
+
+async def test_settings_of_earlier_lives_are_loaded(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Both sources; one that is not allowed any more is left out, and told."""
+    await broker(stage, "1", BROKER_KEEP)
+    old = nodes.dump_config({"log.retention.ms": "5000", "num.partitions": "9", "log.segment.bytes": "1048576"})
+    await stage.session.create(nodes.broker_config(None), old)
+    config = BrokerConfig.load()
+    await load(stage.session, config, 1)
+    assert (config["log.retention.ms"], config["log.segment.bytes"], config["num.partitions"]) == (9000, 1 << 20, 1)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "setting ignored setting=num.partitions" in line

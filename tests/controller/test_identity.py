@@ -1,0 +1,65 @@
+"""Whose a store and log dirs are: what is configured, recorded and known has to agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker import errors
+from pybroker.controller import identity, loading
+from pybroker.controller.topics import NewTopic
+from pybroker.coordination.store import NodeExists
+from pybroker.errors import KafkaError
+from tests.controller.stage import Stage
+
+
+async def settle(stage: Stage, configured: int = -1, known: str | None = None, **recorded: object) -> tuple[str, int]:
+    cluster, broker = recorded.get("cluster"), recorded.get("broker")
+    in_use = bool(recorded.get("in_use"))
+    who = await identity.settle(stage.session, configured, known, cluster, broker, stage.random, in_use=in_use)  # type: ignore[arg-type]
+    return tuple(who)
+
+
+async def test_a_new_broker_gets_an_id_and_a_cluster(stage: Stage) -> None:
+    """Ids above those that people give, each once; the cluster's is drawn, and read again once it is recorded."""
+    (cluster, first), (other, second) = await settle(stage), await settle(stage)
+    assert second == first + 1 and first > identity.GENERATED_ABOVE and cluster != other
+    assert await identity.cluster_id(stage.session) is None
+    await identity.record_cluster_id(stage.session, cluster)
+    assert await identity.cluster_id(stage.session) == cluster
+    with pytest.raises(NodeExists):
+        await identity.record_cluster_id(stage.session, other)
+
+
+async def test_what_is_configured_or_recorded_holds(stage: Stage) -> None:
+    assert await settle(stage, 7, "c") == ("c", 7)
+    assert await settle(stage, -1, "c", cluster="c", broker=8) == ("c", 8)
+    assert await settle(stage, 8, None, cluster="old", broker=8) == ("old", 8)
+
+
+@pytest.mark.parametrize(
+    ("configured", "known", "recorded", "code"),
+    [
+        (-1, "c", {"cluster": "d", "broker": 1}, errors.INCONSISTENT_CLUSTER_ID),
+        (7, "c", {"cluster": "c", "broker": 8}, errors.INVALID_CONFIG),
+        (-1, None, {"in_use": True}, errors.INVALID_CONFIG),
+    ],
+)
+async def test_what_contradicts_itself_is_refused(
+    stage: Stage, configured: int, known: str | None, recorded: dict[str, object], code: int
+) -> None:
+    with pytest.raises(KafkaError) as told:
+        await settle(stage, configured, known, **recorded)
+    assert told.value.code == code
+
+
+async def test_the_store_says_whose_it_is(stage: Stage) -> None:
+    """By who holds its topics, where that is one broker; and by the log dirs that it knows before that."""
+    assert await identity.stored_broker(stage.session) is None
+    await stage.topics.create(NewTopic("t", assignment={0: [2], 1: [2]}))
+    assert await identity.stored_broker(stage.session) == 2 and (await settle(stage))[1] == 2
+    await stage.topics.create(NewTopic("u", assignment={0: [3]}))
+    assert await identity.stored_broker(stage.session) is None, "it is several brokers'"
+    await loading.record_log_dirs(stage.session, stage.context.fence, 3, {"d": "/d"})
+    assert await identity.stored_broker(stage.session) == 3
+    with pytest.raises(KafkaError):
+        await settle(stage, 2)
