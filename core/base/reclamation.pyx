@@ -119,7 +119,7 @@ cdef int collect(reclaim_t* q) noexcept nogil:
     cdef retired_t* r
     cdef retired_t* after
     cdef retired_t* kept = NULL
-    cdef retired_t* ready = NULL
+    cdef retired_t* left = NULL
     pthread_mutex_lock(&q.lock)
     oldest = load_i64(&q.era)
     slots = add_i32(&q.count, 0) * PINS
@@ -131,8 +131,8 @@ cdef int collect(reclaim_t* q) noexcept nogil:
     while r != NULL:
         after = r.next
         if r.era < oldest:
-            r.next = ready
-            ready = r
+            r.next = left
+            left = r
         else:
             r.next = kept
             kept = r
@@ -140,9 +140,9 @@ cdef int collect(reclaim_t* q) noexcept nogil:
         r = after
     q.retired = kept
     pthread_mutex_unlock(&q.lock)
-    while ready != NULL:
-        after = ready.next
-        ready.free(ready.object)
-        free(ready)
-        ready = after
+    while left != NULL:
+        after = left.next
+        left.free(left.object)
+        free(left)
+        left = after
     return waiting

@@ -8,8 +8,8 @@ cdef enum:
 
 cdef struct lane_t:                         # one connection
     int32_t fd
-    int32_t turn_count
-    int32_t next_turn
+    int32_t partition_count
+    int32_t next_partition
     int32_t waiting                         # requests that were sent and not answered
     int32_t oldest                          # of `sent_ns`, a ring of depth entries
     int32_t dead
@@ -17,7 +17,7 @@ cdef struct lane_t:                         # one connection
     int32_t burst                           # frames that are sent at once; so many copies stand in `frame`
     int64_t frame_bytes
     uint8_t* frame
-    int32_t* turns                          # the partitions that its frames go to, one after the other
+    int32_t* partitions                     # the partitions that its frames go to, one after the other
     const uint8_t* rest
     int64_t* sent_ns
     uint8_t* input

@@ -86,8 +86,8 @@ cdef int issue(generator_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept no
     """Send n frames, at most `burst`, each to the next partition; as much of them as the socket takes."""
     cdef int32_t i
     for i in range(n):
-        store_be32(e.frame + i * e.frame_bytes + g.index_at, e.turns[e.next_turn])
-        e.next_turn = e.next_turn + 1 if e.next_turn + 1 < e.turn_count else 0
+        store_be32(e.frame + i * e.frame_bytes + g.index_at, e.partitions[e.next_partition])
+        e.next_partition = e.next_partition + 1 if e.next_partition + 1 < e.partition_count else 0
         e.sent_ns[(e.oldest + e.waiting) % g.depth] = due_ns
         e.waiting += 1
     e.rest = e.frame
@@ -188,13 +188,13 @@ cdef void lose(generator_t* g, lane_t* e) noexcept nogil:
     e.left = 0
 
 
-cdef int send_due(generator_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* turn) noexcept nogil:
+cdef int send_due(generator_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* lane) noexcept nogil:
     """Open loop: send what fell due, to the connections in turn; how many could be sent."""
     cdef int32_t tried = 0, sent = 0
     cdef lane_t* e
     while due_ns[0] <= at_ns and tried < g.lane_count:
-        e = &g.lanes[turn[0]]
-        turn[0] = turn[0] + 1 if turn[0] + 1 < g.lane_count else 0
+        e = &g.lanes[lane[0]]
+        lane[0] = lane[0] + 1 if lane[0] + 1 < g.lane_count else 0
         if not has_room(g, e):
             tried += 1
             continue
@@ -235,7 +235,7 @@ cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t byte
     cdef epoll_event events[EVENTS_MAX]
     cdef epoll_event ev
     cdef lane_t* e
-    cdef int32_t i, n, turn = 0, ep = epoll_create1(EPOLL_CLOEXEC)
+    cdef int32_t i, n, lane = 0, ep = epoll_create1(EPOLL_CLOEXEC)
     cdef int64_t start_ns = monotonic_ns(), due_ns = start_ns, at_ns
     cdef bint sending = True, spent
     if ep < 0:
@@ -256,7 +256,7 @@ cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t byte
         if not sending and (all_heard(g) or at_ns - start_ns - g.tally.elapsed_ns > <int64_t>DRAIN_NS):
             break
         if sending and step_ns > 0:
-            send_due(g, &due_ns, step_ns, at_ns, &turn)
+            send_due(g, &due_ns, step_ns, at_ns, &lane)
         # Open loop: the next request is due within less than epoll can wait.
         n = epoll_wait(ep, events, EVENTS_MAX, 0 if sending and step_ns > 0 else WAIT_MS)
         for i in range(n):
@@ -298,37 +298,37 @@ cdef class LoadGenerator:
         self.g.depth, self.g.error_at, self.g.index_at = depth, error_at, index_at
         self.g.records_at, self.g.offset_at = records_at, offset_at
         self.g.batch_records, self.g.batch_bytes = batch_records, batch_bytes
-        for fd, frame, turns in zip(fds, frames, partitions, strict=True):
-            self.add(fd, frame, turns)
+        for fd, frame, asked in zip(fds, frames, partitions, strict=True):
+            self.add(fd, frame, asked)
 
-    cdef int add(self, int fd, bytes frame, turns) except -1:
+    cdef int add(self, int fd, bytes frame, asked) except -1:
         cdef lane_t* e = &self.g.lanes[self.g.lane_count]
         cdef int32_t k
-        if not turns or max(self.g.index_at + 4, self.g.offset_at + 8) > len(frame):
+        if not asked or max(self.g.index_at + 4, self.g.offset_at + 8) > len(frame):
             raise ValueError("a connection needs a partition, and what is written into a frame lies inside it")
         self.g.lane_count += 1  # from here on __dealloc__ frees it
         e.fd = fd
-        e.turn_count = len(turns)
+        e.partition_count = len(asked)
         e.frame_bytes = len(frame)
         e.burst = 1 if self.g.records_at else max(1, min(self.g.depth, BURST_BYTES_MAX // len(frame)))
         e.frame = <uint8_t*>malloc(e.burst * len(frame))
-        e.turns = <int32_t*>calloc(len(turns), sizeof(int32_t))
+        e.partitions = <int32_t*>calloc(len(asked), sizeof(int32_t))
         e.sent_ns = <int64_t*>calloc(self.g.depth, sizeof(int64_t))
         e.input = <uint8_t*>malloc(INPUT_BYTES_MIN)
-        if e.frame == NULL or e.turns == NULL or e.sent_ns == NULL or e.input == NULL:
+        if e.frame == NULL or e.partitions == NULL or e.sent_ns == NULL or e.input == NULL:
             raise MemoryError
         e.input_capacity = INPUT_BYTES_MIN
         for k in range(e.burst):
             memcpy(e.frame + k * e.frame_bytes, <const uint8_t*>frame, e.frame_bytes)
-        for i, partition in enumerate(turns):
-            e.turns[i] = partition
+        for i, partition in enumerate(asked):
+            e.partitions[i] = partition
         return 0
 
     def __dealloc__(self):
         cdef int32_t i
         for i in range(self.g.lane_count):
             free(self.g.lanes[i].frame)
-            free(self.g.lanes[i].turns)
+            free(self.g.lanes[i].partitions)
             free(self.g.lanes[i].sent_ns)
             free(self.g.lanes[i].input)
         free(self.g.lanes)

@@ -26,7 +26,7 @@ cdef struct round_t:
     segment_t* fresh             # the segment that is written
     buffer_t written             # its end, not in the file yet
     bint differs                 # from what it was made of
-    int64_t edition
+    int64_t generation
     int64_t bytes_per_s          # 0: no limit
     int64_t started_ms
     int64_t moved_bytes          # read and written

@@ -74,7 +74,7 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
     c.read.length = 0
     slot = pin(&l.context.reclaim)
     list = <segments_t*>load_ptr(<void**>&l.segments)
-    if load_i64(&l.edition) == c.edition and i + 1 < load_i64(&list.count):
+    if load_i64(&l.segments_generation) == c.generation and i + 1 < load_i64(&list.count):
         s = list.items[i].segment
         c.source.base_offset = s.base_offset
         c.source.next_base = list.items[i + 1].base_offset
@@ -83,7 +83,7 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
         if load_i32(&s.sealed):
             status = segment_visit(s, &c.source.files)
     unpin(&l.context.reclaim, slot)
-    return CHANGED if load_i64(&l.edition) != c.edition else status
+    return CHANGED if load_i64(&l.segments_generation) != c.generation else status
 
 
 cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
@@ -272,9 +272,9 @@ cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
         return status
     c.after_bytes += c.fresh.size
     if status == 0 and c.differs:
-        status = replace_segments(c.log, c.edition, first, count, c.fresh)
+        status = replace_segments(c.log, c.generation, first, count, c.fresh)
         if status == 0:
-            c.edition += 1
+            c.generation += 1
             c.fresh = NULL  # the log's now
             return 0
     else:
@@ -312,17 +312,17 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
         i += 1
     out.count = i - first
     unpin(&l.context.reclaim, slot)
-    return CHANGED if load_i64(&l.edition) != c.edition else 0
+    return CHANGED if load_i64(&l.segments_generation) != c.generation else 0
 
 
 # -- the round ---------------------------------------------------------------------------------------------------------
 
 cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
-    """Note what the log is like: its edition, its producers, how far it may be cleaned."""
+    """Note what the log is like: its generation, its producers, how far it may be cleaned."""
     cdef log_t* l = c.log
     cdef view_t v
     pthread_mutex_lock(&l.append_mutex)
-    c.edition = load_i64(&l.edition)
+    c.generation = load_i64(&l.segments_generation)
     log_view(l, &v)
     bound[0] = min(bound[0], min(min(v.last_stable, v.active_base), load_i64(&l.recovery_point)))
     c.filter.keys_from = min(max(c.filter.keys_from, v.log_start), bound[0])

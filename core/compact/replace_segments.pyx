@@ -79,10 +79,10 @@ cdef int list_fresh(log_t* l, int64_t first, int64_t count, segment_t* fresh) no
     return 0
 
 
-cdef int replace_locked(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+cdef int replace_locked(log_t* l, int64_t generation, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
     cdef int status = CHANGED
-    if load_i64(&l.edition) == edition and not load_i32(&l.deleted) and not log_offline(l):
+    if load_i64(&l.segments_generation) == generation and not load_i32(&l.deleted) and not log_offline(l):
         status = open_all(list, first, count)
     if status != 0:
         segment_unlink(fresh, ".cleaned")
@@ -99,15 +99,15 @@ cdef int replace_locked(log_t* l, int64_t edition, int64_t first, int64_t count,
     return 0
 
 
-cdef int replace_segments(log_t* l, int64_t edition, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
+cdef int replace_segments(log_t* l, int64_t generation, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
     """Put `fresh`, whose files are on disk as .cleaned, in place of `count` segments from number `first`.
 
-    CHANGED if the list's edition is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of
+    CHANGED if the list's generation is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of
     it."""
     cdef int slot, status
     log_lock_files(l)
     slot = pin(&l.context.reclaim)
-    status = replace_locked(l, edition, first, count, fresh)
+    status = replace_locked(l, generation, first, count, fresh)
     unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
     return status

@@ -36,7 +36,7 @@ cdef struct parked_t:            # a partition that may bring what a fetch waits
     watch_t watch
     partition_t* held
 
-cdef struct pending_t:           # a partition of a Produce that waits for its log to be on disk
+cdef struct unsynced_t:          # a partition of a Produce that waits for its log to be on disk
     sync_t sync
     uint8_t* answer              # in the output of the connection: where a failure is told
 
@@ -62,8 +62,8 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     int32_t is_declined          # Python gets it once it has no other request of the connection
     session_t* session           # of an incremental fetch, held
     int16_t version              # Produce: of its answer
-    int32_t pending_count
-    pending_t* pending           # behind the struct
+    int32_t unsynced_count
+    unsynced_t* unsynced         # behind the struct
 
 cdef struct conn_t:
     link_t listed                # in the chains of its reactor, which see

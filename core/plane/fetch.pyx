@@ -326,7 +326,7 @@ cdef int want_all(fetch_t* q, session_t* s) noexcept nogil:
 
 
 cdef void keep_news(fetch_t* q, session_t* s) noexcept nogil:
-    """Want no more what brings no news; what brings records has its turn last from now on."""
+    """Want no more what brings no news; what brings records comes last from now on."""
     cdef int32_t i, n = 0
     cdef wanted_t* w
     cdef tracked_t* t

@@ -157,7 +157,7 @@ cdef void session_forget(session_t* s, const uint8_t* topic, int32_t length, int
 
 
 cdef void session_to_end(session_t* s, tracked_t* t) noexcept nogil:
-    """It brought records: the others have their turn first."""
+    """It brought records: the others come first."""
     chain_remove(&t.rotation)
     chain_append(&s.tracked, &t.rotation, t)
 

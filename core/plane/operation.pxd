@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.timer cimport timers_t
 
-cdef operation_t* operation_new(conn_t* c, int32_t pending_count) noexcept nogil
+cdef operation_t* operation_new(conn_t* c, int32_t unsynced_count) noexcept nogil
 cdef void operation_list(operation_t* op, int64_t begin) noexcept nogil
 cdef void operation_leave_session(operation_t* op) noexcept nogil
 cdef void operation_unwatch(operation_t* op) noexcept nogil

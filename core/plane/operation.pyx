@@ -16,24 +16,24 @@ from libc.string cimport memcpy
 from pybroker.core.base.chain cimport chain_append, chain_insert, chain_remove, link_t
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
-from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, pending_t
+from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, unsynced_t
 from pybroker.core.plane.fetch_session cimport session_drop
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.timer cimport timer_stop, timers_t
 from pybroker.core.storage.group_commit cimport sync_leave
 
 
-cdef operation_t* operation_new(conn_t* c, int32_t pending_count) noexcept nogil:
+cdef operation_t* operation_new(conn_t* c, int32_t unsynced_count) noexcept nogil:
     """An operation of a connection that waits for so many logs; NULL without memory. It is not in the line yet."""
-    cdef operation_t* op = <operation_t*>calloc(1, sizeof(operation_t) + pending_count * sizeof(pending_t))
+    cdef operation_t* op = <operation_t*>calloc(1, sizeof(operation_t) + unsynced_count * sizeof(unsynced_t))
     if op == NULL:
         return NULL
     op.conn = c
     op.inbox = c.inbox
     op.inbox.operations += 1
     op.heap_index = -1
-    op.refs = op.pending_count = pending_count
-    op.pending = <pending_t*>(op + 1)
+    op.refs = op.unsynced_count = unsynced_count
+    op.unsynced = <unsynced_t*>(op + 1)
     return op
 
 
@@ -129,8 +129,8 @@ cdef void operation_end(timers_t* timers, operation_t* op) noexcept nogil:
     if refs > 0:
         return
     chain_remove(&op.due)
-    for i in range(op.pending_count):
-        sync_leave(&op.pending[i].sync)
+    for i in range(op.unsynced_count):
+        sync_leave(&op.unsynced[i].sync)
     op.inbox.operations -= 1
     free(op)
 

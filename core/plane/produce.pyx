@@ -19,7 +19,7 @@ from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_leads, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
-from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, pending_t
+from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, unsynced_t
 from pybroker.core.plane.operation cimport operation_list, operation_new
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
@@ -258,9 +258,9 @@ cdef int produce_refuse(operation_t* op) noexcept nogil:
     """What an answer that waited says was appended, and could not be made durable, is refused; how much of it."""
     cdef int32_t i
     cdef int refused = 0
-    for i in range(op.pending_count):
-        if op.pending[i].sync.status != 0:
-            refuse(op.pending[i].answer, op.version)
+    for i in range(op.unsynced_count):
+        if op.unsynced[i].sync.status != 0:
+            refuse(op.unsynced[i].answer, op.version)
             refused += 1
     return refused
 
@@ -280,12 +280,12 @@ cdef inline bint must_sync(const order_t* o) noexcept nogil:
 cdef void wait_for_sync(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noexcept nogil:
     """Have the answer of a request wait until so many of its logs are on disk."""
     cdef operation_t* op = operation_new(orders.conn, waiting)
-    cdef pending_t* p
+    cdef unsynced_t* p
     cdef int32_t i
     if op != NULL:
         op.version = orders.version
         operation_list(op, orders.begin)
-        p = op.pending
+        p = op.unsynced
     for i in range(n):
         if not must_sync(&orders[i]):
             continue

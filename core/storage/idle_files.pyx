@@ -112,7 +112,7 @@ cdef bint hold_if_alive(log_t* l) noexcept nogil:
 
 
 cdef log_t* next_log(closing_t* c) noexcept nogil:
-    """The log that the hand points to, held, NULL if it is about to go; it has its next turn after all others."""
+    """The log that the hand points to, held, NULL if it is about to go; it is looked at again after all others."""
     cdef log_t* l = NULL
     pthread_mutex_lock(&c.lock)
     if c.logs.first != NULL:

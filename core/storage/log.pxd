@@ -88,7 +88,7 @@ cdef struct log_t:
     int32_t waiting          # for flush_mutex: the flusher lets them go first
     char directory[<int>2048]
     segments_t* segments
-    int64_t edition          # grows as listed segments go or are replaced: who looks segments up by number looks anew
+    int64_t segments_generation  # grows as listed segments go or are replaced: who goes by their numbers looks anew
     int32_t cleaning         # one round of compaction at a time
     int64_t generation       # grows as a truncation begins, to odd, and as it ends: slices of an older one are void
     int32_t lent             # uses of slices that run just now, which a truncation waits for

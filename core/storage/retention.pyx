@@ -60,7 +60,7 @@ cdef int log_replace(log_t* l, int64_t first, int64_t count, segment_t* fresh, s
             kept.count += 1
     old[0] = list
     store_ptr(<void**>&l.segments, kept)
-    add_i64(&l.edition, 1)
+    add_i64(&l.segments_generation, 1)
     return 0
 
 

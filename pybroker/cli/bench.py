@@ -69,10 +69,10 @@ def command(
     outcomes = []
     with Bench(bootstrap_server, timeout_s=timeout_s, read_bytes=read_mib << 20) as bench:
         for workload in workloads:
-            with bench.prepared(workload) as ready:
+            with bench.prepared(workload) as prepared:
                 if warm:
-                    _run(ready, warm, "warming up")
-                outcomes.append(_run(ready, seconds, workload.shows))
+                    _run(prepared, warm, "warming up")
+                outcomes.append(_run(prepared, seconds, workload.shows))
     if svg is not None:
         figures = [_figure(o, bootstrap_server) for o in outcomes]
         chart.draw(svg, figures, f"pybroker bench, {seconds:g} s for each workload, {time.strftime('%Y-%m-%d')}")
@@ -119,25 +119,25 @@ def _document(o: Outcome) -> dict[str, Any]:
     return {"shows": WORKLOADS[o.workload].shows} | o._asdict() | shown
 
 
-def _run(ready: Prepared, seconds: float, what: str) -> Outcome:
+def _run(prepared: Prepared, seconds: float, what: str) -> Outcome:
     """Run a workload, with a line of progress where a person watches; Ctrl-C ends it between two requests."""
     done: list[Outcome | BaseException] = []
 
     def work() -> None:
         try:
-            done.append(ready.run(seconds))
+            done.append(prepared.run(seconds))
         except BaseException as error:
             done.append(error)
 
     thread = threading.Thread(target=work, name="bench")
-    with _progress(f"{ready.workload.name} {what}", seconds) as show:
+    with _progress(f"{prepared.workload.name} {what}", seconds) as show:
         thread.start()
         try:
             while thread.is_alive():
                 thread.join(REFRESH_S)
-                show(ready.load.tally["requests"])
+                show(prepared.load.tally["requests"])
         finally:
-            ready.load.stop()
+            prepared.load.stop()
             thread.join()
     if isinstance(done[0], BaseException):
         raise done[0]

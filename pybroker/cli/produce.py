@@ -154,7 +154,7 @@ class _Run:
         self._topic = topic
         self._timeout_s = timeout_s
         self._progress = Progress("sent", shown=shown)
-        self._pending: deque[tuple[int, Delivery]] = deque()
+        self._under_way: deque[tuple[int, Delivery]] = deque()
         self._sent = 0
         self._failed = 0
         self._first: tuple[int, KafkaError] | None = None
@@ -177,7 +177,7 @@ class _Run:
         except OSError as error:  # of the input
             trouble, code = failure_of(error), EXIT_FAILED
         self._flush()
-        unknown = len(self._pending)
+        unknown = len(self._under_way)
         self._progress.end()
         stored = self._sent - self._failed - unknown
         if trouble:
@@ -202,15 +202,15 @@ class _Run:
             timestamp_ms=record.timestamp_ms,
         )
         self._sent += 1
-        self._pending.append((self._sent, delivery))
+        self._under_way.append((self._sent, delivery))
         self._progress.add(1, len(record.key or b"") + len(record.value or b""))
         self._settle()
 
     def _settle(self) -> None:
         """Forget what has its outcome."""
-        pending = self._pending
-        while pending and pending[0][1].done():
-            self._end(*pending.popleft())
+        under_way = self._under_way
+        while under_way and under_way[0][1].done():
+            self._end(*under_way.popleft())
 
     def _end(self, number: int, delivery: Delivery) -> None:
         error = delivery.exception(0)
@@ -219,12 +219,12 @@ class _Run:
             self._first = self._first or (number, error)
 
     def _flush(self) -> None:
-        """Wait for what is under way; what is still pending then has no outcome."""
+        """Wait for what is under way; what is still under way then has no outcome."""
         with contextlib.suppress(TimeoutError, KeyboardInterrupt):  # the second Ctrl-C does not wait
             self._producer.flush(self._timeout_s + _GRACE_S)
-        pending, self._pending = self._pending, deque()
-        for number, delivery in pending:
+        under_way, self._under_way = self._under_way, deque()
+        for number, delivery in under_way:
             if delivery.done():
                 self._end(number, delivery)
             else:
-                self._pending.append((number, delivery))
+                self._under_way.append((number, delivery))

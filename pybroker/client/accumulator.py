@@ -150,10 +150,10 @@ class Accumulator:
         with self._changed:
             self._hurries += 1
         try:
-            pending = [batch for queue in tuple(self.busy) for batch in queue.batches()]
+            batches = [batch for queue in tuple(self.busy) for batch in queue.batches()]
             self._wake()
             with self._changed:
-                return self._changed.wait_for(lambda: all(batch.ended for batch in pending), timeout_s)
+                return self._changed.wait_for(lambda: all(batch.ended for batch in batches), timeout_s)
         finally:
             with self._changed:
                 self._hurries -= 1

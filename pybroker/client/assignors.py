@@ -35,11 +35,11 @@ def assign_roundrobin(topics: Topics, members: Sequence[Member]) -> Assignments:
     """All partitions of all topics in turn, each to the next member that subscribes to its topic."""
     shares: Assignments = {member.id: [] for member in members}
     wanted = {topic for member in members for topic in member.topics}
-    turn = cycle(sorted(members, key=lambda member: member.order))
+    around = cycle(sorted(members, key=lambda member: member.order))
     for tp in partitions_of(topics, wanted):
-        member = next(turn)
+        member = next(around)
         while tp.topic not in member.topics:
-            member = next(turn)
+            member = next(around)
         shares[member.id].append(tp)
     return shares
 

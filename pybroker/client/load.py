@@ -203,15 +203,15 @@ def prepare(
 ) -> "Prepared":
     """Connect to the leaders (address to the partitions it leads) in turn; `stack` closes the connections."""
     addresses = sorted(leaders)
-    fds, turns = [], []
+    fds, asked = [], []
     for i in range(workload.connections):
         address = addresses[i % len(addresses)]
         own = leaders[address]
         at = (i // len(addresses)) % len(own)
-        turns.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
+        asked.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
         fds.append(stack.enter_context(_connect(*address, timeout_s)).fileno())
     frame, layout = _fetch(topic, workload) if workload.fetch_bytes else _produce(topic, workload)
-    return Prepared(workload, LoadGenerator(fds, [frame] * len(fds), turns, depth=workload.depth, **layout))
+    return Prepared(workload, LoadGenerator(fds, [frame] * len(fds), asked, depth=workload.depth, **layout))
 
 
 class Prepared:

@@ -5,7 +5,7 @@ a file that is cut short while it is read ends the process (SIGBUS), and it save
 over a mapping take as long as the copies do (bench/test_columns.py shows both).
 
 A log that lives may lose segments to retention, or have them merged by compaction, at any time. What is open stays
-readable; what is gone when its turn comes is looked for again by the offset that was reached. Reading ends with the
+readable; what is gone by the time it is read is looked for again by the offset that was reached. Reading ends with the
 last whole batch that is there.
 """
 

@@ -70,7 +70,7 @@ class Wanted:
 
 
 class Session:
-    """One client's partitions, in the order in which they have their turn."""
+    """One client's partitions, in the order in which they are answered."""
 
     __slots__ = ("begun", "by_id", "epoch", "id", "used", "wanted")
 

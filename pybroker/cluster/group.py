@@ -18,7 +18,7 @@ from typing import Any
 from pybroker import errors
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000  # a member that waits for its first answer; its client may be gone
-PENDING_MAX = 5_000
+PENDING_MEMBERS_MAX = 5_000
 """So many ids may wait for their first use: whoever asks for more of them makes the oldest worthless."""
 
 
@@ -99,7 +99,7 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
     static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending: dict[str, int] = field(default_factory=dict)  # ids handed out with MEMBER_ID_REQUIRED -> deadline
+    pending_members: dict[str, int] = field(default_factory=dict)  # ids handed out with MEMBER_ID_REQUIRED -> deadline
     rebalance: Rebalance | None = None
     sync_deadline_ms: int | None = None  # members that have not synced by then are removed
     storing: bool = False  # the leader's assignment is on its way to the log
@@ -248,7 +248,7 @@ def check_commit(group: Group, member_id: str, instance_id: str | None, generati
 
 def next_deadline_ms(group: Group) -> int | None:
     """When `rebalance.tick` has something to do next; None if only a request can bring it."""
-    times = list(group.pending.values())
+    times = list(group.pending_members.values())
     if group.rebalance is not None:
         times.append(group.rebalance.deadline_ms)
     if group.sync_deadline_ms is not None:

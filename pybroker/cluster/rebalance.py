@@ -13,7 +13,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.group import (
     NEW_MEMBER_TIMEOUT_MS,
-    PENDING_MAX,
+    PENDING_MEMBERS_MAX,
     Cause,
     Effect,
     Group,
@@ -66,8 +66,8 @@ def join(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effec
     if error:
         return [Joined(request.token, error, request.member_id)]
     if request.member_id:
-        if request.member_id in group.pending:
-            del group.pending[request.member_id]
+        if request.member_id in group.pending_members:
+            del group.pending_members[request.member_id]
             return _add(group, now_ms, request, request.member_id, limits)
         return _rejoin(group, now_ms, request, limits)
     if request.instance_id is not None:
@@ -75,9 +75,9 @@ def join(group: Group, now_ms: int, request: Join, limits: Limits) -> list[Effec
             return _replace_static(group, now_ms, request, limits)
         return _add(group, now_ms, request, request.fresh_id, limits)
     if request.must_know_id:
-        if len(group.pending) >= PENDING_MAX:
-            del group.pending[next(iter(group.pending))]
-        group.pending[request.fresh_id] = now_ms + request.session_timeout_ms
+        if len(group.pending_members) >= PENDING_MEMBERS_MAX:
+            del group.pending_members[next(iter(group.pending_members))]
+        group.pending_members[request.fresh_id] = now_ms + request.session_timeout_ms
         return [Joined(request.token, errors.MEMBER_ID_REQUIRED, request.fresh_id)]
     return _add(group, now_ms, request, request.fresh_id, limits)
 
@@ -91,7 +91,7 @@ def _check_join(group: Group, request: Join, limits: Limits) -> int:
         return errors.GROUP_MAX_SIZE_REACHED
     if not supports(group, request.protocol_type, request.protocols):
         return errors.INCONSISTENT_GROUP_PROTOCOL
-    if request.member_id and request.member_id not in group.pending:
+    if request.member_id and request.member_id not in group.pending_members:
         return check_member(group, request.member_id, request.instance_id)
     return errors.NONE
 
@@ -238,7 +238,7 @@ def _prepare(group: Group, now_ms: int, kind: Cause, cause: str, limits: Limits)
 
 def _complete_if_all_joined(group: Group, now_ms: int) -> list[Effect]:
     assert group.rebalance is not None
-    if group.rebalance.initial_left_ms >= 0 or group.pending:
+    if group.rebalance.initial_left_ms >= 0 or group.pending_members:
         return []
     if any(m.joining is None for m in group.members.values()):
         return []
@@ -404,8 +404,8 @@ def leave(
         return errors.COORDINATOR_NOT_AVAILABLE, []
     if instance_id is not None and not member_id:
         member_id = group.static.get(instance_id, "")
-    if instance_id is None and member_id in group.pending:
-        del group.pending[member_id]
+    if instance_id is None and member_id in group.pending_members:
+        del group.pending_members[member_id]
         return errors.NONE, _complete_if_all_joined(group, now_ms) if group.state is State.PREPARING else []
     error = check_member(group, member_id, instance_id)
     if error:
@@ -429,8 +429,8 @@ def _remove(group: Group, now_ms: int, member: Member, kind: Cause, cause: str, 
 def tick(group: Group, now_ms: int, limits: Limits) -> list[Effect]:
     """Do what has become due: sessions that ran out, join and sync phases that took too long."""
     effects: list[Effect] = []
-    for member_id in [k for k, deadline in group.pending.items() if deadline <= now_ms]:
-        del group.pending[member_id]
+    for member_id in [k for k, deadline in group.pending_members.items() if deadline <= now_ms]:
+        del group.pending_members[member_id]
         if group.state is State.PREPARING:
             effects += _complete_if_all_joined(group, now_ms)
     for member in [m for m in group.members.values() if can_expire(m) and m.deadline_ms <= now_ms]:

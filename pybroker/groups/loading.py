@@ -85,7 +85,7 @@ class _Replay:
     def __init__(self) -> None:
         self._groups: dict[str, GroupRecord] = {}
         self._offsets: dict[_Place, _Stored] = {}
-        self._pending: dict[int, dict[_Place, _Stored]] = {}  # by producer id
+        self._in_transaction: dict[int, dict[_Place, _Stored]] = {}  # by producer id
         self.lost = 0  # records that could not be understood
 
     def batch(self, data: memoryview, header: core.BatchHeader) -> None:
@@ -95,9 +95,9 @@ class _Replay:
             self.lost += header.count
             return
         if header.attributes & CONTROL:
-            pending = self._pending.pop(header.producer_id, {})
+            offsets = self._in_transaction.pop(header.producer_id, {})
             if any(key == COMMIT for _, _, key, _, _ in found):
-                self._commit(pending)
+                self._commit(offsets)
             return
         for _, _, key, value, _ in found:
             try:
@@ -110,20 +110,20 @@ class _Replay:
             elif isinstance(record, GroupRecord):
                 self._groups[record.id] = record
 
-    def _commit(self, pending: dict[_Place, _Stored]) -> None:
-        for place, stored in pending.items():
+    def _commit(self, offsets: dict[_Place, _Stored]) -> None:
+        for place, stored in offsets.items():
             known = self._offsets.get(place)
             if known is None or known.at < stored.at:
                 self._offsets[place] = stored
 
     def _offset(self, record: OffsetRecord, header: core.BatchHeader) -> None:
-        place, pending = _Place(record.group, record.key), self._pending
+        place, in_transaction = _Place(record.group, record.key), self._in_transaction
         if record.committed is not None:
             transactional = header.attributes & TRANSACTIONAL
-            offsets = pending.setdefault(header.producer_id, {}) if transactional else self._offsets
+            offsets = in_transaction.setdefault(header.producer_id, {}) if transactional else self._offsets
             offsets[place] = _Stored(record.committed, header.base_offset)
         else:  # forgotten, with what would have counted later
-            for offsets in (self._offsets, *pending.values()):
+            for offsets in (self._offsets, *in_transaction.values()):
                 offsets.pop(place, None)
 
     def groups(self) -> dict[str, Entry]:
@@ -131,8 +131,8 @@ class _Replay:
         entries = {record.id: _entry(record) for record in self._groups.values() if record.group is not None}
         for place, stored in self._offsets.items():
             self._of(entries, place).offsets[place.key] = stored.committed
-        for pending in self._pending.values():
-            for place in pending:
+        for offsets in self._in_transaction.values():
+            for place in offsets:
                 self._of(entries, place).unstable.add(place.key)
         return {name: e for name, e in entries.items() if e.offsets or e.unstable or not e.group.is_simple()}
 

@@ -100,7 +100,7 @@ class Shard:
 
     def is_over(self, entry: Entry) -> bool:
         """Has a group no members, offsets or pending ids, and will not have any once its writes are done?"""
-        kept = entry.offsets or entry.unstable or entry.group.pending or entry.writes
+        kept = entry.offsets or entry.unstable or entry.group.pending_members or entry.writes
         return entry.group.state is State.EMPTY and not kept and self.entries.get(entry.group.id) is entry
 
     def drop_if_nothing(self, entry: Entry) -> None:

@@ -37,16 +37,16 @@ class Found(NamedTuple):
 
 
 class Compactor:
-    """`turn()` compacts the dirtiest logs, and so on until none is dirty enough."""
+    """`run()` compacts the dirtiest logs, and so on until none is dirty enough."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._config = config
         self._damaged: set[TopicPartition] = set()
         self._threads = 1
-        self._choosing = threading.Lock()  # one log after the other, among the threads of a turn
+        self._choosing = threading.Lock()  # one log after the other, among the threads of a run
 
-    def turn(self) -> None:
+    def run(self) -> None:
         """Every log that is due, each at most once. Ends early where the broker is about to."""
         done: set[TopicPartition] = set()
         self._threads = self._config["log.cleaner.threads"]
@@ -136,7 +136,7 @@ class Compactor:
             )
             if done is not None:
                 directory.record_cleaned(key, done.first_dirty, is_gone)
-        except OSError as problem:  # a full disk: the next turn may find it otherwise
+        except OSError as problem:  # a full disk: the next run may find it otherwise
             event(log, logging.ERROR, "log not compacted", partition=key, reason=problem)
             return True
         if done is None:

@@ -159,8 +159,8 @@ class Replicas:
         work = []
         for log_dir, share in shares.items():
             threads = min(self._config["background.threads"] if new else self._threads, len(share))
-            for turn in range(threads):
-                work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[turn::threads]))
+            for i in range(threads):
+                work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[i::threads]))
         await asyncio.gather(*work)
         self._held.update((replica.key, replica) for replica in opened)
         if new and (failed := next((replica for replica in opened if replica.log is None), None)):

@@ -39,13 +39,13 @@ LOOK_S = 0.5
 
 
 class Scrubber:
-    """`turn()` does what is due."""
+    """`run()` does what is due."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._config = config
 
-    def turn(self) -> None:
+    def run(self) -> None:
         """Check what reads found bad, then the log dirs that are due. Ends early where the broker is about to."""
         for partition, base in self._replicas.take_suspects():
             replica = self._replicas.get(partition.topic, partition.partition)

@@ -1,7 +1,7 @@
 """The broker's chores: retention, compaction, forgotten producers, checkpoints, flushes; each has a thread.
 
 Each log dir has threads of its own for what waits for its disk: a slow one delays no flush on another. A chore that
-fails is logged and done again at its next turn. Threads, not tasks: every chore waits for the disk.
+fails is logged and done again the next time. Threads, not tasks: every chore waits for the disk.
 """
 
 import logging
@@ -34,7 +34,7 @@ IDLE_FILES_MS = 30_000
 
 
 class Chore(NamedTuple):
-    """Something to do every `interval_ms`, which is asked for again at each turn."""
+    """Something to do every `interval_ms`, which is asked for again each time."""
 
     name: str
     interval_ms: Callable[[], int]
@@ -69,7 +69,7 @@ class Scheduler:
         while not self._stopping.wait(min(chore.interval_ms(), NEVER_MS) / 1000):
             try:
                 chore.work()
-            except Exception as problem:  # the next turn may go better, and the other chores go on
+            except Exception as problem:  # the next time may go better, and the other chores go on
                 event(log, logging.ERROR, "background task failed", task=chore.name, reason=problem, exc_info=problem)
 
 
@@ -79,7 +79,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
     def every(setting: str) -> Callable[[], int]:
         return lambda: int(config[setting])
 
-    compaction = Chore("log-cleaner", every("log.cleaner.backoff.ms"), Compactor(replicas, config).turn)
+    compaction = Chore("log-cleaner", every("log.cleaner.backoff.ms"), Compactor(replicas, config).run)
     return [
         *([compaction] if config["log.cleaner.enable"] else []),
         Chore(
@@ -87,7 +87,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
             every("producer.id.expiration.check.interval.ms"),
             lambda: replicas.each(lambda partition: partition.expire_producers(wall_ms())),
         ),
-        Chore("scrub", lambda: SCRUB_LOOK_MS, Scrubber(replicas, config).turn),
+        Chore("scrub", lambda: SCRUB_LOOK_MS, Scrubber(replicas, config).run),
         Chore("idle-files", lambda: IDLE_FILES_MS, replicas.close_idle_files),
         *(chore for log_dir in replicas.log_dirs for chore in chores_of(log_dir, replicas, every)),
     ]
@@ -113,7 +113,7 @@ def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callab
             every("log.flush.start.offset.checkpoint.interval.ms"),
             lambda: replicas.record_log_starts({}, log_dir),
         ),
-        Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas, log_dir).turn),
+        Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas, log_dir).run),
     ]
 
 
@@ -139,7 +139,7 @@ class Flusher:
         self._log_dir = log_dir
         self._flushed_at: dict[TopicPartition, float] = {}
 
-    def turn(self) -> None:
+    def run(self) -> None:
         self._replicas.each_replica(self._flush, self._log_dir)
 
     def _flush(self, replica: Replica) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster import rebalance
 from pybroker.cluster.group import (
-    PENDING_MAX,
+    PENDING_MEMBERS_MAX,
     Group,
     Joined,
     Limits,
@@ -125,7 +125,7 @@ def test_member_id_is_required_first_and_expires() -> None:
     assert stage.join("a2", answer.member_id).error == 0
     other = stage.join("b", must_know_id=True)
     stage.pass_ms(SESSION_MS)
-    assert other.member_id not in stage.group.pending
+    assert other.member_id not in stage.group.pending_members
     assert stage.join("b2", other.member_id).error == errors.UNKNOWN_MEMBER_ID
 
 
@@ -189,11 +189,11 @@ def test_ids_that_nobody_uses_are_bounded() -> None:
     """Who asks for ids again and again makes the oldest worthless, the newest stay good."""
     stage = Stage()
     first = stage.join("first", must_know_id=True)
-    for n in range(PENDING_MAX):
+    for n in range(PENDING_MEMBERS_MAX):
         last = stage.join(f"t{n}", must_know_id=True)
-    assert len(stage.group.pending) == PENDING_MAX
+    assert len(stage.group.pending_members) == PENDING_MEMBERS_MAX
     assert stage.join("x", first.member_id).error == errors.UNKNOWN_MEMBER_ID
-    stage.group.pending = {last.member_id: stage.group.pending[last.member_id]}
+    stage.group.pending_members = {last.member_id: stage.group.pending_members[last.member_id]}
     assert stage.join("y", last.member_id).error == errors.NONE
 
 

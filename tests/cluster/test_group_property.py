@@ -98,7 +98,7 @@ class World:
         """What holds whatever happened."""
         group = self.group
         waiting = [t for m in group.members.values() for t in (m.joining, m.syncing) if t is not None]
-        assert all(deadline <= self.now + SESSION_MS for deadline in group.pending.values())
+        assert all(deadline <= self.now + SESSION_MS for deadline in group.pending_members.values())
         replacing = [store.answer.token for store in self.log if store.answer is not None]
         assert sorted(waiting + replacing) == sorted(self.unanswered), "a request that waits for nobody"
         assert not waiting or next_deadline_ms(group) is not None

@@ -146,5 +146,5 @@ async def test_as_many_logs_are_compacted_at_once_as_are_set(live: Live, monkeyp
             together.wait(30)  # noqa: B023
 
         monkeypatch.setattr(core, "clean", clean)
-        await asyncio.to_thread(compactor.turn)
+        await asyncio.to_thread(compactor.run)
         assert shares == [(1 << 20) // count] * 2

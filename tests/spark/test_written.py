@@ -56,7 +56,7 @@ def test_a_file_ends_at_its_size(tmp_path: Path, monkeypatch: MonkeyPatch) -> No
 
 def test_many_values_stay_within_bounds(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """More values than files may be open, and more rows than may wait: all are there once all the same."""
-    monkeypatch.setattr(written, "PENDING_BYTES_MAX", 2_000)
+    monkeypatch.setattr(written, "UNWRITTEN_BYTES_MAX", 2_000)
     monkeypatch.setattr(written, "OPEN_FILES_MAX", 3)
     opened = 0
 

@@ -40,14 +40,14 @@ class CoordinatorsAdmin(AdminBase):
         wanted = list(dict.fromkeys(groups))
         found: dict[str, Outcome] = {}
         deadline = time.monotonic() + self.timeout_s
-        while pending := [group for group in wanted if group not in found or found[group].code in MOVED]:
+        while unanswered := [group for group in wanted if group not in found or found[group].code in MOVED]:
             if found and time.monotonic() > deadline:
                 break
             if found:
                 time.sleep(RETRY_BACKOFF_S)
             nobody = Node(-1, "", -1, None)
             by_node: dict[Node, list[str]] = {}
-            for group, code, message, node in self._find(pending):
+            for group, code, message, node in self._find(unanswered):
                 if code:
                     found[group] = Outcome(code, message, None, nobody)
                 else:
@@ -55,7 +55,7 @@ class CoordinatorsAdmin(AdminBase):
             for node, its_own in by_node.items():
                 for group, code, message, answer in ask(self.cluster.connect(node.host, node.port), its_own):
                     found[group] = Outcome(code, message, answer, node)
-            for group in pending:
+            for group in unanswered:
                 only([found[group]] if group in found else [], f"group {group}")
         return {group: found[group] for group in wanted}
 

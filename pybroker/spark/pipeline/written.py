@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP_BYTES: Final = 32 << 20
 """So many bytes of rows make a row group of a file."""
-PENDING_BYTES_MAX: Final = 64 << 20
+UNWRITTEN_BYTES_MAX: Final = 64 << 20
 """A task keeps so many bytes of rows at most before it writes the largest group of them."""
 OPEN_FILES_MAX: Final = 16
 """A task has so many files open at most; one more closes the one that was written to longest ago."""
@@ -195,22 +195,22 @@ class _Files:
         self.schema = pa.schema(kept, plan.schema.metadata)
         self.done: list[Written] = []
         self._fs, self._root = plan.store.open()
-        self._pending: dict[Values, list[pa.RecordBatch]] = {}
-        self._pending_bytes: dict[Values, int] = {}
+        self._unwritten: dict[Values, list[pa.RecordBatch]] = {}
+        self._unwritten_bytes: dict[Values, int] = {}
         self._open: dict[Values, _File] = {}
         self._made: list[str] = []
 
     def add(self, values: Values, batch: "pa.RecordBatch") -> None:
-        self._pending.setdefault(values, []).append(batch)
-        self._pending_bytes[values] = self._pending_bytes.get(values, 0) + batch.nbytes
-        if self._pending_bytes[values] >= GROUP_BYTES:
+        self._unwritten.setdefault(values, []).append(batch)
+        self._unwritten_bytes[values] = self._unwritten_bytes.get(values, 0) + batch.nbytes
+        if self._unwritten_bytes[values] >= GROUP_BYTES:
             self._flush(values)
-        elif sum(self._pending_bytes.values()) >= PENDING_BYTES_MAX:
-            self._flush(max(self._pending_bytes, key=lambda each: self._pending_bytes[each]))
+        elif sum(self._unwritten_bytes.values()) >= UNWRITTEN_BYTES_MAX:
+            self._flush(max(self._unwritten_bytes, key=lambda each: self._unwritten_bytes[each]))
 
     def close(self) -> None:
         """Write all that waits; one file after the other, so that no more are open than before."""
-        for values in list(self._pending):
+        for values in list(self._unwritten):
             self._flush(values)
             self._finish(values)
         for values in list(self._open):
@@ -223,8 +223,8 @@ class _Files:
         self._plan.store.delete(self._made)
 
     def _flush(self, values: Values) -> None:
-        batches = self._pending.pop(values)
-        del self._pending_bytes[values]
+        batches = self._unwritten.pop(values)
+        del self._unwritten_bytes[values]
         file = self._open.pop(values, None)
         if file is None:
             if len(self._open) >= OPEN_FILES_MAX:
