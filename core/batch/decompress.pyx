@@ -21,6 +21,9 @@ from pybroker.core.batch.batch cimport CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODE
 from pybroker.core.batch.lz4 cimport lz4_undo
 from pybroker.core.batch.zstd_frame cimport zstd_is_strict
 
+cdef extern from "gzip_crc_impl.h":  # which inflate_impl.h includes: a change of it builds this anew
+    pass
+
 cdef extern from "inflate_impl.h" nogil:
     ctypedef struct inflate_t:
         pass
