@@ -8,6 +8,7 @@ Invariants: a topic is found by its name and by its id or by neither; its partit
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from pybroker.cluster.persistent_map import PersistentMap
@@ -81,7 +82,7 @@ class Image:
 
     def topics(self) -> Iterable[TopicImage]:
         """Sorted by name."""
-        return (self.by_name[name] for name in sorted(self.by_name))
+        return sorted(self.by_name.values(), key=itemgetter(0))
 
     def topic(self, name: str) -> TopicImage | None:
         return self.by_name.get(name)

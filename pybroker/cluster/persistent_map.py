@@ -4,7 +4,7 @@ With 10,000 keys a change takes 2 us, where a copied dict takes 64; a look-up ta
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -12,7 +12,7 @@ V = TypeVar("V")
 BUCKETS = 256
 
 
-class PersistentMap(Mapping[K, V]):
+class PersistentMap(Generic[K, V]):
     """Its keys come in no particular order."""
 
     __slots__ = ("_buckets", "_count")
@@ -25,9 +25,19 @@ class PersistentMap(Mapping[K, V]):
     def __getitem__(self, key: K) -> V:
         return self._buckets[hash(key) % BUCKETS][key]
 
+    def get(self, key: K) -> V | None:
+        return self._buckets[hash(key) % BUCKETS].get(key)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._buckets[hash(key) % BUCKETS]
+
     def __iter__(self) -> Iterator[K]:
         for bucket in self._buckets:
             yield from bucket
+
+    def values(self) -> Iterator[V]:
+        for bucket in self._buckets:
+            yield from bucket.values()
 
     def __len__(self) -> int:
         return self._count

@@ -22,7 +22,8 @@ def test_it_is_as_a_dict_and_each_version_stays(steps: list[tuple[dict[object, i
         known = {key: value for key, value in known.items() if key not in removed} | put
         versions.append((found, known))
     for version, model in versions:
-        assert dict(version) == model and len(version) == len(model)
+        assert {key: version[key] for key in version} == model and len(version) == len(model)
+        assert sorted(version.values()) == sorted(model.values())
         assert all(key in version and version.get(key) == value for key, value in model.items())
         assert version.get("none of them") is None
 

@@ -4,13 +4,13 @@ A topic that is not there may be created by the question (auto.create.topics.ena
 LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from pybroker import errors
 from pybroker.cluster import operations
 from pybroker.cluster.caller import Call
-from pybroker.cluster.image import NO_LEADER, Image, PartitionState, TopicImage
+from pybroker.cluster.image import NO_LEADER, Image, Node, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
 from pybroker.errors import KafkaError
@@ -38,21 +38,22 @@ class Metadata:
 
     def __call__(self, request: Any, call: Call) -> Any:
         kind, image = m.MetadataResponse, self._metadata.image
+        nodes = image.nodes(call.caller.listener)
         asked_cluster = request.include_cluster_authorized_operations
         return kind(
             brokers=[
-                kind.Brokers(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in image.nodes(call.caller.listener)
+                kind.Brokers(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
-            topics=list(self._topics(image, request, call)),
+            topics=list(self._topics(image, nodes, request, call)),
             cluster_authorized_operations=operations.ALL_OF_CLUSTER if asked_cluster else operations.NOT_ASKED,
         )
 
-    def _topics(self, image: Image, request: Any, call: Call) -> Iterator[Any]:
+    def _topics(self, image: Image, nodes: Iterable[Node], request: Any, call: Call) -> Iterator[Any]:
         asked_rights = request.include_topic_authorized_operations
-        describe = _Describer(image, call, operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED)
+        rights = operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED
+        describe = _Describer(image, nodes, call.version, rights)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
             yield from map(describe, image.topics())
             return
@@ -85,14 +86,13 @@ def _no_such_id(topic_id: bytes) -> Any:
 
 
 class _Describer:
-    """Puts topics of one image into the words of one answer, for the clients of one listener."""
+    """Puts topics of one image into the words of one answer; its listener's clients see the brokers as `nodes`."""
 
-    def __init__(self, image: Image, call: Call, rights: int) -> None:
+    def __init__(self, image: Image, nodes: Iterable[Node], version: int, rights: int) -> None:
         self._brokers = image.brokers
-        self._reachable = {node.id for node in image.nodes(call.caller.listener)}
-        self._no_listener = errors.LISTENER_NOT_FOUND
-        if call.version < LISTENER_NOT_FOUND_VERSION:
-            self._no_listener = errors.LEADER_NOT_AVAILABLE
+        self._reachable = {node.id for node in nodes}
+        old = version < LISTENER_NOT_FOUND_VERSION
+        self._no_listener = errors.LEADER_NOT_AVAILABLE if old else errors.LISTENER_NOT_FOUND
         self._rights = rights
 
     def __call__(self, topic: TopicImage) -> Any:
