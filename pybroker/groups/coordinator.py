@@ -112,7 +112,9 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         try:
             found, lost, end = await loop.run_in_executor(self._workers, load, shard.replica, self._read_bytes)
-            await shard.replica.committed(end)  # nothing is shown that a next leader may not have
+            await shard.replica.committed(
+                end, self._epochs[shard.index]
+            )  # nothing is shown that a next leader may not have
         except (KafkaError, core.LogError, OSError) as problem:
             shard.failure = str(problem)
             event(log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem)

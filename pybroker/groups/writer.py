@@ -39,9 +39,9 @@ class OffsetsLog(Protocol):
     async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
         """Append one batch under a leader epoch. Raises KafkaError, core.LogError, OSError."""
 
-    async def committed(self, offset: int) -> None:
-        """Wait until the high watermark is at `offset`. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND if it is, with too few
-        replicas in sync; any other KafkaError where this log learns no more of it."""
+    async def committed(self, offset: int, leader_epoch: int) -> None:
+        """Wait until the high watermark is at `offset`, in this leader epoch. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        if it is, with too few replicas in sync; any other KafkaError where this log learns no more of it."""
 
 
 class Write:
@@ -176,7 +176,7 @@ class Writer:
             end, write = self._in_log[0]
             error = errors.NONE
             try:
-                await self._replica.committed(end)
+                await self._replica.committed(end, self._leader_epoch)
             except KafkaError as problem:
                 error = problem.code
                 if error != errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND:

@@ -165,17 +165,20 @@ class Replica:
             log.flush()
         return appended
 
-    async def committed(self, offset: int) -> None:
-        """Wait until the high watermark is at `offset`. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+    async def committed(self, offset: int, leader_epoch: int = -1) -> None:
+        """Wait until the high watermark is at `offset`, in a leader epoch unless it is -1: in a later one other records
+        may lie there. Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
         A log dir that fails meanwhile wakes nobody: who waits for it is cancelled by those who heed that."""
         if self.log is not None and self.log.high_watermark >= offset:
+            self.check_leads(leader_epoch)  # after the look: who leads in that epoch still has led all the while
             return
         news = _News()
         self.wait(news)  # before the next look, or what moves in between is missed
         try:
             while self._online().high_watermark < offset:
                 await news.come()
+            self.check_leads(leader_epoch)
         finally:
             self.leave(news)
 

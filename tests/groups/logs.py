@@ -44,7 +44,7 @@ class Log:
     async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int = -1) -> core.Appended:
         return self._log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
 
-    async def committed(self, offset: int) -> None:
+    async def committed(self, offset: int, leader_epoch: int) -> None:
         assert self._log.high_watermark >= offset
 
     @property
@@ -88,7 +88,7 @@ class Replicated(Log):
             raise KafkaError(self.refuses, "the test says no")
         return await super().append(records, now_ms, leader_epoch)
 
-    async def committed(self, offset: int) -> None:
+    async def committed(self, offset: int, leader_epoch: int) -> None:
         async with self._moved:
             await self._moved.wait_for(lambda: self.high_watermark >= offset or self.high_watermark < 0)
         if self.high_watermark < 0:

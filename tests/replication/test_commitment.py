@@ -62,3 +62,20 @@ async def test_a_replica_that_goes_tells_who_waits(live: Live) -> None:
     with pytest.raises(KafkaError) as refused:
         await waiting
     assert refused.value.code == errors.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_another_epoch_commits_is_another_thing(live: Live) -> None:
+    """The offset is reached, but not by who led when it was waited for."""
+    wire = await live.connect()
+    replica = await replica_of(live, wire)
+    assert replica.log is not None
+    epoch = replica.log.role.leader_epoch
+    waiting = asyncio.create_task(replica.committed(1, epoch))
+    await asyncio.sleep(0)
+    await replica.lead(epoch + 1, 1)
+    await wire.produce("t", batch(b"a"))
+    for work in (waiting, replica.committed(1, epoch)):
+        with pytest.raises(KafkaError) as refused:
+            await asyncio.wait_for(work, 10)
+        assert refused.value.code == errors.FENCED_LEADER_EPOCH
+    await replica.committed(1, epoch + 1)
