@@ -9,7 +9,7 @@ from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport strrchr, strstr
+from libc.string cimport strcmp, strrchr, strstr
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, open
 from posix.types cimport mode_t, off_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate, getpid, lseek, readlink, unlink, usleep
@@ -114,7 +114,8 @@ cdef void vfs_free(vfs_t* fs) noexcept nogil:
 cdef void vfs_arm(
     vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
     cdef failpoint_t* f = &fs.points[point]
-    snprintf(f.under, UNDER_BYTES, "%s", under)
+    if strcmp(f.under, under) != 0:  # somebody may still be caught by the point as it was
+        snprintf(f.under, UNDER_BYTES, "%s", under)
     store_i64(&f.value, value)
     store_i64(&f.after, after)
     store_i32(&f.times, times)

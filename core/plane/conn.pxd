@@ -4,7 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.partition.partition cimport partition_t, watch_t
-from pybroker.core.plane.fetch_session cimport session_t
+from pybroker.core.plane.fetch_session cimport session_t, waiter_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
 from pybroker.core.storage.cold_reads cimport warm_t
 from pybroker.core.storage.group_commit cimport sync_t
@@ -61,6 +61,7 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     int32_t is_warm              # what it wants was read: it looks no more whether that is cold
     int32_t is_declined          # Python gets it once it has no other request of the connection
     session_t* session           # of an incremental fetch, held
+    waiter_t waiter              # there
     int16_t version              # Produce: of its answer
     int32_t unsynced_count
     unsynced_t* unsynced         # behind the struct

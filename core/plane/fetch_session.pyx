@@ -3,6 +3,10 @@
     full fetch, epoch 0 ---answered---> session, epoch 1 ---(id, 1), (id, 2), ...---> ... 2^31 - 1, then 1 again
                                            \\---epoch 0 or -1 with its id, all forgotten, evicted, declined---> gone
 
+What a session tracks is watched, and what was told of is news: a fetch looks at that alone, however many partitions
+there are. What nobody tells of (a log's start, a disk that failed) is seen when a fetch looks at all of it, as it does
+at its deadline and every LOOK_MS.
+
 The cache of a broker holds so many sessions. A new one finds room where the one unused for longest has been so for two
 minutes, or where one that is older than that has fewer partitions; else its client goes on with full fetches (Kafka's
 FetchSessionCache). A session belongs to no connection: whoever knows its id and the next epoch goes on with it.
@@ -13,7 +17,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport add_i32
-from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
+from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
 from pybroker.core.base.error_codes cimport (
     FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
 )
@@ -22,7 +26,7 @@ from pybroker.core.base.pthread cimport (
 )
 from pybroker.core.base.random cimport getrandom
 from pybroker.core.partition.partition cimport (
-    TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
+    TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t, partition_unwatch, watch_t,
 )
 
 cdef enum:
@@ -47,6 +51,7 @@ cdef session_t* session_new(bint by_id) noexcept nogil:
     s.by_id = by_id
     s.epoch = 1
     pthread_mutex_init(&s.lock, NULL)
+    pthread_mutex_init(&s.news_lock, NULL)
     return s
 
 
@@ -61,6 +66,7 @@ cdef void session_drop(session_t* s) noexcept nogil:
         untrack(s, <tracked_t*>s.tracked.first.owner)
     free(s.buckets)
     pthread_mutex_destroy(&s.lock)
+    pthread_mutex_destroy(&s.news_lock)
     free(s)
 
 
@@ -100,6 +106,10 @@ cdef void untrack(session_t* s, tracked_t* t) noexcept nogil:
         link = &link[0].next_same
     link[0] = t.next_same
     chain_remove(&t.rotation)
+    partition_unwatch(&t.watch)  # from here on nobody makes it news
+    pthread_mutex_lock(&s.news_lock)
+    chain_remove(&t.news)
+    pthread_mutex_unlock(&s.news_lock)
     partition_drop(t.partition)
     free(t)
 
@@ -139,6 +149,9 @@ cdef tracked_t* session_track(session_t* s, partition_t* p) noexcept nogil:
             return NULL
         partition_hold(p)
         t.partition = p
+        t.session = s
+        t.watch.notify = told
+        t.watch.owner = t
         t.hash = hash
         t.told_high_watermark = t.told_log_start = -1
         t.next_same = s.buckets[hash & (s.bucket_count - 1)]
@@ -160,6 +173,69 @@ cdef void session_to_end(session_t* s, tracked_t* t) noexcept nogil:
     """It brought records: the others come first."""
     chain_remove(&t.rotation)
     chain_append(&s.tracked, &t.rotation, t)
+
+
+# -- news: what of a session is looked at ------------------------------------------------------------------------------
+
+cdef void told(watch_t* w) noexcept nogil:
+    """A partition grew, or went. From any thread, under the partition's watch mutex."""
+    cdef tracked_t* t = <tracked_t*>w.owner
+    cdef session_t* s = t.session
+    pthread_mutex_lock(&s.news_lock)
+    s.tells += 1
+    chain_append(&s.news, &t.news, t)
+    if s.waiter != NULL:
+        s.waiter.notify(s.waiter)
+    pthread_mutex_unlock(&s.news_lock)
+
+
+cdef void session_note(session_t* s, tracked_t* t) noexcept nogil:
+    """Look at a partition in the session's next fetch."""
+    pthread_mutex_lock(&s.news_lock)
+    chain_append(&s.news, &t.news, t)
+    pthread_mutex_unlock(&s.news_lock)
+
+
+cdef tracked_t* session_next_news(session_t* s) noexcept nogil:
+    """Take the first of the news; NULL if there is none."""
+    cdef tracked_t* t
+    pthread_mutex_lock(&s.news_lock)
+    t = <tracked_t*>chain_take(&s.news)
+    pthread_mutex_unlock(&s.news_lock)
+    return t
+
+
+cdef void session_clear_news(session_t* s) noexcept nogil:
+    """All of it is looked at."""
+    while session_next_news(s) != NULL:
+        pass
+
+
+cdef int64_t session_tells(session_t* s) noexcept nogil:
+    cdef int64_t tells
+    pthread_mutex_lock(&s.news_lock)
+    tells = s.tells
+    pthread_mutex_unlock(&s.news_lock)
+    return tells
+
+
+cdef void session_wait(session_t* s, waiter_t* w, int64_t seen) noexcept nogil:
+    """Have somebody told of news, in place of who was before; at once, if there were some since `seen` tells."""
+    pthread_mutex_lock(&s.news_lock)
+    if s.waiter != NULL and s.waiter != w:
+        s.waiter.notify(s.waiter)  # it waits in vain: the session's next request came
+    s.waiter = w
+    if s.tells != seen:
+        w.notify(w)
+    pthread_mutex_unlock(&s.news_lock)
+
+
+cdef void session_leave(session_t* s, waiter_t* w) noexcept nogil:
+    """It is told no more."""
+    pthread_mutex_lock(&s.news_lock)
+    if s.waiter == w:
+        s.waiter = NULL
+    pthread_mutex_unlock(&s.news_lock)
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # What other threads leave for a reactor, and its wake-up.
 from pybroker.core.partition.partition cimport watch_t
 from pybroker.core.plane.conn cimport inbox_t, note_t
+from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.reactor cimport reactor_t
 from pybroker.core.storage.group_commit cimport sync_t
 
@@ -9,4 +10,5 @@ cdef void inbox_ring(inbox_t* box) noexcept nogil
 cdef void synced(sync_t* s) noexcept nogil
 cdef void warmed(void* owner) noexcept nogil
 cdef void told(watch_t* w) noexcept nogil
+cdef void news(waiter_t* w) noexcept nogil
 cdef void take_inbox(reactor_t* r) noexcept nogil

@@ -30,7 +30,7 @@ from pybroker.core.plane.conn cimport (
 )
 from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
-from pybroker.core.plane.inbox cimport synced, take_inbox, told, warmed
+from pybroker.core.plane.inbox cimport news, synced, take_inbox, told, warmed
 from pybroker.core.plane.mailbox cimport unring
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
@@ -60,6 +60,7 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.sessions = &plane.sessions
     r.fetch.bytes_max = plane.fetch_bytes_max
     r.fetch.notify = told
+    r.fetch.news = news
     r.fetch.warmed = warmed
     r.turn.synced = synced
     pthread_mutex_init(&r.inbox.lock, NULL)

@@ -17,7 +17,7 @@ from pybroker.core.base.chain cimport chain_append, chain_insert, chain_remove, 
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
 from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, unsynced_t
-from pybroker.core.plane.fetch_session cimport session_drop
+from pybroker.core.plane.fetch_session cimport session_drop, session_leave
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.timer cimport timer_stop, timers_t
 from pybroker.core.storage.group_commit cimport sync_leave
@@ -75,6 +75,7 @@ cdef void operation_unwatch(operation_t* op) noexcept nogil:
 cdef void operation_leave_session(operation_t* op) noexcept nogil:
     """Let go of the session whose Fetch waits no longer."""
     if op.session != NULL:
+        session_leave(op.session, &op.waiter)
         session_drop(op.session)
         op.session = NULL
 

@@ -5,7 +5,7 @@ from pybroker.core.base.chain cimport chain_append, chain_t
 from pybroker.core.base.counters cimport api_t, histogram_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t, inbox_t
-from pybroker.core.plane.fetch cimport fetcher_t
+from pybroker.core.plane.fetch_find cimport fetcher_t
 from pybroker.core.plane.fetch_session cimport sessions_t
 from pybroker.core.plane.mailbox cimport mailbox_t
 from pybroker.core.plane.memory_pool cimport pool_t

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 import threading
 import time
 from pathlib import Path
@@ -331,3 +333,86 @@ def test_a_parked_fetch_that_is_diverted_leaves_its_session(stage: Stage) -> Non
     for epoch in (1, 2):
         client.fetch_in((other, epoch), {})
         assert answered(stage, client).session_id == other
+
+
+def test_what_nobody_tells_of_is_seen_at_the_deadline(stage: Stage) -> None:
+    """A log that begins later wakes nobody; the fetch that waits tells it when its time is over."""
+    stage.log.append(batch(b"a", b"b"), now_ms=1)
+    client = Client(stage)
+    session = begun(stage, client, {0: 2, 1: 0})
+    client.fetch_in((session, 1), {}, max_wait_ms=30)
+    stage.step()
+    stage.log.set_log_start(1)
+    response = client.receive_while(FETCH, 12, lambda: stage.plane.step(0, 5))
+    (part,) = response.responses[0].partitions
+    assert (part.partition_index, part.log_start_offset) == (0, 1)
+
+
+def test_the_next_request_of_a_session_ends_the_one_that_waits(stage: Stage) -> None:
+    """It came by another connection: the client of the first has gone on, and is told so at once."""
+    first, second = Client(stage), Client(stage)
+    session = begun(stage, first, {0: 0})
+    first.fetch_in((session, 1), {}, max_wait_ms=60_000)
+    stage.step()
+    second.fetch_in((session, 2), {}, max_wait_ms=60_000)
+    assert answered(stage, first).error_code == errors.INVALID_FETCH_SESSION_EPOCH
+    stage.log.append(batch(b"x"), now_ms=1)
+    assert told(answered(stage, second))[0][1] > 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_record_is_left_behind(tmp_path: Path, seed: int) -> None:
+    """Appends before, while and after a fetch waits, small answers, changes of what is tracked: a fetch never waits for
+    what is there already, and each record is read once, in order."""
+    rng = random.Random(seed)
+    count = rng.choice([2, 3, 12])
+    stage = Stage(tmp_path, partitions=count)
+    client = Client(stage)
+    at, tracked = [0] * count, set(range(count))
+    session = begun(stage, client, dict.fromkeys(tracked, 0))
+    moved: dict[int, int] = {}
+    for epoch in range(1, 80):
+        for _ in range(rng.randrange(3)):
+            rng.choice(stage.partitions).append(batch(b"v" * rng.randrange(1, 400)), now_ms=1)
+        forget = [rng.choice(sorted(tracked))] if rng.random() < 0.1 and len(tracked) > 1 else []
+        tracked.difference_update(forget)
+        wanted = {index: offset for index, offset in moved.items() if index in tracked}
+        if rng.random() < 0.2:
+            again = rng.randrange(count)
+            if again not in forget:
+                tracked.add(again)
+                wanted[again] = at[again]
+        most = rng.choice([1, 500, 1 << 20])
+        waits = rng.random() < 0.7
+        client.fetch_in((session, epoch), wanted, forget=forget, max_bytes=most, max_wait_ms=60_000 if waits else 0)
+        stage.step()
+        there = any(stage.partitions[index].log_end_offset > at[index] for index in tracked)
+        if waits and not there:
+            assert client.quiet()
+            stage.partitions[rng.choice(sorted(tracked))].append(batch(b"late"), now_ms=1)
+            there = True
+        response = answered(stage, client)
+        assert response.error_code == 0
+        moved = {}
+        for topic in response.responses:
+            for part in topic.partitions:
+                index = part.partition_index
+                assert part.error_code == 0 and index in tracked
+                assert part.high_watermark == stage.partitions[index].log_end_offset
+                if part.records:
+                    first, last = span(bytes(part.records))
+                    assert first == at[index]
+                    at[index] = moved[index] = last + 1
+        assert bool(moved) == there
+    stage.close()
+
+
+def span(records: bytes) -> tuple[int, int]:
+    """The offsets of the first and the last record of whole batches."""
+    first, at, last = -1, 0, -1
+    while at < len(records):
+        base, length = struct.unpack_from(">qi", records, at)
+        first = base if at == 0 else first
+        last = base + struct.unpack_from(">i", records, at + 23)[0]
+        at += 12 + length
+    return first, last

@@ -1,0 +1,29 @@
+# What a Fetch finds, and what it waits for before it looks.
+from libc.stdint cimport int64_t, uint8_t
+
+from pybroker.core.partition.partition cimport notify_fn
+from pybroker.core.partition.registry cimport registry_t
+from pybroker.core.plane.conn cimport conn_t, operation_t
+from pybroker.core.plane.fetch_session cimport sessions_t, waiter_fn
+from pybroker.core.plane.fetch_wire cimport fetch_t
+from pybroker.core.storage.cold_reads cimport warmed_fn
+
+cdef struct fetcher_t:           # what a reactor fetches with
+    fetch_t request
+    registry_t* registry
+    sessions_t* sessions
+    int64_t bytes_max            # of an answer
+    notify_fn notify             # what the watches of a Fetch that waits call
+    waiter_fn news               # and its session's, when that has news
+    warmed_fn warmed             # and who read for it
+    int64_t errors               # partitions whose answer told one, since ever
+    uint8_t* instead             # DECLINED: the frame that Python gets, to be freed; NULL: the one that came
+    int64_t instead_bytes
+
+cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil
+cdef void fetch_let_go(fetch_t* q) noexcept nogil
+cdef bint fetch_operation(conn_t* c, operation_t** op) noexcept nogil
+cdef bint fetch_is_slow(const fetch_t* q) noexcept nogil
+cdef bint fetch_is_read_first(fetcher_t* f, conn_t* c, operation_t** op) noexcept nogil
+cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil
+cdef void fetch_await_records(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil

@@ -1,0 +1,187 @@
+"""What a Fetch finds in each partition that it wants, within its limits; what it waits for before it looks, and how
+long."""
+
+from libc.errno cimport EMFILE
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.base.atomic cimport load_i32, load_i64
+from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH
+from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, LEADER, partition_read, partition_role, role_t
+from pybroker.core.plane.conn cimport conn_t, operation_t
+from pybroker.core.plane.fetch_wire cimport fetch_t, wanted_t
+from pybroker.core.plane.operation cimport operation_new
+from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
+from pybroker.core.storage.leader_epochs cimport epochs_end
+from pybroker.core.storage.log cimport log_t, log_view, view_t
+from pybroker.core.storage.open_files cimport files_drop
+from pybroker.core.storage.slow_disk cimport slow_is, slow_note
+
+cdef enum:
+    READ_MS_MAX = 30000          # for a reader, before the reactor waits for the disk itself
+    OPENS_MAX = 4                # of one request on the reactor: a reader opened what it was asked to read
+    LATER = -2                   # of a partition: not in this answer
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+cdef void fetch_let_go(fetch_t* q) noexcept nogil:
+    cdef int32_t i
+    for i in range(q.count):
+        if q.wanted[i].read.found.files != NULL:
+            files_drop(q.wanted[i].read.found.files)
+            q.wanted[i].read.found.files = NULL
+
+
+cdef bint follows(const wanted_t* w, int32_t leader_epoch) noexcept nogil:
+    """Does the client's last record lie in our log too? Its offset is known to be in the log's range (KIP-320)."""
+    cdef log_t* l = w.partition.log
+    cdef view_t v
+    cdef int64_t end = -1
+    cdef int32_t found
+    if w.last_epoch == leader_epoch:
+        return True
+    log_view(l, &v)
+    found = epochs_end(&l.epochs, w.last_epoch, v.log_end, &end)
+    return found == w.last_epoch and w.offset <= end
+
+
+cdef bint may_open(fetch_t* q) noexcept nogil:
+    """Count a file that is opened for an answer here. As long as it has nothing, it may be any number."""
+    q.opens += 1
+    return q.opens <= OPENS_MAX or q.found_bytes == 0
+
+
+cdef void tell_ends(wanted_t* w) noexcept nogil:
+    """Tell of a partition how far it goes, and give nothing of it."""
+    log_view(w.partition.log, &w.read.view)
+    w.read.generation = load_i64(&w.partition.log.generation)
+
+
+cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
+    """Find what a partition can give; 0, the error that its client gets, -1: Python must look at it, or LATER: its file
+    is closed, and there is no descriptor for it now."""
+    cdef role_t role
+    cdef int32_t epoch
+    cdef int status
+    w.read.found.files = NULL
+    w.read.found.length = 0
+    partition_role(w.partition, &role)
+    epoch = <int32_t>role.leader_epoch
+    if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
+        return -1
+    if role.kind != LEADER:
+        return -1
+    if load_i32(&w.partition.log.unread):
+        return -1                # its disk failed a read: Python reads before it answers
+    if w.leader_epoch > epoch:
+        status = UNKNOWN_LEADER_EPOCH
+    elif not reader_is_open(w.partition.log, w.offset) and not may_open(q):
+        status = -EMFILE
+    else:
+        status = partition_read(
+            w.partition, w.offset, most, BOUND_HIGH_WATERMARK + q.isolation, q.found_bytes == 0, &w.read)
+    if status == -EMFILE and q.found_bytes > 0:
+        tell_ends(w)
+        return LATER
+    if w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
+        return -1
+    if status != 0:
+        w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
+    if status == 0 or status == OFFSET_OUT_OF_RANGE or status == UNKNOWN_LEADER_EPOCH:
+        return status
+    return KAFKA_STORAGE_ERROR if status < 0 or status == KAFKA_STORAGE_ERROR else -1
+
+
+cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
+    """Find what each partition can give, in order, within the limits; False if Python must look at one of them.
+
+    The first that has anything gives at least one whole batch, whatever the limits (KIP-74). settled: no waiting."""
+    cdef fetch_t* q = &f.request
+    cdef int64_t left = q.max_bytes if q.max_bytes < f.bytes_max else f.bytes_max
+    cdef int64_t began_ms = monotonic_ms()
+    cdef wanted_t* w
+    cdef int32_t i
+    q.found_bytes = 0
+    q.opens = 0
+    settled[0] = q.max_wait_ms <= 0
+    for i in range(q.count):
+        w = &q.wanted[i]
+        w.error = find_one(q, w, w.most if w.most < left else left)
+        if w.error == LATER:
+            w.error = 0
+            settled[0] = True
+        if w.error < 0:
+            q.count = i + 1
+            fetch_let_go(q)
+            return False
+        settled[0] |= w.error != 0
+        f.errors += w.error != 0
+        if w.read.found.length > 0:
+            slow_note(&w.partition.log.slow_reads, began_ms)
+            began_ms = monotonic_ms()
+        q.found_bytes += w.read.found.length
+        left = max(<int64_t>0, left - w.read.found.length)
+    settled[0] |= q.found_bytes >= q.min_bytes
+    return True
+
+
+cdef bint fetch_operation(conn_t* c, operation_t** op) noexcept nogil:
+    """See that a request that may have to wait has an operation; False without memory."""
+    if op[0] == NULL:
+        op[0] = operation_new(c, 0)
+    return op[0] != NULL
+
+
+cdef bint fetch_is_read_first(fetcher_t* f, conn_t* c, operation_t** op) noexcept nogil:
+    """Is something that the answer may have not in the page cache? Then a reader reads it, and tells the operation."""
+    cdef fetch_t* q = &f.request
+    cdef int64_t left = min(<int64_t>q.max_bytes, f.bytes_max), most
+    cdef cold_t* cold = NULL
+    cdef wanted_t* w
+    cdef int32_t i
+    if op[0] != NULL and op[0].is_warm:
+        op[0].is_warm = 0
+        return False
+    if op[0] != NULL and op[0].reading:
+        return True
+    for i in range(q.count):
+        w = &q.wanted[i]
+        most = min(<int64_t>w.most, left)
+        if reader_is_cold(w.partition.log, w.offset, most, &c.warm):
+            if cold == NULL and fetch_operation(c, op):
+                cold = cold_new(f.warmed, op[0])
+            if cold != NULL:
+                cold_wish(cold, w.partition.log, w.offset, most)
+            left -= most
+        if left <= 0:
+            break
+    if cold == NULL:
+        return False
+    op[0].refs += 1              # before it can tell
+    op[0].reading = 1
+    if cold_put(cold):
+        return True
+    op[0].refs -= 1
+    op[0].reading = 0
+    return False
+
+
+cdef bint fetch_is_slow(const fetch_t* q) noexcept nogil:
+    """Is something wanted that a reactor may have to wait for?"""
+    cdef int32_t i
+    for i in range(q.count):
+        if slow_is(&q.wanted[i].partition.log.slow_reads):
+            return True
+    return False
+
+
+cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil:
+    if not again:
+        op.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
+
+
+cdef void fetch_await_records(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil:
+    cdef int64_t until_ms = now_ms + f.request.max_wait_ms + 1  # the clock is cut to milliseconds: none too few
+    if not again or op.deadline_ms > until_ms:
+        op.deadline_ms = until_ms

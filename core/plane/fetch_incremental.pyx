@@ -1,0 +1,248 @@
+"""Incremental fetches (KIP-227): what a request changes of its session, what of the session is looked at, what is told.
+
+A session's next request is understood by its epoch; one that came late is told so. Where Python must look at something
+the session ends.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+from pybroker.core.base.chain cimport link_t
+from pybroker.core.base.error_codes cimport INVALID_FETCH_SESSION_EPOCH
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, bound_of, partition_watch
+from pybroker.core.plane.conn cimport conn_t, operation_t
+from pybroker.core.plane.fetch_find cimport (
+    fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_let_go,
+    fetch_operation, fetcher_t,
+)
+from pybroker.core.plane.fetch_session cimport (
+    session_clear_news, session_drop, session_new, session_next_epoch, session_next_news, session_note, session_t,
+    session_tells, session_to_end, session_track, session_wait, sessions_add, sessions_begin, sessions_remove,
+    sessions_touch, tracked_t,
+)
+from pybroker.core.plane.fetch_wire cimport (
+    FETCH_VERSION_IDS, fetch_add, fetch_answer, fetch_forget, fetch_t, fetch_without_session, wanted_t,
+)
+from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
+from pybroker.core.storage.log cimport log_view, view_t
+
+cdef enum:
+    LOOK_MS = 500                # between two looks at all that a session has
+
+
+cdef tracked_t* track(session_t* s, const wanted_t* w) noexcept nogil:
+    """Have a session want a partition as a request does, and look at it; NULL without memory."""
+    cdef tracked_t* t = session_track(s, w.partition)
+    if t != NULL:
+        t.offset = w.offset
+        t.most = w.most
+        t.leader_epoch = w.leader_epoch
+        t.last_epoch = w.last_epoch
+        session_note(s, t)
+    return t
+
+
+cdef int32_t begin_session(fetcher_t* f, int64_t now_ms) noexcept nogil:
+    """A session of what a full fetch wanted and its answer tells; its id, 0 where there is no room."""
+    cdef fetch_t* q = &f.request
+    cdef session_t* s = session_new(q.version >= FETCH_VERSION_IDS) if q.count > 0 else NULL
+    cdef tracked_t* t
+    cdef wanted_t* w
+    cdef int32_t i, id = 0
+    if s == NULL:
+        return 0
+    for i in range(q.count):
+        w = &q.wanted[i]
+        t = track(s, w)
+        if t == NULL:
+            break
+        t.told_high_watermark = w.read.view.high_watermark
+        t.told_log_start = w.read.view.log_start
+    else:
+        id = sessions_add(f.sessions, s, now_ms)
+    session_drop(s)
+    return id
+
+
+cdef int change_session(fetcher_t* f, session_t* s, int64_t now_ms) noexcept nogil:
+    """Make the request's changes to its session, whose next epoch begins."""
+    cdef fetch_t* q = &f.request
+    cdef int32_t i
+    for i in range(q.count):
+        if track(s, &q.wanted[i]) == NULL:
+            return REFUSED
+    fetch_forget(q, s)
+    sessions_touch(f.sessions, s, now_ms)
+    if s.tracked.count == 0:
+        sessions_remove(f.sessions, q.session_id)
+    return DONE
+
+
+cdef bint want_one(fetch_t* q, tracked_t* t) noexcept nogil:
+    """Want a partition as its session does, and hear of what comes to it; False where that is too much."""
+    cdef int bound = BOUND_HIGH_WATERMARK + q.isolation
+    cdef wanted_t* w = fetch_add(q)
+    cdef view_t v
+    if w == NULL:
+        return False
+    log_view(t.partition.log, &v)
+    partition_watch(t.partition, &t.watch, bound, bound_of(&v, bound))  # before anybody looks
+    w.partition = t.partition
+    w.tracked = t
+    w.offset = t.offset
+    w.most = t.most
+    w.leader_epoch = t.leader_epoch
+    w.last_epoch = t.last_epoch
+    return True
+
+
+cdef bint want(fetch_t* q, session_t* s, bint all_) noexcept nogil:
+    """Want what of a session may have something to tell, or all that it has, in its order."""
+    cdef link_t* link
+    cdef tracked_t* t
+    q.count = 0
+    if all_:
+        session_clear_news(s)
+        link = s.tracked.first
+        while link != NULL:
+            if not want_one(q, <tracked_t*>link.owner):
+                return False
+            link = link.next
+        return True
+    t = session_next_news(s)
+    while t != NULL:
+        if not want_one(q, t):
+            return False
+        t = session_next_news(s)
+    return True
+
+
+cdef inline bint is_news(const wanted_t* w) noexcept nogil:
+    """Would an answer tell of it?"""
+    cdef const tracked_t* t = w.tracked
+    if w.read.found.length > 0 or w.error != 0:
+        return True
+    return w.read.view.high_watermark != t.told_high_watermark or w.read.view.log_start != t.told_log_start
+
+
+cdef inline bint has_more(const fetch_t* q, const wanted_t* w) noexcept nogil:
+    """Are there records that an answer has no room for?"""
+    return w.offset < bound_of(&w.read.view, BOUND_HIGH_WATERMARK + q.isolation)
+
+
+cdef void put_back(fetch_t* q, session_t* s, bint looked) noexcept nogil:
+    """The answer waits: what would be told then is news still; all of it, if nobody looked."""
+    cdef int32_t i
+    for i in range(q.count):
+        if not looked or is_news(&q.wanted[i]) or has_more(q, &q.wanted[i]):
+            session_note(s, q.wanted[i].tracked)
+
+
+cdef void keep_news(fetch_t* q, session_t* s) noexcept nogil:
+    """Want no more what brings no news; what brings records comes last from now on.
+
+    Where there is more, or was something, the next fetch looks again: its client may want the same once more."""
+    cdef int32_t i, n = 0
+    cdef wanted_t* w
+    cdef tracked_t* t
+    for i in range(q.count):
+        w = &q.wanted[i]
+        t = w.tracked
+        if w.read.found.length == 0 and (w.error != 0 or has_more(q, w)):
+            session_note(s, t)
+        if not is_news(w):
+            continue
+        t.told_high_watermark = w.read.view.high_watermark
+        t.told_log_start = w.read.view.log_start
+        q.wanted[n] = w[0]
+        n += 1
+    q.count = n
+    for i in range(n):
+        if q.wanted[i].read.found.length > 0:
+            session_to_end(s, q.wanted[i].tracked)
+            session_note(s, q.wanted[i].tracked)
+
+
+cdef inline void wait_for_news(fetcher_t* f, operation_t* op, session_t* s, int64_t seen) noexcept nogil:
+    op.waiter.notify = f.news
+    op.waiter.owner = op
+    session_wait(s, &op.waiter, seen)
+
+
+cdef int seek_news(
+    fetcher_t* f, conn_t* c, operation_t** op, bint again, session_t* s, int64_t now_ms) noexcept nogil:
+    """Find enough for an answer among the news of a session that is locked; all of it is looked at now and then. As
+    `fetch`; an operation that waits holds nothing."""
+    cdef fetch_t* q = &f.request
+    cdef bint settled = False, late = again and now_ms >= op[0].deadline_ms
+    cdef bint all_ = late or now_ms - s.looked_ms >= LOOK_MS
+    cdef int64_t seen = session_tells(s)
+    if not want(q, s, all_) or fetch_is_slow(q):
+        return DECLINED
+    if all_:
+        s.looked_ms = now_ms
+    if not late and fetch_is_read_first(f, c, op):
+        put_back(q, s, False)
+        fetch_await_reader(f, op[0], again, now_ms)
+        wait_for_news(f, op[0], s, seen)
+        return WAITS
+    if not fetch_find(f, &settled):
+        return DECLINED
+    if settled or late or s.tracked.count == 0:
+        return DONE
+    fetch_let_go(q)
+    put_back(q, s, True)
+    if not fetch_operation(c, op):
+        return REFUSED
+    fetch_await_records(f, op[0], again, now_ms)
+    wait_for_news(f, op[0], s, seen)
+    return WAITS
+
+
+cdef int go_on(
+    fetcher_t* f, conn_t* c, operation_t** op, bint again, session_t* s, int64_t now_ms) noexcept nogil:
+    """Execute an incremental fetch of a session that is locked."""
+    cdef fetch_t* q = &f.request
+    cdef int32_t id = q.session_id
+    cdef int status = DONE
+    if not again:
+        status = DECLINED if q.foreign else change_session(f, s, now_ms)
+    elif s.epoch != session_next_epoch(q.session_epoch):
+        q.count = 0              # another request of the session came meanwhile
+        return fetch_answer(q, c, INVALID_FETCH_SESSION_EPOCH, id)
+    if status == DONE:
+        status = seek_news(f, c, op, again, s, now_ms)
+    if status == DONE:
+        if s.tracked.count == 0:
+            id = 0               # it forgot everything, and ended
+        keep_news(q, s)
+        status = fetch_answer(q, c, 0, id)
+    fetch_let_go(q)
+    if status == DECLINED:
+        f.instead = fetch_without_session(q, s, &f.instead_bytes)
+        sessions_remove(f.sessions, id)
+        return DECLINED if f.instead != NULL else REFUSED
+    return status
+
+
+cdef int fetch_incremental(
+    fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
+    """Execute a Fetch of a session; as `fetch`."""
+    cdef fetch_t* q = &f.request
+    cdef session_t* s
+    cdef int status = 0
+    if again:
+        s = op[0].session
+        pthread_mutex_lock(&s.lock)
+    else:
+        status = sessions_begin(f.sessions, q.session_id, q.session_epoch, q.version >= FETCH_VERSION_IDS, &s)
+        if status != 0:
+            q.count = 0
+            return fetch_answer(q, c, status, 0)
+    status = go_on(f, c, op, again, s, now_ms)
+    pthread_mutex_unlock(&s.lock)
+    if not again and status == WAITS:
+        op[0].session = s        # with the hold that it was found with
+    elif not again:
+        session_drop(s)
+    return status
