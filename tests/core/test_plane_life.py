@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as home:
     log = broker.open(home, "t", 0, topic_id=TOPIC_ID, config={})
     log.become_leader(0, 0)
     plane = core.Plane(broker)
-    plane.publish(log, opaque=True)
+    plane.publish(log, native_append=True)
     log.append(batch(b"before"), now_ms=1)
     plane.watch(log)
     del plane
