@@ -85,6 +85,13 @@ async def eventually(what: str, probe: Callable[[], object], timeout_s: float = 
         await asyncio.sleep(every_s)
 
 
+async def looked(times: int = 20) -> None:
+    """Let the event loop look at all its sockets so many times, and do what it finds there: what it did not do in these
+    it does not do at all. Not for what threads do."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
 def cpu_s(pid: int) -> float:
     """What a process has used of the processor (proc(5), fields 14 and 15)."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

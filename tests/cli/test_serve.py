@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Done, run, run_process
-from tests.harness import HOST, ROOT, BrokerProcess, Process, free_port
+from tests.harness import HOST, ROOT, BrokerProcess, Process, free_port, until
 
 READY = re.compile(
     r"pybroker ready on (?P<host>\S+):(?P<port>\d+) "
@@ -166,12 +166,18 @@ def test_a_directory_that_cannot_be(tmp_path: Path, below: str, why: str) -> Non
     assert done.sentence == f"no log directory can be used ({tmp_path}/file{below}: {why})"
 
 
+def children(pid: int) -> list[str]:
+    """The states of a process's children: Z is one that has ended."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in pids]
+
+
 def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
     """`pybroker serve | head -1`: the line is all that standard output gets; the broker goes on without a reader."""
     serve = f"{sys.executable} -m pybroker serve --data-dir {tmp_path} --port 0"
     process = Process(["bash", "-c", f"exec {serve} > >(head -1)"])
     port = int(process.wait_line(READY.pattern, READY_S_MAX)["port"])
-    time.sleep(0.2)
+    until("standard output has no reader any more", lambda: all(state == "Z" for state in children(process.pid)))
     assert run("topics", "list", "-b", f"{HOST}:{port}").code == 0
     process.signal(signal.SIGTERM)
     assert process.wait(60) == 0

@@ -34,6 +34,7 @@ class Log:
         self._log.become_leader(0, 0)
         self.gate = threading.Event()
         self.gate.set()
+        self.asked = threading.Event()
 
     def partition(self) -> Any:
         return self
@@ -49,6 +50,7 @@ class Log:
 
     @property
     def log_start_offset(self) -> int:
+        self.asked.set()
         assert self.gate.wait(10)
         return self._log.log_start_offset
 

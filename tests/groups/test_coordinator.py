@@ -59,13 +59,14 @@ async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_tha
     await bench.lead(bench.groups)
     await bench.groups.offsets.commit("g", "", None, -1, {T0: at(1), U0: at(2)})
     bench.groups.resign_all()
-    gate = bench.logs[partition_of("g", 4)].gate
-    gate.clear()
+    log = bench.logs[partition_of("g", 4)]
+    log.gate.clear()
+    log.asked.clear()
     groups = bench.fresh()
     loading = asyncio.get_running_loop().create_task(bench.lead(groups))
-    await asyncio.sleep(0.05)
+    assert await asyncio.to_thread(log.asked.wait, 10)
     await groups.forget_topic("u")
-    gate.set()
+    log.gate.set()
     await loading
     again = bench.fresh()
     await bench.lead(again)

@@ -107,7 +107,7 @@ async def test_a_static_member_keeps_its_place_over_a_restart_of_its_process(mem
 
 
 async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
-    wire: Wire, member: Make, caplog: pytest.LogCaptureFixture
+    live: Live, wire: Wire, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its request is given up; the others join without it once its session is over, and nothing is left in the log."""
     first, ghost = await member(), await member(session_ms=SHORT_SESSION_MS)
@@ -120,8 +120,11 @@ async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
         return len((await describe(wire, "g")).members) == 2
 
     await eventually("the second member waits", seen)
+    assert live.broker is not None and live.broker._sockets is not None
+    sockets = live.broker._sockets
+    before = len(sockets)
     ghost.wire.writer.close()
-    await asyncio.sleep(0.1)
+    await eventually("the broker sees that it goes", lambda: len(sockets) < before)
     assert await first.join() == 0
     assert len(first.members) == 2
     assert await first.sync({first.id: b"1"}) == (0, b"1")

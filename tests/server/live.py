@@ -151,13 +151,14 @@ class Live:
         self.broker = broker
         return broker
 
-    async def one_waits(self) -> None:
-        """Return once a fetch is parked."""
+    async def one_waits(self, at_least: int = 1) -> None:
+        """Return once so many fetches are parked."""
         assert self.broker is not None and self.broker.replicas is not None
         replicas = self.broker.replicas
 
         def parked() -> bool:
-            return any(r.waited_for for r in replicas) or any(s["parked"] for s in replicas.plane_stats())
+            waiters = {waiter for replica in replicas for waiter in replica._waiters or ()}
+            return len(waiters) + sum(stats["parked"] for stats in replicas.plane_stats()) >= at_least
 
         await eventually("a fetch is parked", parked)
 

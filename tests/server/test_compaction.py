@@ -119,8 +119,10 @@ async def test_no_log_is_compacted_where_the_cleaner_is_off(live: Live) -> None:
     for i in range(20):
         await wire.produce("t", pair(b"k", b"%d" % i))
     replicas(live).leader("t", 0).partition().flush()
-    await asyncio.sleep(0.1)
+    assert "log-cleaner" not in {thread.name for thread in threading.enumerate()}
     assert not replicas(live).log_dirs[0].recorded[CLEANED]
+    await live.restart("log.cleaner.backoff.ms=1")
+    await eventually("it is compacted where it is on", lambda: replicas(live).log_dirs[0].recorded[CLEANED])
 
 
 async def test_as_many_logs_are_compacted_at_once_as_are_set(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

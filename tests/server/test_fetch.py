@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 import time
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from pybroker import core, errors
 from pybroker.protocol import messages as m
+from tests.harness import eventually
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
 
@@ -81,7 +85,7 @@ async def test_a_fetch_that_waits_is_woken_by_the_append(live: Live, wire: Wire)
     delays = []
     for n in range(20):
         reader.send("Fetch", 12, **fetch_fields("t", n, max_wait_ms=10_000))
-        await asyncio.sleep(0.02)
+        await live.one_waits()
         await wire.produce("t", batch(b"%d" % n))
         appended = time.monotonic()
         _, response = await reader.receive("Fetch", 12)
@@ -103,6 +107,23 @@ async def test_the_wait_is_exact(wire: Wire) -> None:
         assert wait_ms <= min(waited_ms) < wait_ms + 60
 
 
+def unread(wire: Wire) -> int:
+    """Bytes that came for a client and that it did not read."""
+    found = fcntl.ioctl(wire.writer.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(found, sys.byteorder)
+
+
+async def told_of(live: Live, wire: Wire, *ends: int) -> None:
+    """Append a batch of 1,000 bytes to the last of the partitions, whose ends are these; return once another fetch has
+    it, which began to wait after the one that is there."""
+    witness = await live.connect()
+    witness.send("Fetch", 12, **fetch_fields("t", *ends, max_wait_ms=60_000))
+    await live.one_waits(at_least=2)
+    await wire.produce("t", batch(b"x" * 1000), partition=len(ends) - 1)
+    _, response = await witness.receive("Fetch", 12)
+    assert [values(p.records) for p in response.responses[0].partitions][-1] == [b"x" * 1000]
+
+
 async def test_min_bytes_over_several_partitions_and_appends(live: Live, wire: Wire) -> None:
     """The fetch waits until all of its partitions together have enough."""
     await wire.create("t", 2)
@@ -110,9 +131,9 @@ async def test_min_bytes_over_several_partitions_and_appends(live: Live, wire: W
     size = len(batch(b"x" * 1000))
     reader.send("Fetch", 12, **fetch_fields("t", 0, 0, max_wait_ms=10_000, min_bytes=size * 3))
     waiting = asyncio.create_task(reader.receive("Fetch", 12))
+    await live.one_waits()
     for partition in (0, 1):
-        await wire.produce("t", batch(b"x" * 1000), partition=partition)
-        await asyncio.sleep(0.05)
+        await told_of(live, wire, *[1] * partition, 0)
         assert not waiting.done()
     await wire.produce("t", batch(b"x" * 1000))
     _, response = await waiting
@@ -127,10 +148,10 @@ async def test_a_partition_counts_no_more_than_it_may_bring(live: Live, wire: Wi
     fields = fetch_fields("t", 0, 0, max_wait_ms=60_000, min_bytes=size * 2, partition_max_bytes=size)
     reader.send("Fetch", 12, **fields)
     waiting = asyncio.create_task(reader.receive("Fetch", 12))
-    for _ in range(5):
-        await wire.produce("t", batch(b"x" * 1000))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await live.one_waits()
+    for n in range(5):
+        await told_of(live, wire, n)
+        assert not waiting.done()
     await wire.produce("t", batch(b"x" * 1000), partition=1)
     _, response = await waiting
     assert [len(p.records) for p in response.responses[0].partitions] == [size, size]
@@ -337,7 +358,7 @@ async def test_a_large_answer_to_a_slow_reader_does_not_hold_up_others(live: Liv
     slow = await live.connect()
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     slow.send("Fetch", 12, **fetch_fields("t", 0, partition_max_bytes=1 << 26))
-    await asyncio.sleep(0.1)
+    await eventually("its socket is full", lambda: unread(slow) > 1_000)
     started = time.monotonic()
     for _ in range(20):
         await wire.produce("t", batch(b"v"))

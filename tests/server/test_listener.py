@@ -14,7 +14,7 @@ import pytest
 from pybroker.server.connection import QUEUED_BYTES_MAX
 from pybroker.server.listener import RECEIVE_BYTES
 from pybroker.server.pool import Pool
-from tests.harness import eventually
+from tests.harness import eventually, looked
 from tests.server.conftest import Bench
 
 
@@ -109,7 +109,8 @@ async def test_a_wait_for_news_is_given_up_when_the_client_goes(bench: Bench) ->
         client.send(f"{verb}:{verb}")
         await eventually("it is executed", lambda verb=verb: verb in bench.script.released)
         client.writer.close()
-    await asyncio.sleep(0.05)
+    await eventually("the fetch is given up", lambda: len(listener) == 1)
+    await looked()
     for event in bench.script.released.values():
         event.set()
     await eventually("it is closed", lambda: len(listener) == 0)
@@ -121,8 +122,8 @@ async def test_memory_grows_with_bytes_received_not_with_the_length_declared(ben
     bench.start(request_bytes_max=1 << 30)
     client = await bench.client()
     client.writer.write(struct.pack(">i", 1 << 30) + b"x" * 1000)
-    await eventually("bytes are held", lambda: bench.pool.held_bytes)
-    await asyncio.sleep(0.02)
+    await eventually("what came is held", lambda: bench.pool.held_bytes >= 1004)
+    await looked()
     assert bench.pool.held_bytes == 1004
 
 
@@ -134,7 +135,7 @@ async def test_a_connection_is_not_read_beyond_its_budget(bench: Bench) -> None:
     frame = "silent:" + "x" * 100_000
     client.send(*[frame] * 60)
     await eventually("as much is held as may be", lambda: bench.pool.held_bytes >= QUEUED_BYTES_MAX)
-    await asyncio.sleep(0.05)
+    await looked()
     assert bench.pool.held_bytes <= QUEUED_BYTES_MAX + RECEIVE_BYTES + 100
     bench.script.released["a"].set()
     assert await client.answer() == "a"
@@ -168,7 +169,7 @@ async def test_a_full_pool_makes_readers_wait_and_never_stands_still(bench: Benc
     for client in clients:
         client.writer.write(frame[:150_000])
     await eventually("the frame is held", lambda: bench.pool.held_bytes >= 1_000_000)
-    await asyncio.sleep(0.05)
+    await looked()
     assert bench.pool.held_bytes <= 1_000_000 + RECEIVE_BYTES
     for client in clients:
         client.writer.write(frame[150_000:])
@@ -198,8 +199,10 @@ async def test_max_connections_makes_further_ones_wait(bench: Bench) -> None:
     first, second = await bench.client(), await bench.client()
     third = await bench.client()  # the kernel accepts, the broker not yet
     third.send("echo:3")
-    await asyncio.sleep(0.1)
-    assert len(listener) == 2 and bench.script.seen == []
+    first.send("echo:1")
+    assert await first.answer() == "1"
+    await looked()
+    assert len(listener) == 2 and bench.script.seen == ["echo:1"]
     first.writer.close()
     assert await third.answer() == "3"
     second.send("echo:2")

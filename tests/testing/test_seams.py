@@ -17,6 +17,7 @@ from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
 from pybroker.server.broker import Broker, Table
 from pybroker.server.dispatch import Handler
+from tests.harness import eventually
 
 
 def broker_on(path: Path, through: Callable[[Table], Table] | None = None) -> Broker:
@@ -24,12 +25,17 @@ def broker_on(path: Path, through: Callable[[Table], Table] | None = None) -> Br
     return Broker(config, native_plane=False, through=through)
 
 
+def connections(broker: Broker) -> int:
+    assert broker._sockets is not None
+    return len(broker._sockets)
+
+
 async def test_abort_marks_no_clean_stop_and_lets_everything_go(tmp_path: Path) -> None:
     """After abort() the directory looks as after a crash, and another broker can have it at once."""
     broker = broker_on(tmp_path)
     await broker.start()
     reader, writer = await asyncio.open_connection(broker.host, broker.port)
-    await asyncio.sleep(0.05)  # until it is accepted
+    await eventually("it is accepted", lambda: connections(broker))
     await broker.abort()
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
@@ -70,7 +76,7 @@ async def test_disconnect_closes_the_connections_and_goes_on_accepting(tmp_path:
     await broker.start()
     try:
         reader, writer = await asyncio.open_connection(broker.host, broker.port)
-        await asyncio.sleep(0.05)
+        await eventually("it is accepted", lambda: connections(broker))
         broker.disconnect()
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
