@@ -197,10 +197,13 @@ class Plane:
         native_append: they may append to it batches whose records can be read; envelope: that is not asked of
         compressed batches."""
     def configure(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> None: ...
+    def set_nodes(self, nodes: Sequence[tuple[int, int, str, int, str | None]]) -> None:
+        """Where the clients of each listener (see adopt) find each broker: (listener, id, host, port, rack). A
+        refusal names the leader, where it is one of them."""
     def watch(self, partition: Partition, *, to_log_end: bool = False) -> None:
         """Ask for one "grown" letter at the next append; look once more after this call."""
     def withdraw(self, partition: Partition) -> None: ...
-    def adopt(self, fd: int) -> int:
+    def adopt(self, fd: int, *, listener: int = 0) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours."""
     def fileno(self) -> int: ...
     def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown"], int, int, bytes | None]]:

@@ -12,9 +12,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.unistd cimport close as close_fd
 
-from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64, swap_ptr
 from pybroker.core.base.counters cimport api_dict, histogram_dict
 from pybroker.core.base.cursor cimport store_be32
+from pybroker.core.base.reclamation cimport retire
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
@@ -32,6 +33,7 @@ from pybroker.core.plane.mailbox cimport (
 )
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
+from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_new, nodes_t
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, view_t
@@ -67,6 +69,15 @@ cdef void grown(watch_t* w) noexcept nogil:
     """A partition that Python watches grew, or went."""
     cdef bell_t* b = <bell_t*>w.owner
     mailbox_put(&b.plane.mailbox, GROWN, b.id, NULL, NULL, 0)
+
+
+cdef int32_t put_text(uint8_t* at, str text) except -1:
+    """The length of a text that is put where there is room for NODE_TEXT_MAX bytes. ValueError if it is longer."""
+    cdef bytes data = text.encode()
+    if len(data) > NODE_TEXT_MAX:
+        raise ValueError(f"{text!r} has more than {NODE_TEXT_MAX} bytes")
+    memcpy(at, <const char*>data, len(data))
+    return <int32_t>len(data)
 
 
 cdef int add_part(note_t* n, object part) except -1:
@@ -173,6 +184,7 @@ cdef class Plane:
         mailbox_destroy(&self.state.mailbox)
         pool_destroy(&self.state.pool)
         registry_free(self.state.registry)
+        free(self.state.nodes)
 
     def _inherit(self) -> None:
         """This process is the child of a fork: close what the parent goes on with, and touch nothing of it ever
@@ -298,9 +310,26 @@ cdef class Plane:
             partition_drop(bell.held)
             free(bell)
 
+    def set_nodes(self, nodes) -> None:
+        """Where the clients of each listener find each broker: (listener, id, host, port, rack or None). Refusals name
+        those that lead."""
+        cdef nodes_t* table = nodes_new(<int32_t>len(nodes))
+        cdef nodes_t* old
+        if table == NULL:
+            raise MemoryError()
+        for i, (listener, id_, host, port, rack) in enumerate(nodes):
+            table.items[i].listener = listener
+            table.items[i].id = id_
+            table.items[i].port = port
+            table.items[i].host_length = put_text(table.items[i].host, host)
+            table.items[i].rack_length = -1 if rack is None else put_text(table.items[i].rack, rack)
+        old = <nodes_t*>swap_ptr(<void**>&self.state.nodes, table)
+        if old != NULL:
+            retire(&self.state.context.reclaim, old, free)
+
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def adopt(self, int fd) -> int:
+    def adopt(self, int fd, *, int listener=0) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the
         caller's."""
         cdef conn_t* c
@@ -324,6 +353,7 @@ cdef class Plane:
         self.adopted = id
         c.id = id
         c.fd = fd
+        c.listener = listener
         c.state = OPEN
         c.inbox = &r.inbox
         c.pool = &self.state.pool

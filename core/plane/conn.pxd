@@ -72,6 +72,7 @@ cdef struct conn_t:
     link_t waiting
     inbox_t* inbox               # of its reactor
     int64_t id                   # that Python knows it by; never used again
+    int32_t listener             # that it came by, as Python numbers them
     int64_t active_ms
     int32_t fd
     int32_t state

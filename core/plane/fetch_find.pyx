@@ -6,7 +6,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH
+from pybroker.core.base.error_codes cimport (
+    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
+)
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, LEADER, partition_read, partition_role, role_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_wire cimport fetch_t, wanted_t
@@ -70,8 +72,10 @@ cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
     epoch = <int32_t>role.leader_epoch
     if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
         return -1
-    if role.kind != LEADER:
-        return -1
+    if role.kind != LEADER and w.leader_epoch <= epoch:
+        w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
+        w.leader, w.led_epoch = <int32_t>role.leader, epoch
+        return NOT_LEADER_OR_FOLLOWER
     if load_i32(&w.partition.log.unread):
         return -1                # its disk failed a read: Python reads before it answers
     if w.leader_epoch > epoch:

@@ -6,6 +6,7 @@ from pybroker.core.partition.partition cimport partition_t, read_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t
 from pybroker.core.plane.fetch_session cimport session_t, tracked_t
+from pybroker.core.plane.nodes cimport leaders_t
 
 cdef enum:
     WANTED_MAX = 16384           # partitions of one fetch; one with more goes to Python
@@ -22,6 +23,8 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t leader_epoch         # that the client knows; -1 none
     int32_t last_epoch           # of the last record that it has; -1 where it does not say
     int32_t error                # a Kafka code that the answer tells
+    int32_t leader               # with NOT_LEADER_OR_FOLLOWER: who leads, in which epoch; -1 unknown
+    int32_t led_epoch
     read_t read                  # what was found, held
 
 cdef struct request_part_t:              # bytes of the request
@@ -45,6 +48,7 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     request_part_t body                  # the topics that it names
     request_part_t forgotten_body        # and those that it forgets
     int64_t found_bytes
+    leaders_t leaders            # that the answer names
     int32_t opens                # files that the reactor opened for it
     int32_t count
     int32_t capacity

@@ -15,10 +15,14 @@ from pybroker.core.base.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i32, read_i64, read_i8, skip, store_be32, write_i16,
     write_i32, write_i64, write_span, writer_init, writer_t,
 )
+from pybroker.core.base.error_codes cimport NOT_LEADER_OR_FOLLOWER
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.conn cimport conn_add_file, conn_room, conn_t, conn_wrote
 from pybroker.core.plane.fetch_session cimport session_forget, session_t, tracked_t
+from pybroker.core.plane.nodes cimport (
+    CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, write_current_leader, write_leaders,
+)
 from pybroker.core.plane.produce cimport DONE, REFUSED
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_tags, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags,
@@ -32,6 +36,8 @@ cdef enum:
     VERSION_RACK = 11
     VERSION_FLEXIBLE = 12
     VERSION_REPLICA_STATE = 15
+    VERSION_ENDPOINTS = 16
+    CURRENT_LEADER = 1           # a tag
     KEY_BYTES = 4                # api key and version, in front of what the cursor sees
     SESSION_BYTES = 8
     LENGTH_BYTES_MAX = 5
@@ -330,9 +336,9 @@ cdef bint begins_topic(const fetch_t* f, int32_t i) noexcept nogil:
 
 cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
     """The most that the answer takes from partition i on up to the next records, or to its end."""
-    cdef int64_t n = HEADER_BYTES_MAX    # what goes before the partitions, and what closes them
+    cdef int64_t n = HEADER_BYTES_MAX + leaders_bytes(&f.leaders)  # what goes before the partitions, and closes them
     while i < f.count:
-        n += ANSWER_PARTITION_BYTES
+        n += ANSWER_PARTITION_BYTES + (CURRENT_LEADER_BYTES if f.wanted[i].error == NOT_LEADER_OR_FOLLOWER else 0)
         if begins_topic(f, i):
             n += f.wanted[i].partition.topic_length + TOPIC_BYTES
         if f.wanted[i].read.found.files != NULL:
@@ -366,7 +372,10 @@ cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int
         if room[0] == NULL:
             return REFUSED
         writer_init(w, room[0], left)
-    write_no_tags(w, flexible)
+    if flexible and p.error == NOT_LEADER_OR_FOLLOWER:
+        write_current_leader(w, CURRENT_LEADER, p.leader, p.led_epoch)
+    else:
+        write_no_tags(w, flexible)
     return DONE
 
 
@@ -384,14 +393,26 @@ cdef int32_t count_topics(const fetch_t* f) noexcept nogil:
     return n
 
 
+cdef void name_leaders(fetch_t* f, int32_t listener) noexcept nogil:
+    """Those of partitions that are led elsewhere."""
+    cdef int32_t i
+    f.leaders.count = 0
+    for i in range(f.count if f.version >= VERSION_ENDPOINTS else 0):
+        if f.wanted[i].error == NOT_LEADER_OR_FOLLOWER:
+            leaders_add(&f.leaders, listener, f.wanted[i].leader)
+
+
 cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noexcept nogil:
     """The whole answer into the connection's output: an error of the request, or each partition wanted."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
     cdef int32_t i
-    cdef int64_t most = bytes_from(f, 0), before = c.queued_bytes
-    cdef uint8_t* room = conn_room(c, most)
-    cdef uint8_t* size_at = room
+    cdef int64_t most, before = c.queued_bytes
+    cdef uint8_t* room
+    cdef uint8_t* size_at
     cdef writer_t w
+    name_leaders(f, c.listener)
+    most = bytes_from(f, 0)
+    room = size_at = conn_room(c, most)
     if room == NULL:
         return REFUSED
     writer_init(&w, room, most)
@@ -413,7 +434,10 @@ cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noex
             return REFUSED
     if f.count > 0:
         write_no_tags(&w, flexible)
-    write_no_tags(&w, flexible)
+    if f.version >= VERSION_ENDPOINTS:
+        write_leaders(&w, &f.leaders)
+    else:
+        write_no_tags(&w, flexible)
     conn_wrote(c, w.at - room)
     store_be32(size_at, <int32_t>(c.queued_bytes - before - 4))
     return DONE

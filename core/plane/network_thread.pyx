@@ -63,6 +63,7 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.news = news
     r.fetch.warmed = warmed
     r.turn.synced = synced
+    r.turn.leaders.known = r.fetch.request.leaders.known = &plane.nodes
     pthread_mutex_init(&r.inbox.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
     r.inbox.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)

@@ -5,6 +5,7 @@ from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.partition.append cimport checked_t
 from pybroker.core.partition.partition cimport partition_t
 from pybroker.core.partition.registry cimport registry_t
+from pybroker.core.plane.nodes cimport leaders_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.storage.group_commit cimport synced_fn
 
@@ -27,6 +28,9 @@ cdef struct order_t:
     int16_t version
     int32_t first                # of its request, among the turn's orders
     int64_t begin                # of its request's answer in the output of the connection
+    int32_t refused              # its partition is led elsewhere: by `leader`, in `leader_epoch`; -1 unknown
+    int32_t leader
+    int32_t leader_epoch
     int64_t sync_end             # the offset that must be on disk before it is acknowledged; -1 none
 
 cdef struct dirty_t:
@@ -37,6 +41,7 @@ cdef struct dirty_t:
 cdef struct turn_t:              # what a reactor holds back until the end of its turn
     int32_t count
     int32_t dirty_count
+    leaders_t leaders            # that the answer being written names
     synced_fn synced             # what is called when an acknowledgement need wait no longer
     int64_t errors               # partitions whose answer told one, since ever
     int64_t plain_bytes          # that came out of compressed batches, since ever

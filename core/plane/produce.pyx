@@ -13,13 +13,18 @@ from pybroker.core.base.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64,
     write_i16, write_i32, write_i64, write_i8, write_span, writer_init, writer_t,
 )
-from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
-from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_leads, partition_t
+from pybroker.core.partition.partition cimport (
+    TOPIC_ID_BYTES, partition_leads, partition_role, partition_t, role_t,
+)
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, unsynced_t
+from pybroker.core.plane.nodes cimport (
+    CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
+)
 from pybroker.core.plane.operation cimport operation_list, operation_new
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
@@ -35,11 +40,13 @@ cdef enum:
     VERSION_ZSTD = 7
     VERSION_RECORD_ERRORS = 8
     VERSION_FLEXIBLE = 9
+    VERSION_LEADERS = 10
     VERSION_IDS = 13
     VERSION_MAX = 13
     ANSWER_BYTES = 2 + 8 + 8 + 8 # error_code, base_offset, log_append_time_ms, log_start_offset
-    PARTITION_BYTES = 4 + ANSWER_BYTES + 16
+    PARTITION_BYTES = 4 + ANSWER_BYTES + 16 + CURRENT_LEADER_BYTES
     HEADER_BYTES_MAX = 64
+    CURRENT_LEADER = 0           # a tag
     PLAIN_REQUEST_MAX = 4 << 20  # that come out of the batches of one request; with more to undo it is Python's
 
 cdef struct request_t:
@@ -64,8 +71,21 @@ cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept no
     return plain >= 0
 
 
+cdef order_t* turn_away(turn_t* t, order_t* o, int32_t listener) noexcept nogil:
+    """The order of a batch whose partition is not led here: nothing is appended, and the answer names the leader."""
+    cdef role_t role
+    partition_role(o.partition, &role)
+    o.refused = 1
+    o.leader = <int32_t>role.leader
+    o.leader_epoch = <int32_t>role.leader_epoch
+    o.checked.status = NOT_LEADER_OR_FOLLOWER
+    leaders_add(&t.leaders, listener, o.leader)
+    t.count += 1
+    return o
+
+
 cdef order_t* check_partition(
-    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const text_t* topic) noexcept nogil:
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int32_t listener, const text_t* topic) noexcept nogil:
     """Read one partition of a request into a new order; NULL if it is none that can be executed here."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef order_t* o
@@ -80,8 +100,11 @@ cdef order_t* check_partition(
         o.partition = registry_by_id(reg, topic.at, index)
     else:
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
-    if o.partition == NULL or not load_i32(&o.partition.native_append) or not partition_leads(o.partition):
+    if o.partition == NULL or not load_i32(&o.partition.native_append):
         return NULL
+    if not partition_leads(o.partition):
+        return turn_away(t, o, listener)
+    o.refused = 0
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.checked) != 0:
@@ -92,7 +115,8 @@ cdef order_t* check_partition(
     return o
 
 
-cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version, request_t* q) noexcept nogil:
+cdef bint check_request(
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int32_t listener, request_t* q) noexcept nogil:
     """Read a whole request and make its orders; False leaves it, and every mistake in it, to Python."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef text_t topic
@@ -107,16 +131,18 @@ cdef bint check_request(turn_t* t, registry_t* reg, cursor_t* r, int16_t version
         return False
     q.body = r.at
     q.answer_bytes = HEADER_BYTES_MAX
+    t.leaders.count = 0
     for _i in range(q.topics):
         if read_topic(r, version >= VERSION_IDS, flexible, &topic, &partitions) != OK or partitions < 0:
             return False
         q.answer_bytes += topic.length + 16
         for _k in range(partitions):
-            if check_partition(t, reg, r, version, &topic) == NULL:
+            if check_partition(t, reg, r, version, listener, &topic) == NULL:
                 return False
             q.answer_bytes += PARTITION_BYTES
         if skip_tags(r, flexible) != OK:
             return False
+    q.answer_bytes += leaders_bytes(&t.leaders)
     return skip_tags(r, flexible) == OK and cursor_left(r) == 0
 
 
@@ -135,11 +161,15 @@ cdef void write_partition(writer_t* w, int16_t version, order_t* o) noexcept nog
             write_i8(w, 0)       # no error message
         else:
             write_i16(w, -1)
-    write_no_tags(w, version >= VERSION_FLEXIBLE)
+    if o.refused and version >= VERSION_LEADERS:
+        write_current_leader(w, CURRENT_LEADER, o.leader, o.leader_epoch)
+    else:
+        write_no_tags(w, version >= VERSION_FLEXIBLE)
 
 
 cdef int write_answer(
-    conn_t* c, int16_t version, request_t* q, order_t* orders, int32_t count, const uint8_t* end) noexcept nogil:
+    conn_t* c, int16_t version, request_t* q, order_t* orders, const leaders_t* leaders,
+    const uint8_t* end) noexcept nogil:
     """The whole answer into the connection's output."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef uint8_t* room = conn_room(c, q.answer_bytes)
@@ -173,7 +203,10 @@ cdef int write_answer(
         skip_tags(&r, flexible)
         write_no_tags(&w, flexible)
     write_i32(&w, 0)             # throttle_time_ms
-    write_no_tags(&w, flexible)
+    if version >= VERSION_LEADERS:
+        write_leaders(&w, leaders)
+    else:
+        write_no_tags(&w, flexible)
     store_be32(room, <int32_t>(w.at - room - 4))
     conn_wrote(c, w.at - room)
     return DONE
@@ -202,10 +235,10 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
     cdef const uint8_t* end = r.end
     cdef order_t* o
     cdef dirty_t* d
-    if not check_request(t, reg, r, version, &q):
+    if not check_request(t, reg, r, version, c.listener, &q):
         t.count = first
         return DECLINED
-    if q.acks != 0 and write_answer(c, version, &q, &t.orders[first], t.count - first, end) != DONE:
+    if q.acks != 0 and write_answer(c, version, &q, &t.orders[first], &t.leaders, end) != DONE:
         t.count = first
         return REFUSED
     for i in range(first, t.count):
@@ -217,6 +250,8 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
         o.sync_end = -1
         if q.acks == 0:
             o.answer = NULL
+        if o.refused:
+            continue
         d = find_dirty(t, o.partition)
         if d.last != NULL:
             d.last.next = &o.checked

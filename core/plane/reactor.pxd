@@ -9,6 +9,7 @@ from pybroker.core.plane.fetch_find cimport fetcher_t
 from pybroker.core.plane.fetch_session cimport sessions_t
 from pybroker.core.plane.mailbox cimport mailbox_t
 from pybroker.core.plane.memory_pool cimport pool_t
+from pybroker.core.plane.nodes cimport nodes_t
 from pybroker.core.plane.produce cimport turn_t
 from pybroker.core.plane.timer cimport timers_t
 from pybroker.core.storage.context cimport context_t
@@ -23,6 +24,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     context_t* context
     registry_t* registry
     sessions_t sessions
+    nodes_t* nodes               # where the leaders of other partitions are; NULL: nobody said yet
     mailbox_t mailbox
     pool_t pool
     int64_t holder_ms            # that a request which was let through may take while memory is short

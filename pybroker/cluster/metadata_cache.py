@@ -6,7 +6,7 @@
 A new image shares with the one before all topics, and partitions of a topic, that did not change.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,11 +41,22 @@ class MetadataCache:
 
     def __init__(self, cluster_id: str = "") -> None:
         self.image = Image(cluster_id)
+        self._watchers: list[Callable[[Image], None]] = []
+
+    def watch(self, watcher: Callable[[Image], None]) -> None:
+        """Call it with the image, now and whenever there is another one."""
+        self._watchers.append(watcher)
+        watcher(self.image)
+
+    def unwatch(self, watcher: Callable[[Image], None]) -> None:
+        self._watchers.remove(watcher)
 
     def update(self, request: UpdateMetadata) -> None:
         """Take what a controller says. Raises STALE_CONTROLLER_EPOCH where a later one has spoken, and KafkaError for
         partitions that leave a gap; then nothing of it is taken."""
         self.image = updated(self.image, request)
+        for watcher in self._watchers:
+            watcher(self.image)
 
 
 def updated(image: Image, request: UpdateMetadata) -> Image:

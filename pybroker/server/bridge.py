@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pybroker import core
 from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.cluster.image import Image
 from pybroker.logs import event
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Answer, Responder, Waiting
 
 log = logging.getLogger(__name__)
+
+NO_LISTENER = -1
 
 
 class Adopted:
@@ -42,8 +45,9 @@ class Adopted:
 class Bridge:
     """Carries requests between a plane and a responder; on the event loop's thread."""
 
-    def __init__(self, plane: core.Plane, grown: Callable[[int], object]) -> None:
-        """`grown` is told the plane's id of a partition that was watched and grew."""
+    def __init__(self, plane: core.Plane, grown: Callable[[int], object], listeners: Sequence[str] = ()) -> None:
+        """`grown` is told the plane's id of a partition that was watched and grew; `listeners` are the names of those
+        that connections come by."""
         self._plane = plane
         self._grown = grown
         self._loop = asyncio.get_running_loop()
@@ -52,6 +56,8 @@ class Bridge:
         self._responder: Responder | None = None
         self._closings: Closings | None = None
         self._finishing = False
+        self._listeners = {name: number for number, name in enumerate(listeners)}
+        self._nodes: list[tuple[int, int, str, int, str | None]] = []
 
     def open(self, responder: Responder, closings: Closings) -> None:
         """Begin to execute what the plane declines; `closings` hears of connections that had to be closed."""
@@ -63,9 +69,17 @@ class Bridge:
     def adopt(self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object]) -> Adopted:
         """Hand a socket to the plane; `forget` is called when its connection ended."""
         adopted = Adopted(self, caller)
-        self._adopted[self._plane.adopt(sock.fileno())] = adopted, forget
+        number = self._listeners.get(caller.listener, NO_LISTENER)
+        self._adopted[self._plane.adopt(sock.fileno(), listener=number)] = adopted, forget
         sock.detach()  # it is the plane's now
         return adopted
+
+    def show(self, image: Image) -> None:
+        """Have refusals name leaders at the addresses that clients of each listener use."""
+        nodes = [(number, *node) for name, number in self._listeners.items() for node in image.nodes(name)]
+        if nodes != self._nodes:
+            self._plane.set_nodes(nodes)
+            self._nodes = nodes
 
     def finish(self) -> None:
         """Let every connection end once it is owed nothing."""

@@ -175,7 +175,7 @@ class Broker:
             self.broker_id, self.config, metadata, self._dirs, self._give_up, descriptors_for_logs()
         )
         if self._native:
-            sockets.use(self._native_plane(replicas))
+            sockets.use(self._native_plane(replicas), metadata)
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
         try:
             await self._load_topics(session, context, channel, admin, replicas, first_start=known_cluster is None)
@@ -337,7 +337,7 @@ class Broker:
             requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
         )
-        return Bridge(plane, replicas.grown)
+        return Bridge(plane, replicas.grown, [endpoint.listener for endpoint in config.listeners.endpoints])
 
     # -- stop ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping
 
 from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.model import HostPort
@@ -30,6 +31,7 @@ class SocketServer:
         self._pool = Pool(pool_bytes(config))
         self._quotas = Quotas()
         self._bridge: Bridge | None = None
+        self._metadata: MetadataCache | None = None
         self._listeners: list[Listener] = []
 
     def __len__(self) -> int:
@@ -71,9 +73,10 @@ class SocketServer:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def use(self, bridge: Bridge) -> None:
-        """Hand every connection to the native plane."""
-        self._bridge = bridge
+    def use(self, bridge: Bridge, metadata: MetadataCache) -> None:
+        """Hand every connection to the native plane, which is shown where brokers are."""
+        self._bridge, self._metadata = bridge, metadata
+        metadata.watch(bridge.show)
         for listener in self._listeners:
             listener.bridge = bridge
 
@@ -123,6 +126,8 @@ class SocketServer:
         for listener in self._listeners:
             listener.bridge = None
         if bridge is not None:
+            if self._metadata is not None:
+                self._metadata.unwatch(bridge.show)
             bridge.close()
 
 

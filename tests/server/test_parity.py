@@ -225,6 +225,34 @@ async def twins(home: Path) -> tuple[Live, Live, dict[str, bytes]]:
     return native, python, ids
 
 
+async def follow_some(live: Live) -> None:
+    """Have a broker lead no more what it led: one follows itself, one nobody who is known, one is let be."""
+    assert live.broker is not None and live.broker.replicas is not None
+    replicas, epoch = live.broker.replicas, 50
+    await replicas.held("plain", 0).follow(live.broker.broker_id, epoch, 100)
+    await replicas.held("plain", 1).follow(7, epoch, 100)
+    await replicas.held("small", 2).follow(-1, epoch, 100)
+    await replicas.held("compact", 0).follow(live.broker.broker_id, epoch, 100)
+    replicas.held("stamped", 1).partition().become_offline(epoch, 100)
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+async def test_both_planes_say_who_leads_elsewhere(tmp_path: Path, seed: int) -> None:
+    """Likewise where some partitions are led by others, beside those that are led here."""
+    native, python, ids = await twins(tmp_path)
+    try:
+        for live in (native, python):
+            await follow_some(live)
+        one, other = Side(native), Side(python)
+        for step in Script(seed, ids).steps():
+            ours, theirs = await one.say(step), await other.say(step)
+            assert ours == theirs, f"{asked(step)}\nnative {shown(step, ours)}\npython {shown(step, theirs)}"
+        assert files(native) == files(python)
+    finally:
+        await native.stop()
+        await python.stop()
+
+
 @pytest.mark.parametrize("seed", range(24))
 async def test_both_planes_say_the_same(tmp_path: Path, seed: int) -> None:
     """Frame by frame the same answers, and the same files after it."""
