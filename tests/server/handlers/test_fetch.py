@@ -1,0 +1,157 @@
+"""Fetch, without sockets: what is read, what cannot be, how much, and when it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.protocol import messages as m
+from tests.server.handlers.desk import ELSEWHERE, Desk
+from tests.server.live import batch, fetch_fields, values
+
+TOPICS = m.FetchRequest.Topics
+A, B = batch(b"a" * 100), batch(b"b" * 100)
+
+
+async def stock(desk: Desk, topic: str, *partitions: tuple[bytes, ...], **config: str) -> bytes:
+    """Create a topic with these batches in its partitions; its id."""
+    made = await desk.topic(topic, len(partitions), **config)
+    for index, batches in enumerate(partitions):
+        for each in batches:
+            await desk.replica(topic, index).append(each, 1)
+    return made
+
+
+async def fetch(desk: Desk, topic: str | bytes, *offsets: int, version: int = 12, **how: Any) -> list[Any]:
+    answer = await desk.ask("Fetch", version, **fetch_fields(topic, *offsets, **how))
+    assert answer.error_code == 0
+    return [partition for topic in answer.responses for partition in topic.partitions]
+
+
+async def test_each_partition_from_its_offset(desk: Desk) -> None:
+    topic_id = await stock(desk, "t", (A, B), (B,), ())
+    for named, version in (("t", 12), (topic_id, 13)):
+        found = await fetch(desk, named, 1, 0, 0, version=version)
+        assert [values(p.records) for p in found] == [[b"b" * 100], [b"b" * 100], []]
+        assert [(p.error_code, p.high_watermark, p.log_start_offset) for p in found] == [(0, 2, 0), (0, 1, 0), (0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "how", "code"),
+    [
+        (-1, {}, errors.OFFSET_OUT_OF_RANGE),
+        (2, {}, errors.OFFSET_OUT_OF_RANGE),
+        (0, {"current_leader_epoch": 9}, errors.UNKNOWN_LEADER_EPOCH),
+        (0, {"replica_id": ELSEWHERE}, errors.NOT_LEADER_OR_FOLLOWER),
+        (0, {"replica_id": ELSEWHERE, "current_leader_epoch": 0}, errors.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+async def test_what_cannot_be_read(desk: Desk, offset: int, how: dict[str, int], code: int) -> None:
+    """Is answered at once, however long the client would wait, and with nothing of the log."""
+    await stock(desk, "t", (A,))
+    async with asyncio.timeout(10):
+        [found] = await fetch(desk, "t", offset, max_wait_ms=60_000, min_bytes=1 << 20, **how)
+    assert (found.error_code, found.high_watermark, bytes(found.records)) == (code, -1, b"")
+
+
+async def test_partitions_that_are_not_there(desk: Desk) -> None:
+    await stock(desk, "t", (A,))
+    await desk.topic("far", at=ELSEWHERE)
+    sound, unknown = await fetch(desk, "t", 0, 0)
+    assert (sound.error_code, unknown.error_code) == (0, errors.UNKNOWN_TOPIC_OR_PARTITION)
+    [found] = await fetch(desk, "none", 0)
+    assert found.error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
+    [found] = await fetch(desk, b"x" * 16, 0, version=13)
+    assert found.error_code == errors.UNKNOWN_TOPIC_ID
+    [found] = await fetch(desk, "far", 0)
+    leader = found.current_leader
+    assert (found.error_code, leader.leader_id) == (errors.NOT_LEADER_OR_FOLLOWER, ELSEWHERE)
+
+
+async def test_how_much_an_answer_has(desk: Desk) -> None:
+    """One batch at least, from the first partition that has any; else as many as fit."""
+    await stock(desk, "t", (), (A, B), (A,))
+    size = len(A)
+
+    async def sizes(**how: int) -> list[int]:
+        return [len(p.records) // size for p in await fetch(desk, "t", 0, 0, 0, **how)]
+
+    assert await sizes() == [0, 2, 1]
+    assert await sizes(max_bytes=1) == await sizes(max_bytes=0) == [0, 1, 0]
+    assert await sizes(max_bytes=size * 2 - 1) == [0, 1, 0]
+    assert await sizes(max_bytes=size * 3 - 1) == [0, 2, 0]
+    assert await sizes(partition_max_bytes=size * 2 - 1) == [0, 1, 1]
+    assert await sizes(partition_max_bytes=1) == [0, 1, 0]
+
+
+async def test_a_wait_ends_with_enough_or_with_its_time(desk: Desk) -> None:
+    await stock(desk, "t", (A,))
+    waiting = asyncio.create_task(fetch(desk, "t", 0, max_wait_ms=60_000, min_bytes=len(A) * 3))
+    replica = desk.replica("t")
+    for _ in range(2):
+        while not replica.waited_for:
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await replica.append(B, 1)
+    [found] = await asyncio.wait_for(waiting, 10)
+    assert len(found.records) == len(A) * 3 and not replica.waited_for
+    [found] = await fetch(desk, "t", 3, max_wait_ms=1)
+    assert (found.error_code, bytes(found.records)) == (0, b"")
+
+
+async def test_a_log_that_diverged(desk: Desk) -> None:
+    """The end of the epoch that the client read last (KIP-595); nothing is known of one before ours."""
+    await stock(desk, "t", (A, B))
+    log = desk.replica("t").partition()
+    log.become_leader(5, 1)
+    await desk.replica("t").append(B, 1)
+    [same] = await fetch(desk, "t", 3, last_fetched_epoch=5)
+    assert same.error_code == 0 and same.diverging_epoch is None
+    [cut] = await fetch(desk, "t", 3, last_fetched_epoch=0, max_wait_ms=60_000)
+    assert (cut.diverging_epoch.epoch, cut.diverging_epoch.end_offset, bytes(cut.records)) == (0, 2, b"")
+    [later] = await fetch(desk, "t", 3, last_fetched_epoch=4)
+    assert (later.diverging_epoch.epoch, later.diverging_epoch.end_offset) == (0, 2)
+
+
+async def test_old_clients_get_no_zstd(desk: Desk) -> None:
+    await stock(desk, "t", (), compression_type="zstd")
+    for version, code in ((9, errors.UNSUPPORTED_COMPRESSION_TYPE), (10, 0)):
+        [found] = await fetch(desk, "t", 0, version=version)
+        assert found.error_code == code
+
+
+async def session(desk: Desk, number: int, epoch: int, *offsets: int, forgotten: list[Any] | None = None) -> Any:
+    fields = fetch_fields("t", *offsets) if offsets else {**fetch_fields("t"), "topics": []}
+    return await desk.ask(
+        "Fetch", 12, session_id=number, session_epoch=epoch, forgotten_topics_data=forgotten or [], **fields
+    )
+
+
+async def test_a_session_tells_news_alone(desk: Desk) -> None:
+    """What was told before is left out, until it changes; a partition that is forgotten is not told any more."""
+    await stock(desk, "t", (A,), (A,))
+    first = await session(desk, 0, 0, 1, 1)
+    number = first.session_id
+    assert number and len(first.responses[0].partitions) == 2
+    assert (await session(desk, number, 1)).responses == []
+    await desk.replica("t", 1).append(B, 1)
+    [topic] = (await session(desk, number, 2)).responses
+    assert [p.partition_index for p in topic.partitions] == [1]
+    gone = [m.FetchRequest.ForgottenTopicsData(topic="t", partitions=[1])]
+    assert (await session(desk, number, 3, forgotten=gone)).responses == []
+
+
+async def test_sessions_that_there_are_not(desk: Desk) -> None:
+    await stock(desk, "t", (A,))
+    assert (await session(desk, 99, 1)).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+    number = (await session(desk, 0, 0, 1)).session_id
+    assert (await session(desk, number, 7)).error_code == errors.INVALID_FETCH_SESSION_EPOCH
+
+
+async def test_a_request_without_partitions(desk: Desk) -> None:
+    assert (await desk.ask("Fetch", 12, topics=[], max_wait_ms=0, min_bytes=1, max_bytes=1)).responses == []
+    named = [TOPICS(topic="t", partitions=[])]
+    assert (await desk.ask("Fetch", 12, topics=named, max_wait_ms=0, min_bytes=1, max_bytes=1)).responses == []
