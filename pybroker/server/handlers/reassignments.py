@@ -45,8 +45,11 @@ def _check(image: Image, topic: str, index: int, replicas: Sequence[int] | None)
             raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, f"there is no live broker {broker_id}")
     if len(set(replicas)) < len(replicas):
         raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas has a broker twice")
-    if image.partition(topic, index) is None:
+    state = image.partition(topic, index)
+    if state is None:
         raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+    if tuple(replicas) != tuple(state.replicas):
+        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "partitions stay at the brokers that they were given")
 
 
 def alter_failed(request: Any, code: int, message: str) -> Any:
