@@ -35,7 +35,10 @@ class Desk:
 
     def __init__(self, path: Path, *sets: str) -> None:
         self.stage = Stage(brokers=2)
-        self.stage.config = BrokerConfig.load(None, ["offsets.topic.num.partitions=2", *sets])
+        self.stage.config = BrokerConfig.load(
+            None, ["offsets.topic.num.partitions=2", "group.initial.rebalance.delay.ms=0", *sets]
+        )
+        self.log_dir_path = path
         self.log_dir = LogDir(str(path))
         self.log_dir.open()
         self.replicas = Replicas(HERE, self.stage.config, self.stage.metadata, [self.log_dir])

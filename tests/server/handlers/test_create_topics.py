@@ -1,4 +1,4 @@
-"""CreateTopics and CreatePartitions, without sockets: each topic by itself, and a request that is too large as a whole."""
+"""CreateTopics and CreatePartitions, without sockets: topics by themselves, and a request that is too large."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ NEW = m.CreateTopicsRequest.Topics
 GROWN = m.CreatePartitionsRequest.Topics
 
 
-def new(name: str, partitions: int = 1, factor: int = 1, assignment: Sequence[Sequence[int]] = (), **config: Any) -> Any:
+def new(
+    name: str, partitions: int = 1, factor: int = 1, assignment: Sequence[Sequence[int]] = (), **config: Any
+) -> Any:
     given = [NEW.Assignments(partition_index=n, broker_ids=list(ids)) for n, ids in enumerate(assignment)]
     settings = [NEW.Configs(name=key.replace("_", "."), value=value) for key, value in config.items()]
     if given:
         partitions = factor = -1
-    return NEW(
-        name=name, num_partitions=partitions, replication_factor=factor, assignments=given, configs=settings
-    )
+    return NEW(name=name, num_partitions=partitions, replication_factor=factor, assignments=given, configs=settings)
 
 
 async def create(desk: Desk, *topics: Any, version: int = 7, validate_only: bool = False) -> dict[str, int]:
-    answer = await desk.ask(
-        "CreateTopics", version, topics=list(topics), timeout_ms=5000, validate_only=validate_only
-    )
+    answer = await desk.ask("CreateTopics", version, topics=list(topics), timeout_ms=5000, validate_only=validate_only)
     return {topic.name: topic.error_code for topic in answer.topics}
 
 

@@ -36,7 +36,11 @@ async def test_each_partition_from_its_offset(desk: Desk) -> None:
     for named, version in (("t", 12), (topic_id, 13)):
         found = await fetch(desk, named, 1, 0, 0, version=version)
         assert [values(p.records) for p in found] == [[b"b" * 100], [b"b" * 100], []]
-        assert [(p.error_code, p.high_watermark, p.log_start_offset) for p in found] == [(0, 2, 0), (0, 1, 0), (0, 0, 0)]
+        assert [(p.error_code, p.high_watermark, p.log_start_offset) for p in found] == [
+            (0, 2, 0),
+            (0, 1, 0),
+            (0, 0, 0),
+        ]
 
 
 @pytest.mark.parametrize(

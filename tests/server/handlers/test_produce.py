@@ -43,9 +43,7 @@ async def test_partitions_are_answered_in_their_order(desk: Desk) -> None:
     await desk.topic("u", message_timestamp_type="LogAppendTime")
     twice = batch(b"a", b"b")
     answer = await produce(desk, data("t", p1=twice, p9=twice, p0=twice), data("u", p0=batch(b"c")))
-    found = [
-        [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses] for topic in answer.responses
-    ]
+    found = [[(p.index, p.error_code, p.base_offset) for p in topic.partition_responses] for topic in answer.responses]
     assert found == [[(1, 0, 0), (9, errors.UNKNOWN_TOPIC_OR_PARTITION, -1), (0, 0, 0)], [(0, 0, 0)]]
     [stamped] = answer.responses[1].partition_responses
     assert stamped.log_append_time_ms > 0 and desk.replica("t", 1).partition().log_end_offset == 2
@@ -78,6 +76,7 @@ def with_attributes(bits: int, **how: Any) -> bytes:
         (with_attributes(TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0), 12, 48),
         (batch(b"a" * 3000), 12, errors.MESSAGE_TOO_LARGE),
     ],
+    ids=["null", "empty", "no header", "cut", "a byte more", "two", "control", "zstd", "transaction", "too large"],
 )
 async def test_a_batch_that_is_not_taken(desk: Desk, records: bytes | None, version: int, code: int) -> None:
     """Nothing is appended, and the next partition is served."""
