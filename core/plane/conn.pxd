@@ -36,9 +36,14 @@ cdef struct parked_t:            # a partition that may bring what a fetch waits
     watch_t watch
     partition_t* held
 
-cdef struct unsynced_t:          # a partition of a Produce that waits for its log to be on disk
-    sync_t sync
-    uint8_t* answer              # in the output of the connection: where a failure is told
+cdef struct awaited_t:           # a partition of a Produce whose answer waits for its log, or for its replicas
+    sync_t sync                  # its log is NULL: the disk is not waited for
+    watch_t watch
+    partition_t* partition       # held
+    int64_t end                  # where the high watermark must come to; -1: replicas are waited for no longer
+    int64_t leader_epoch         # under which it was appended
+    int32_t error                # that its answer tells
+    uint8_t* answer              # in the output of the connection
 
 cdef struct operation_t:         # a request whose answer waits, and with it those behind it
     link_t listed                # in its connection's, in the order of their answers
@@ -48,7 +53,7 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     inbox_t* inbox               # of its reactor
     int32_t refs                 # of others, each of whom tells it once; under the inbox's lock, as `told`
     int32_t heap_index           # among its reactor's timers; -1 not there
-    int64_t deadline_ms          # Fetch: answer with what there is from then on
+    int64_t deadline_ms          # from then on it is answered with what there is
     int64_t begin                # of its answer in the output of its connection, in bytes since that came
     int64_t began_ns
     chunk_t* slot                # Fetch: behind this its answer goes; NULL: a Produce, whose answer is there
@@ -63,8 +68,8 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     session_t* session           # of an incremental fetch, held
     waiter_t waiter              # there
     int16_t version              # Produce: of its answer
-    int32_t unsynced_count
-    unsynced_t* unsynced         # behind the struct
+    int32_t awaited_count
+    awaited_t* awaited           # behind the struct
 
 cdef struct conn_t:
     link_t listed                # in the chains of its reactor, which see

@@ -4,5 +4,6 @@ from pybroker.core.plane.reactor cimport reactor_t
 
 cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil
 cdef void forget(reactor_t* r, conn_t* c) noexcept nogil
+cdef void stop_acks(reactor_t* r, conn_t* c) noexcept nogil
 cdef void stop_waiting(reactor_t* r, conn_t* c) noexcept nogil
 cdef void end(reactor_t* r, conn_t* c) noexcept nogil

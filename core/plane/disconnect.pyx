@@ -13,10 +13,10 @@ from libc.string cimport strlen
 from posix.unistd cimport close
 
 from pybroker.core.base.atomic cimport store_i32
-from pybroker.core.base.chain cimport chain_append, chain_remove
+from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.base.epoll cimport EPOLL_CTL_DEL, epoll_ctl, epoll_event
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
-from pybroker.core.plane.conn cimport AWAY, CLOSING, conn_free, conn_t
+from pybroker.core.plane.conn cimport AWAY, CLOSING, conn_free, conn_t, operation_t
 from pybroker.core.plane.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.plane.operation cimport operations_end
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
@@ -65,6 +65,18 @@ cdef void stop_waiting(reactor_t* r, conn_t* c) noexcept nogil:
     if c.fetching != NULL:
         c.fetching.deadline_ms = r.now_ms
         chain_append(&r.due, &c.fetching.due, c.fetching)
+
+
+cdef void stop_acks(reactor_t* r, conn_t* c) noexcept nogil:
+    """Each Produce that waits for replicas is answered now."""
+    cdef link_t* link = c.operations.first
+    cdef operation_t* op
+    while link != NULL:
+        op = <operation_t*>link.owner
+        if op.slot == NULL and op.heap_index >= 0:
+            op.deadline_ms = r.now_ms
+            chain_append(&r.due, &op.due, op)
+        link = link.next
 
 
 cdef void end(reactor_t* r, conn_t* c) noexcept nogil:

@@ -19,7 +19,7 @@ from pybroker.core.plane.conn cimport (
 from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.mailbox cimport ring
-from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_tell
+from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
 from pybroker.core.storage.group_commit cimport sync_t
 
@@ -71,19 +71,13 @@ cdef void warmed(void* owner) noexcept nogil:
 
 
 cdef void told(watch_t* w) noexcept nogil:
-    """A partition that a Fetch watches grew, or went. From any thread, under the partition's watch mutex."""
-    cdef operation_t* op = <operation_t*>w.owner
-    pthread_mutex_lock(&op.inbox.lock)
-    operation_tell(op)
-    pthread_mutex_unlock(&op.inbox.lock)
+    """A partition that an operation watches moved on, or went. From any thread, under the partition's watch mutex."""
+    operation_look(<operation_t*>w.owner)
 
 
 cdef void news(waiter_t* w) noexcept nogil:
     """The session of a Fetch has news. From any thread, under the session's news lock."""
-    cdef operation_t* op = <operation_t*>w.owner
-    pthread_mutex_lock(&op.inbox.lock)
-    operation_tell(op)
-    pthread_mutex_unlock(&op.inbox.lock)
+    operation_look(<operation_t*>w.owner)
 
 
 cdef void take_inbox(reactor_t* r) noexcept nogil:

@@ -28,7 +28,7 @@ from pybroker.core.base.reclamation cimport collect, pin, unpin
 from pybroker.core.plane.conn cimport (
     AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_sendable, conn_t, note_t, operation_t,
 )
-from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_waiting
+from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
 from pybroker.core.plane.inbox cimport news, synced, take_inbox, told, warmed
 from pybroker.core.plane.mailbox cimport unring
@@ -64,6 +64,8 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.warmed = warmed
     r.turn.synced = synced
     r.turn.leaders.known = r.fetch.request.leaders.known = &plane.nodes
+    r.turn.told = told
+    r.turn.timers = &r.timers
     pthread_mutex_init(&r.inbox.lock, NULL)
     r.poll = epoll_create1(EPOLL_CLOEXEC)
     r.inbox.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -156,7 +158,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
 
 
 cdef void finish_all(reactor_t* r) noexcept nogil:
-    """The broker stops: parked fetches are answered now, and every connection ends after what it is owed."""
+    """The broker stops: what waits for others is answered now, and every connection ends after what it is owed."""
     cdef link_t* link = r.listed.first
     cdef conn_t* c
     while link != NULL:
@@ -164,6 +166,7 @@ cdef void finish_all(reactor_t* r) noexcept nogil:
         if not c.close_after:
             c.close_after = 1
             stop_waiting(r, c)
+            stop_acks(r, c)
             make_ready(r, c)
         link = link.next
 
@@ -245,7 +248,7 @@ cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
     r.produces.in_turn = r.fetches.in_turn = 0
     poke_i64(&r.produces.errors, r.turn.errors)
     poke_i64(&r.fetches.errors, r.fetch.errors)
-    poke_i64(&r.parked, r.timers.count)
+    poke_i64(&r.parked, r.timers.fetches)
 
 
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
@@ -256,7 +259,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef const char* why
     cdef int64_t only, cut
     cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
-    r.now_ms = r.began_ns // 1000000
+    r.now_ms = r.turn.now_ms = r.began_ns // 1000000
     slot = pin(&r.plane.context.reclaim)
     take_events(r, events, n if n > 0 else 0)
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it

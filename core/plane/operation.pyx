@@ -1,6 +1,7 @@
 """Operations: requests that were executed, or begun, and whose answers wait.
 
-    Produce    its answer is in the output; nothing from there on is sent until its logs are on disk
+    Produce    its answer is in the output; nothing from there on is sent until its logs are on disk, where a topic asks
+               for that, and with acks=all until the high watermark has passed its records, or until its deadline
     Fetch      waits for records or its deadline; its answer goes into a slot of the output, and it is executed again
 
 One operation a request, over all its partitions. Only its answer waits, with those behind it: the connection's next
@@ -16,24 +17,25 @@ from libc.string cimport memcpy
 from pybroker.core.base.chain cimport chain_append, chain_insert, chain_remove, link_t
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport partition_drop, partition_unwatch
-from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, unsynced_t
+from pybroker.core.plane.conn cimport conn_hold, conn_t, operation_t, awaited_t
 from pybroker.core.plane.fetch_session cimport session_drop, session_leave
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.timer cimport timer_stop, timers_t
 from pybroker.core.storage.group_commit cimport sync_leave
 
 
-cdef operation_t* operation_new(conn_t* c, int32_t unsynced_count) noexcept nogil:
-    """An operation of a connection that waits for so many logs; NULL without memory. It is not in the line yet."""
-    cdef operation_t* op = <operation_t*>calloc(1, sizeof(operation_t) + unsynced_count * sizeof(unsynced_t))
+cdef operation_t* operation_new(conn_t* c, int32_t awaited_count) noexcept nogil:
+    """An operation of a connection that waits for so many partitions; NULL without memory. It is in no line yet."""
+    cdef operation_t* op = <operation_t*>calloc(1, sizeof(operation_t) + awaited_count * sizeof(awaited_t))
     if op == NULL:
         return NULL
     op.conn = c
     op.inbox = c.inbox
     op.inbox.operations += 1
     op.heap_index = -1
-    op.refs = op.unsynced_count = unsynced_count
-    op.unsynced = <unsynced_t*>(op + 1)
+    op.deadline_ms = NEVER
+    op.awaited_count = awaited_count
+    op.awaited = <awaited_t*>(op + 1)
     return op
 
 
@@ -70,6 +72,8 @@ cdef void operation_unwatch(operation_t* op) noexcept nogil:
     free(op.parked)
     op.parked = NULL
     op.parked_count = 0
+    for i in range(op.awaited_count):
+        partition_unwatch(&op.awaited[i].watch)
 
 
 cdef void operation_leave_session(operation_t* op) noexcept nogil:
@@ -85,6 +89,13 @@ cdef void operation_tell(operation_t* op) noexcept nogil:
     if chain_append(&op.inbox.told, &op.told, op) and not op.inbox.rung:
         op.inbox.rung = 1
         ring(op.inbox.bell)
+
+
+cdef void operation_look(operation_t* op) noexcept nogil:
+    """Have its reactor look at it in its next turn."""
+    pthread_mutex_lock(&op.inbox.lock)
+    operation_tell(op)
+    pthread_mutex_unlock(&op.inbox.lock)
 
 
 cdef void operation_answered(operation_t* op, int64_t n) noexcept nogil:
@@ -130,8 +141,10 @@ cdef void operation_end(timers_t* timers, operation_t* op) noexcept nogil:
     if refs > 0:
         return
     chain_remove(&op.due)
-    for i in range(op.unsynced_count):
-        sync_leave(&op.unsynced[i].sync)
+    for i in range(op.awaited_count):
+        if op.awaited[i].sync.log != NULL:
+            sync_leave(&op.awaited[i].sync)
+        partition_drop(op.awaited[i].partition)
     op.inbox.operations -= 1
     free(op)
 

@@ -3,10 +3,11 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.partition.append cimport checked_t
-from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.partition.partition cimport notify_fn, partition_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.nodes cimport leaders_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
+from pybroker.core.plane.timer cimport timers_t
 from pybroker.core.storage.group_commit cimport synced_fn
 
 cdef enum:
@@ -32,6 +33,7 @@ cdef struct order_t:
     int32_t leader
     int32_t leader_epoch
     int64_t sync_end             # the offset that must be on disk before it is acknowledged; -1 none
+    int64_t acks_by_ms           # acks=all: when its client waits no longer for all replicas; -1: for ours alone
 
 cdef struct dirty_t:
     partition_t* partition
@@ -42,7 +44,10 @@ cdef struct turn_t:              # what a reactor holds back until the end of it
     int32_t count
     int32_t dirty_count
     leaders_t leaders            # that the answer being written names
-    synced_fn synced             # what is called when an acknowledgement need wait no longer
+    synced_fn synced             # what is called when an acknowledgement need wait for the disk no longer
+    notify_fn told               # and when a partition moved on for which one waits
+    timers_t* timers             # of the reactor
+    int64_t now_ms               # monotonic
     int64_t errors               # partitions whose answer told one, since ever
     int64_t plain_bytes          # that came out of compressed batches, since ever
     int64_t plain_most           # of them, when what is served now has had its share of the turn
@@ -61,5 +66,6 @@ cdef inline bint turn_spent(const turn_t* t) noexcept nogil:
 
 
 cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t version) noexcept nogil
-cdef int produce_refuse(operation_t* op) noexcept nogil
+cdef bint produce_is_settled(operation_t* op, int64_t now_ms) noexcept nogil
+cdef int produce_tell_errors(operation_t* op) noexcept nogil
 cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil

@@ -13,24 +13,26 @@ from pybroker.core.base.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64,
     write_i16, write_i32, write_i64, write_i8, write_span, writer_init, writer_t,
 )
-from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
 from pybroker.core.partition.partition cimport (
-    TOPIC_ID_BYTES, partition_leads, partition_role, partition_t, role_t,
+    BOUND_HIGH_WATERMARK, LEADER, TOPIC_ID_BYTES, partition_hold, partition_leads, partition_role, partition_t,
+    partition_unwatch, partition_watch, role_t,
 )
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
-from pybroker.core.plane.conn cimport conn_position, conn_room, conn_t, conn_wrote, operation_t, unsynced_t
+from pybroker.core.plane.conn cimport awaited_t, conn_position, conn_room, conn_t, conn_wrote, operation_t
 from pybroker.core.plane.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
 )
-from pybroker.core.plane.operation cimport operation_list, operation_new
+from pybroker.core.plane.operation cimport NEVER, operation_end, operation_list, operation_look, operation_new
+from pybroker.core.plane.timer cimport timer_set
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
 from pybroker.core.storage.group_commit cimport sync_put, sync_unasked
-from pybroker.core.storage.log cimport log_is_open, log_sync_due
+from pybroker.core.storage.log cimport log_is_open, log_sync_due, log_view, view_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
 from pybroker.core.storage.slow_disk cimport slow_is
 
@@ -53,6 +55,7 @@ cdef struct request_t:
     int32_t correlation
     text_t transactional_id
     int16_t acks
+    int32_t timeout_ms
     int32_t topics
     const uint8_t* body          # where the topics begin
     int64_t answer_bytes         # at most
@@ -120,14 +123,14 @@ cdef bint check_request(
     """Read a whole request and make its orders; False leaves it, and every mistake in it, to Python."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef text_t topic
-    cdef int32_t partitions = 0, timeout = 0, _i, _k
+    cdef int32_t partitions = 0, _i, _k
     if version < VERSION_MIN or version > VERSION_MAX or read_header(r, flexible, &q.correlation) != OK:
         return False
     if read_text(r, flexible, &q.transactional_id) != OK or q.transactional_id.at != NULL:
         return False
     if read_i16(r, &q.acks) != OK or q.acks < -1 or q.acks > 1:
         return False
-    if read_i32(r, &timeout) != OK or read_length(r, flexible, &q.topics) != OK or q.topics < 0:
+    if read_i32(r, &q.timeout_ms) != OK or read_length(r, flexible, &q.topics) != OK or q.topics < 0:
         return False
     q.body = r.at
     q.answer_bytes = HEADER_BYTES_MAX
@@ -248,6 +251,7 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
         o.first = first
         o.begin = begin
         o.sync_end = -1
+        o.acks_by_ms = t.now_ms + max(0, q.timeout_ms) if q.acks == -1 else -1
         if q.acks == 0:
             o.answer = NULL
         if o.refused:
@@ -280,24 +284,13 @@ cdef void tell(turn_t* t, order_t* o) noexcept nogil:
             store_be64(o.answer + 18, a.out.log_start)
 
 
-cdef void refuse(uint8_t* answer, int16_t version) noexcept nogil:
-    """An answer that said where a batch lies says that it cannot be told."""
-    store_be16(answer, KAFKA_STORAGE_ERROR)
+cdef void refuse(uint8_t* answer, int16_t version, int error) noexcept nogil:
+    """An answer that said where a batch lies tells an error instead."""
+    store_be16(answer, <int16_t>error)
     store_be64(answer + 2, -1)
     store_be64(answer + 10, -1)
     if version >= VERSION_LOG_START:
         store_be64(answer + 18, -1)
-
-
-cdef int produce_refuse(operation_t* op) noexcept nogil:
-    """What an answer that waited says was appended, and could not be made durable, is refused; how much of it."""
-    cdef int32_t i
-    cdef int refused = 0
-    for i in range(op.unsynced_count):
-        if op.unsynced[i].sync.status != 0:
-            refuse(op.unsynced[i].answer, op.version)
-            refused += 1
-    return refused
 
 
 cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
@@ -308,28 +301,131 @@ cdef void hold_back(order_t* o, int64_t end) noexcept nogil:
         r = r.next
 
 
+cdef inline bint is_there(const order_t* o) noexcept nogil:
+    return o.checked.status == 0 or o.checked.status == DUPLICATE
+
+
 cdef inline bint must_sync(const order_t* o) noexcept nogil:
-    return o.sync_end >= 0 and (o.checked.status == 0 or o.checked.status == DUPLICATE)
+    return o.sync_end >= 0 and is_there(o)
 
 
-cdef void wait_for_sync(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noexcept nogil:
-    """Have the answer of a request wait until so many of its logs are on disk."""
+cdef bint is_replicated(order_t* o) noexcept nogil:
+    """Need an acknowledgement not wait for the high watermark? It is asked once: what was so stays so."""
+    cdef view_t v
+    if o.acks_by_ms >= 0 and is_there(o) and not load_i32(&o.partition.alone):
+        log_view(o.partition.log, &v)
+        if v.high_watermark <= o.checked.out.last_offset:
+            return False
+    o.acks_by_ms = -1
+    return True
+
+
+cdef inline bint must_wait(const order_t* o) noexcept nogil:
+    return must_sync(o) or o.acks_by_ms >= 0
+
+
+cdef int32_t prepare(operation_t* op, order_t* orders, int32_t n) noexcept nogil:
+    """Fill in what is waited for; how many will tell the operation that a log is on disk."""
+    cdef awaited_t* a = op.awaited
+    cdef role_t role
+    cdef int32_t i, syncs = 0
+    for i in range(n):
+        if not must_wait(&orders[i]):
+            continue
+        partition_hold(orders[i].partition)
+        a.partition = orders[i].partition
+        a.answer = orders[i].answer
+        a.end = -1
+        if orders[i].acks_by_ms >= 0:
+            a.end = orders[i].checked.out.last_offset + 1
+            a.leader_epoch = orders[i].checked.batch.leader_epoch
+            if orders[i].checked.status == DUPLICATE:
+                partition_role(a.partition, &role)  # it is there since some epoch before
+                a.leader_epoch = role.leader_epoch
+            op.deadline_ms = orders[i].acks_by_ms
+        syncs += must_sync(&orders[i])
+        a += 1
+    return syncs
+
+
+cdef void await_all(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noexcept nogil:
+    """Have the answer of a request wait for so many of its partitions."""
     cdef operation_t* op = operation_new(orders.conn, waiting)
-    cdef unsynced_t* p
+    cdef awaited_t* a
     cdef int32_t i
     if op != NULL:
         op.version = orders.version
+        op.refs = prepare(op, orders, n)  # before the first of them can tell
         operation_list(op, orders.begin)
-        p = op.unsynced
+    if op == NULL or (op.deadline_ms != NEVER and timer_set(t.timers, op) < 0):
+        for i in range(n):
+            if must_wait(&orders[i]):
+                refuse(orders[i].answer, orders[i].version, KAFKA_STORAGE_ERROR)
+        if op != NULL:
+            op.refs = 0
+            operation_end(t.timers, op)
+        return                   # without memory
+    a = op.awaited
     for i in range(n):
-        if not must_sync(&orders[i]):
+        if not must_wait(&orders[i]):
             continue
-        if op == NULL:
-            refuse(orders[i].answer, orders[i].version)
-            continue
-        p.answer = orders[i].answer
-        sync_put(&p.sync, orders[i].partition.log, orders[i].sync_end, t.synced, op)
-        p += 1
+        a.watch.notify = t.told
+        a.watch.owner = op
+        if must_sync(&orders[i]):
+            sync_put(&a.sync, a.partition.log, orders[i].sync_end, t.synced, op)
+        a += 1
+    if op.deadline_ms != NEVER:
+        operation_look(op)       # at once: nobody tells of what comes before it watches
+
+
+cdef bint is_settled(awaited_t* a, bint late) noexcept nogil:
+    """Are replicas waited for no longer?"""
+    cdef role_t role
+    cdef view_t v
+    if a.end < 0:
+        return True
+    partition_watch(a.partition, &a.watch, BOUND_HIGH_WATERMARK, a.end - 1)  # before the look
+    log_view(a.partition.log, &v)
+    partition_role(a.partition, &role)  # after it: who leads still in that epoch has led all the while
+    if role.kind != LEADER or role.leader_epoch != a.leader_epoch or not load_i32(&a.partition.published):
+        a.error = NOT_LEADER_OR_FOLLOWER
+    elif v.high_watermark < a.end and late:
+        a.error = REQUEST_TIMED_OUT
+    elif v.high_watermark < a.end:
+        return False
+    a.end = -1
+    partition_unwatch(&a.watch)
+    return True
+
+
+cdef bint produce_is_settled(operation_t* op, int64_t now_ms) noexcept nogil:
+    """May the answer of a Produce be sent, because nothing of it is waited for, or because its time is over?"""
+    cdef bint late = now_ms >= op.deadline_ms, settled = True
+    cdef int32_t i
+    for i in range(op.awaited_count):
+        settled &= is_settled(&op.awaited[i], late)
+    if load_i32(&op.refs) == 0:
+        for i in range(op.awaited_count):
+            if op.awaited[i].sync.status != 0:
+                op.awaited[i].error = KAFKA_STORAGE_ERROR
+    elif late:
+        for i in range(op.awaited_count):
+            if op.awaited[i].sync.log != NULL:
+                op.awaited[i].error = REQUEST_TIMED_OUT
+    else:
+        settled = False
+    return settled
+
+
+cdef int produce_tell_errors(operation_t* op) noexcept nogil:
+    """What an answer that waited says was appended, and failed since, is told as an error; how often."""
+    cdef int32_t i
+    cdef int errors = 0
+    for i in range(op.awaited_count):
+        if op.awaited[i].error != 0:
+            refuse(op.awaited[i].answer, op.version, op.awaited[i].error)
+            errors += 1
+    return errors
 
 
 cdef void tell_request(turn_t* t, order_t* orders, int32_t n) noexcept nogil:
@@ -337,9 +433,9 @@ cdef void tell_request(turn_t* t, order_t* orders, int32_t n) noexcept nogil:
     cdef int32_t i, waiting = 0
     for i in range(n):
         tell(t, &orders[i])
-        waiting += must_sync(&orders[i])
+        waiting += not is_replicated(&orders[i]) or must_sync(&orders[i])
     if waiting > 0 and orders.answer != NULL:
-        wait_for_sync(t, orders, n, waiting)
+        await_all(t, orders, n, waiting)
     elif waiting > 0:
         for i in range(n):       # with acks=0 nobody waits, but to the disk it goes
             if must_sync(&orders[i]):

@@ -28,7 +28,8 @@ from pybroker.core.plane.operation cimport (
     operation_answered, operation_end, operation_keep_frame, operation_leave_session, operation_list, operation_unwatch,
 )
 from pybroker.core.plane.produce cimport (
-    DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, produce_refuse, turn_share, turn_spent,
+    DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, produce_is_settled, produce_tell_errors, turn_share,
+    turn_spent,
 )
 from pybroker.core.plane.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, make_ready, reactor_t
 from pybroker.core.plane.timer cimport timer_set, timer_stop
@@ -171,9 +172,9 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
 
 
 cdef void complete_produce(reactor_t* r, operation_t* op) noexcept nogil:
-    """Once all its logs are on disk, or one of them cannot be, the answer of a Produce may be sent."""
-    if load_i32(&op.refs) == 0:
-        r.turn.errors += produce_refuse(op)
+    """The answer of a Produce may be sent, once nothing of it is waited for."""
+    if produce_is_settled(op, r.now_ms):
+        r.turn.errors += produce_tell_errors(op)
         operation_end(&r.timers, op)
 
 

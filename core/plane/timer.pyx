@@ -43,6 +43,7 @@ cdef int timer_set(timers_t* t, operation_t* op) noexcept nogil:
         t.capacity = t.capacity * 2 + 16
     t.heap[t.count] = op
     t.count += 1
+    t.fetches += op.slot != NULL
     settle(t, t.count - 1)
     return 0
 
@@ -54,6 +55,7 @@ cdef void timer_stop(timers_t* t, operation_t* op) noexcept nogil:
         return
     op.heap_index = -1
     t.count -= 1
+    t.fetches -= op.slot != NULL
     if i < t.count:
         t.heap[i] = t.heap[t.count]
         t.heap[i].heap_index = i

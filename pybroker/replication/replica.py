@@ -114,6 +114,11 @@ class Replica:
             if self.plane is not None:
                 self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
 
+    @property
+    def leader_epoch(self) -> int:
+        """That it knows of; -1: none, or it is offline."""
+        return -1 if self.log is None else self.log.role.leader_epoch
+
     def check_leads(self, known: int = -1) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours, and see whether we lead in it. One that is
         offline passes. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER."""
@@ -137,6 +142,12 @@ class Replica:
     async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
         """Follow a broker from now on; who waits for records or acks here is told. Raises core.LogError likewise."""
         await self.at_disk(self.partition().become_follower, leader, leader_epoch, partition_epoch)
+        self.tell()
+
+    def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int) -> None:
+        """A follower fetches from `offset`, and has all before it; who waits for the high watermark is told. Raises
+        core.LogError where it counts for nothing."""
+        self.partition().note_fetch(broker, offset, leader_epoch=leader_epoch, now_ms=now_ms)
         self.tell()
 
     async def at_disk(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:

@@ -44,11 +44,14 @@ class Client:
     def send(self, frame: bytes) -> None:
         self.sock.sendall(struct.pack(">i", len(frame)) + frame)
 
-    def produce(self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1) -> None:
+    def produce(
+        self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1,
+        timeout_ms: int = 1000,
+    ) -> None:  # fmt: skip
         kind = m.ProduceRequest.TopicData
         parts = [kind.PartitionData(index=partition, records=records)]
         topics = [kind(name="t", topic_id=TOPIC_ID, partition_data=parts)]
-        request = m.ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+        request = m.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
         self.send(codec.encode_request(PRODUCE, version, number, "c", request))
 
     def fetch(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from tests.core.stage import FETCH, METADATA, PRODUCE, STUCK_MS, Client, Stage, batch
@@ -293,3 +295,177 @@ def test_answers_keep_the_order_of_their_requests(tmp_path: Path, seed: int) -> 
 def stage_number(frame: bytes) -> int:
     """The correlation id of a request's frame."""
     return int(struct.unpack_from(">i", frame, 4)[0])
+
+
+# -- acks=all: the answer waits for the high watermark -----------------------------------------------------------------
+
+FOLLOWER = 2
+NOW_MS = 1
+
+
+@pytest.fixture
+def led(stage: Stage) -> Iterator[Stage]:
+    """Partition 0 is led with a follower in the ISR, partition 1 without."""
+    stage.log.become_leader(1, 1, followers=[FOLLOWER])
+    yield stage
+
+
+def outcome(client: Client) -> tuple[int, int, int]:
+    """(correlation id, error, base offset) of the next Produce's answer."""
+    until(client.stage, lambda: not client.quiet())
+    correlation, answer = client.receive(PRODUCE, 9)
+    part = answer.responses[0].partition_responses[0]
+    return correlation, part.error_code, part.base_offset
+
+
+def test_acks_all_waits_for_the_isr(led: Stage) -> None:
+    """acks=1 is answered at once, acks=all once the follower has fetched what it was for; each in its turn."""
+    client, other = Client(led), Client(led)
+    client.produce(batch(b"a"), acks=1, number=1)
+    client.produce(batch(b"b"), acks=-1, number=2)
+    client.produce(batch(b"c"), acks=-1, partition=1, number=3)
+    other.produce(batch(b"d"), acks=-1, partition=1, number=4)
+    led.step()
+    assert outcome(client) == (1, 0, 0) and client.quiet()
+    assert outcome(other) == (4, 0, 1)
+    led.log.note_fetch(FOLLOWER, 1, leader_epoch=1, now_ms=NOW_MS)
+    led.step()
+    assert client.quiet()
+    led.log.note_fetch(FOLLOWER, 2, leader_epoch=1, now_ms=NOW_MS)
+    assert outcome(client) == (2, 0, 1)
+    assert outcome(client) == (3, 0, 0)
+
+
+def test_acks_all_is_answered_when_the_isr_shrinks(led: Stage) -> None:
+    client = Client(led)
+    client.produce(batch(b"a"), acks=-1)
+    led.step()
+    assert client.quiet()
+    led.log.set_isr([], 1, 2)
+    assert outcome(client) == (1, 0, 0)
+
+
+def test_acks_all_has_its_deadline(led: Stage) -> None:
+    """The follower does not come: REQUEST_TIMED_OUT after the request's time, and the record stays in the log."""
+    client = Client(led)
+    client.produce(batch(b"a"), acks=-1, timeout_ms=50)
+    began = time.monotonic()
+    assert outcome(client) == (1, errors.REQUEST_TIMED_OUT, -1)
+    assert time.monotonic() - began >= 0.049
+    assert led.log.log_end_offset == 1
+    led.log.note_fetch(FOLLOWER, 1, leader_epoch=1, now_ms=NOW_MS)
+    led.step()
+    assert client.quiet()
+
+
+@pytest.mark.parametrize("change", ["follower", "offline", "next epoch", "withdrawn"])
+def test_acks_all_is_refused_when_another_leads(led: Stage, change: str) -> None:
+    """What was appended in an epoch that is over may be cut: nobody is told that it is there, also when the high
+    watermark passes its offset under another leader."""
+    client = Client(led)
+    client.produce(batch(b"a"), acks=-1)
+    led.step()
+    assert client.quiet()
+    if change == "follower":
+        led.log.become_follower(FOLLOWER, 2, 2)
+    elif change == "offline":
+        led.log.become_offline(2, 2)
+    elif change == "next epoch":
+        led.log.become_leader(2, 2)
+    else:
+        led.plane.withdraw(led.log)
+    assert outcome(client) == (1, errors.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_a_duplicate_waits_for_the_isr_as_its_original(led: Stage) -> None:
+    sequenced = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    one, two = Client(led), Client(led)
+    one.produce(sequenced, acks=-1)
+    led.step()
+    two.produce(sequenced, acks=-1)
+    led.step()
+    assert one.quiet() and two.quiet()
+    led.log.note_fetch(FOLLOWER, 1, leader_epoch=1, now_ms=NOW_MS)
+    assert outcome(one) == (1, 0, 0) and outcome(two) == (1, 0, 0)
+
+
+def test_acks_all_waits_for_the_disk_and_the_isr(led: Stage) -> None:
+    """Whichever comes last; and where the disk hangs beyond the request's time, that is told."""
+    led.log.configure({"flush.messages": 1})
+    client = Client(led)
+    led.broker.arm("segment.sync", "sleep", STUCK_MS)
+    client.produce(batch(b"a"), acks=-1, number=1)
+    led.step()
+    led.log.note_fetch(FOLLOWER, 1, leader_epoch=1, now_ms=NOW_MS)
+    led.step()
+    assert client.quiet()
+    led.broker.disarm()
+    assert outcome(client) == (1, 0, 0)
+    client.produce(batch(b"b"), acks=-1, number=2)
+    until(led, lambda: led.log.durable_offset == 2)
+    led.step()
+    assert client.quiet()
+    led.log.note_fetch(FOLLOWER, 2, leader_epoch=1, now_ms=NOW_MS)
+    assert outcome(client) == (2, 0, 1)
+    led.broker.arm("segment.sync", "sleep", STUCK_MS)
+    client.produce(batch(b"c"), acks=-1, timeout_ms=30, number=3)
+    assert outcome(client) == (3, errors.REQUEST_TIMED_OUT, -1)
+
+
+def test_a_stop_waits_for_no_replica(led: Stage) -> None:
+    """The client is told that its time is over, and then the connection ends."""
+    client = Client(led)
+    client.produce(batch(b"a"), acks=-1, timeout_ms=600_000)
+    led.step()
+    led.plane.finish()
+    led.step()
+    assert outcome(client) == (1, errors.REQUEST_TIMED_OUT, -1)
+    assert client.sock.recv(1) == b""
+
+
+def test_a_connection_goes_while_replicas_are_waited_for(led: Stage) -> None:
+    client = Client(led)
+    client.produce(batch(b"a"), acks=-1)
+    led.step()
+    client.sock.close()
+    led.step()
+    assert led.plane.stats()[0]["connections"] == 0
+    led.log.note_fetch(FOLLOWER, 1, leader_epoch=1, now_ms=NOW_MS)
+    led.step()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_acknowledged_is_committed(tmp_path: Path, seed: int) -> None:
+    """Requests at random, a follower that comes or does not, an ISR that changes, epochs that end: what acks=all says
+    is there is below the high watermark, and each request is answered in its turn."""
+    rng = random.Random(seed)
+    stage = Stage(tmp_path)
+    stage.log.become_leader(1, 1, followers=[FOLLOWER])
+    client, asked, told = Client(stage), 0, 0
+    epoch, version, fetched = 1, 1, 0
+    for _ in range(150):
+        what = rng.randrange(10)
+        if what < 5 and asked - told < 40:
+            client.produce(batch(b"v"), acks=-1, number=asked, timeout_ms=STUCK_MS)
+            asked += 1
+        elif what < 7:
+            fetched = rng.randrange(fetched, stage.log.log_end_offset + 1)
+            stage.log.note_fetch(FOLLOWER, fetched, leader_epoch=epoch, now_ms=NOW_MS)
+        elif what == 7:
+            version += 1
+            stage.log.set_isr(rng.choice([[], [FOLLOWER]]), epoch, version)
+        elif what == 8 and rng.random() < 0.2:
+            epoch, version, fetched = epoch + 1, version + 1, stage.log.high_watermark
+            stage.log.become_leader(epoch, version, followers=[FOLLOWER])
+        stage.step(rng.randrange(1, 3))
+        while not client.quiet():
+            correlation, error, base = outcome(client)
+            assert correlation == told
+            told += 1
+            assert error in (0, errors.NOT_LEADER_OR_FOLLOWER)
+            assert error or base < stage.log.high_watermark
+    stage.log.set_isr([], epoch, version + 1)
+    while told < asked:
+        assert outcome(client)[0] == told
+        told += 1
+    stage.close()

@@ -6,7 +6,7 @@ requests wait behind it, so that order is kept.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.validation import RefusedRecords, apply
 
-ACKS = (-1, 0, 1)
+ACKS_ALL = -1
+ACKS = (ACKS_ALL, 0, 1)
 IDS_VERSION = 13
 ZSTD_VERSION = 7
 BATCH_HEADER_BYTES = 61
@@ -39,8 +40,10 @@ UNEXPLAINED = {
     errors.UNKNOWN_PRODUCER_ID,
     errors.KAFKA_STORAGE_ERROR,
     errors.NOT_LEADER_OR_FOLLOWER,
+    errors.REQUEST_TIMED_OUT,
 }
 """What clients are used to; as in Kafka, the answer has the code alone."""
+_OTHER_EPOCHS = {errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH}
 _REFUSALS = (KafkaError, core.LogError, OSError)
 
 
@@ -49,6 +52,15 @@ class _Part(NamedTuple):
 
     replica: Replica | None
     records: Any
+    answer: Any
+
+
+class _Wait(NamedTuple):
+    """A batch that its replicas must have before it is acknowledged."""
+
+    replica: Replica
+    end: int
+    leader_epoch: int
     answer: Any
 
 
@@ -66,6 +78,7 @@ class Produce:
         parts = list(self._parts(request, call.version, response))
         now_ms = wall_ms()
         loop = asyncio.get_running_loop()
+        waits: list[_Wait] = []
         for replica, records, answer in parts:
             if replica is None:
                 continue
@@ -76,7 +89,12 @@ class Produce:
             except _REFUSALS as problem:
                 _refuse(answer, problem)
             else:
-                await self._append(replica, records, answer, now_ms)
+                epoch = replica.leader_epoch
+                end = await self._append(replica, records, answer, now_ms, epoch)
+                if request.acks == ACKS_ALL and end is not None:
+                    waits.append(_Wait(replica, end, epoch, answer))
+        if waits:
+            await self._await_replicas(waits, max(0, request.timeout_ms) / 1000)
         self._show_leaders(response, call.caller.listener)
         return _finish(request, response)
 
@@ -117,15 +135,32 @@ class Produce:
                         leader = self._replicas.leader_of(known.name, answer.index)
                         tell_leader(response, answer, leader, image, listener)
 
-    async def _append(self, replica: Replica, records: Buffer, answer: Any, now_ms: int) -> None:
+    async def _append(
+        self, replica: Replica, records: Buffer, answer: Any, now_ms: int, leader_epoch: int
+    ) -> int | None:
+        """Append in this leader epoch; the offset behind the batch, None where it was refused."""
         try:
-            appended = await replica.append(records, now_ms)
+            appended = await replica.append(records, now_ms, leader_epoch)
         except _REFUSALS as problem:
             _refuse(answer, problem)
-        else:
-            answer.base_offset = appended.base_offset
-            answer.log_append_time_ms = appended.log_append_time_ms
-            answer.log_start_offset = appended.log_start_offset
+            return None
+        answer.base_offset = appended.base_offset
+        answer.log_append_time_ms = appended.log_append_time_ms
+        answer.log_start_offset = appended.log_start_offset
+        return appended.last_offset + 1
+
+    async def _await_replicas(self, waits: Sequence[_Wait], timeout_s: float) -> None:
+        """With acks=all: wait until the high watermark has passed what was appended, and refuse where it does not in
+        time, or where another leads by then."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        for replica, end, epoch, answer in waits:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await replica.committed(end, epoch)
+            except TimeoutError:
+                _refuse(answer, KafkaError(errors.REQUEST_TIMED_OUT, f"{replica.key} was not replicated in time"))
+            except _REFUSALS as problem:
+                _refuse(answer, problem)
 
 
 def _check(records: Any, version: int) -> None:
@@ -142,8 +177,10 @@ def _check(records: Any, version: int) -> None:
 
 
 def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
-    answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
-    answer.base_offset = -1
+    code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
+    # A client that named no epoch is told of another leader, as by whoever looks before it appends.
+    answer.error_code = errors.NOT_LEADER_OR_FOLLOWER if code in _OTHER_EPOCHS else code
+    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
     if answer.error_code not in UNEXPLAINED:
         answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
     if isinstance(problem, RefusedRecords):

@@ -1,0 +1,85 @@
+"""acks=all: an answer waits for the in-sync replicas, in the native plane and in Python alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.replication.replica import Replica
+from tests.harness import eventually
+from tests.server.live import Live, Wire, batch, produce_data
+
+FOLLOWER = 2
+NOW_MS = 1
+
+
+class Scene(NamedTuple):
+    wire: Wire
+    replica: Replica
+    log: core.Partition
+    epoch: int
+
+    def produce(self, timeout_ms: int, **records: bytes) -> None:
+        """acks=all, to partitions by number: `_0=...`."""
+        data = produce_data("t", {int(name[1:]): value for name, value in records.items()})
+        self.wire.send("Produce", 9, acks=-1, timeout_ms=timeout_ms, topic_data=data)
+
+    async def told(self) -> dict[int, tuple[int, int]]:
+        """partition -> (error, base offset), of the next answer."""
+        _, response = await self.wire.receive("Produce", 9)
+        parts = response.responses[0].partition_responses
+        return {part.index: (part.error_code, part.base_offset) for part in parts}
+
+    async def appended(self, end: int) -> None:
+        await eventually("it is in the log", lambda: self.log.log_end_offset == end)
+
+
+@pytest.fixture(params=["native", "python"])
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Two partitions, the first led with a follower in the ISR."""
+    live = Live(tmp_path, native_plane=request.param == "native")
+    broker = await live.start()
+    wire = await live.connect()
+    await wire.create("t", 2)
+    assert broker.replicas is not None
+    replica = broker.replicas.leader("t", 0)
+    epoch = replica.leader_epoch + 1
+    await replica.lead(epoch, 1, followers=[FOLLOWER])
+    yield Scene(wire, replica, replica.partition(), epoch)
+    await live.stop()
+
+
+async def test_the_isr_is_waited_for(scene: Scene) -> None:
+    """One request to both partitions: both are appended at once, the answer comes when the follower has its part."""
+    scene.produce(60_000, _0=batch(b"a"), _1=batch(b"b"))
+    await scene.appended(1)
+    scene.replica.note_fetch(FOLLOWER, 1, scene.epoch, NOW_MS)
+    assert await scene.told() == {0: (errors.NONE, 0), 1: (errors.NONE, 0)}
+
+
+async def test_it_is_waited_for_no_longer_than_the_request_says(scene: Scene) -> None:
+    scene.produce(50, _0=batch(b"a"), _1=batch(b"b"))
+    assert await scene.told() == {0: (errors.REQUEST_TIMED_OUT, -1), 1: (errors.NONE, 0)}
+    assert scene.log.log_end_offset == 1
+
+
+async def test_another_leader_ends_the_wait(scene: Scene) -> None:
+    scene.produce(60_000, _0=batch(b"a"))
+    await scene.appended(1)
+    await scene.replica.follow(FOLLOWER, scene.epoch + 1, 2)
+    assert await scene.told() == {0: (errors.NOT_LEADER_OR_FOLLOWER, -1)}
+    scene.produce(60_000, _0=batch(b"b"))
+    assert await scene.told() == {0: (errors.NOT_LEADER_OR_FOLLOWER, -1)}
+    assert scene.log.log_end_offset == 1
+
+
+async def test_a_new_epoch_of_ours_ends_the_wait(scene: Scene) -> None:
+    """What was appended before it may have been cut meanwhile, for all that the request knows."""
+    scene.produce(60_000, _0=batch(b"a"))
+    await scene.appended(1)
+    await scene.replica.lead(scene.epoch + 1, 2)
+    assert await scene.told() == {0: (errors.NOT_LEADER_OR_FOLLOWER, -1)}
