@@ -93,11 +93,10 @@ async def test_who_waits_is_told_that_the_leader_is_another(live: Live) -> None:
     wire = await live.connect()
     replica = await held(live, wire)
     await replica.lead(50, 100, followers=[7])
-    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    assert (await wire.produce("t", batch(b"a"), acks=1)).error_code == 0
     committed = asyncio.create_task(replica.committed(1))
     fetch: asyncio.Task[Any] = asyncio.create_task(wire.fetch("t", 0, max_wait_ms=60_000))
-    await live.one_waits()
-    await asyncio.sleep(0)
+    await live.one_waits(at_least=2)
     assert not committed.done() and not fetch.done()
     await replica.follow(7, 51, 101)
     assert (await fetch).error_code == NOT_LEADER
@@ -111,7 +110,7 @@ async def test_a_follower_that_fetches_commits_what_a_leader_wrote(live: Live) -
     wire = await live.connect()
     replica = await held(live, wire)
     await replica.lead(50, 100, followers=[7])
-    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    assert (await wire.produce("t", batch(b"a"), acks=1)).error_code == 0
     assert (await wire.fetch("t", 0)).high_watermark == 0
     replica.partition().note_fetch(7, 1, now_ms=0)
     await asyncio.wait_for(replica.committed(1), 10)
