@@ -7,9 +7,8 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 """
 
 import asyncio
-import functools
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from pybroker import core, errors
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -22,8 +21,9 @@ from pybroker.replication import failpoints
 from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.leaders import NO_LEADER, Leader
-from pybroker.replication.logdirs import Found, Held, LogDir
+from pybroker.replication.logdirs import Found, LogDir
 from pybroker.replication.opening import Opener, Opening
+from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
 from pybroker.replication.validation import Rules
 from pybroker.replication.workers import Workers
@@ -61,6 +61,7 @@ class Replicas:
         for log_dir in log_dirs:
             log_dir.core = self._core
         self._workers = Workers(self._pool_threads(), "replicas")
+        self.recorder = Recorder(self, self._opener.usable, self._disk)
 
     def _pool_threads(self) -> int:
         """They make, flush and delete logs: they wait for fsyncs, which the file system does together."""
@@ -292,46 +293,6 @@ class Replicas:
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition task failed", partition=replica.key, reason=problem)
 
-    def record_recovery_points(self, log_dir: LogDir | None = None) -> None:
-        """Of one log dir, or of all."""
-        self._record(LogDir.record_recovery_points, log_dir)
-
-    def record_log_starts(self, raised: Mapping[core.Partition, int], log_dir: LogDir | None = None) -> list[LogDir]:
-        """Write them down, and raise those that are to be `raised`; the log dirs where that failed."""
-        return self._record(functools.partial(LogDir.record_log_starts, raised=raised), log_dir)
-
-    async def raise_log_starts(self, raised: Mapping[Replica, int]) -> Set[LogDir]:
-        """Raise them once they are on disk, on threads of the log dirs that they lie in; those where that failed."""
-        shares: dict[LogDir, dict[core.Partition, int]] = {}
-        for replica, start in raised.items():
-            if replica.directory is not None and replica.log is not None:
-                shares.setdefault(replica.directory, {})[replica.log] = start
-        work = [self._disk.run(d, self.record_log_starts, share, d) for d, share in shares.items()]
-        return {log_dir for failed in await asyncio.gather(*work) for log_dir in failed}
-
-    def record_high_watermarks(self, log_dir: LogDir | None = None) -> None:
-        self._record(LogDir.record_high_watermarks, log_dir)
-
-    def _record(self, write: Callable[[LogDir, Held], None], only: LogDir | None) -> list[LogDir]:
-        """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
-        failed = []
-        for log_dir in self._opener.usable():
-            if only not in (None, log_dir):
-                continue
-            try:
-                write(log_dir, functools.partial(self._in, log_dir))
-            except (core.LogError, OSError) as problem:
-                event(log, logging.ERROR, "checkpoint not written", directory=log_dir.path, reason=problem)
-                failed.append(log_dir)
-        return failed
-
-    def _in(self, log_dir: LogDir) -> tuple[list[core.Partition], Set[TopicPartition]]:
-        """The logs of a log dir that are in use, and which replicas are offline."""
-        replicas = list(self)
-        offline = {r.key for r in replicas if r.log is None or r.log.offline}
-        here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and r.key not in offline]
-        return here, offline
-
     def highest_producer_id(self) -> int:
         """The highest producer id that any log has seen; -1 if none has."""
         return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
@@ -356,9 +317,9 @@ class Replicas:
     def close(self) -> list[LogDir]:
         """Flush and close every log, and record it; the log dirs where all of that went well. Waits for the disk."""
         list(self._workers.map(_flush, self))
-        self.record_log_starts({})
-        self.record_recovery_points()
-        self.record_high_watermarks()
+        self.recorder.record_log_starts({})
+        self.recorder.record_recovery_points()
+        self.recorder.record_high_watermarks()
         troubled = {r.directory for r in self if r.log is None or r.log.offline}
         self._workers.shutdown()
         self._disk.close()

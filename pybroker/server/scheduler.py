@@ -101,17 +101,17 @@ def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callab
         Chore(
             "high-watermark-checkpoint",
             every("replica.high.watermark.checkpoint.interval.ms"),
-            lambda: replicas.record_high_watermarks(log_dir),
+            lambda: replicas.recorder.record_high_watermarks(log_dir),
         ),
         Chore(
             "recovery-point-checkpoint",
             every("log.flush.offset.checkpoint.interval.ms"),
-            lambda: replicas.record_recovery_points(log_dir),
+            lambda: replicas.recorder.record_recovery_points(log_dir),
         ),
         Chore(
             "log-start-checkpoint",
             every("log.flush.start.offset.checkpoint.interval.ms"),
-            lambda: replicas.record_log_starts({}, log_dir),
+            lambda: replicas.recorder.record_log_starts({}, log_dir),
         ),
         Chore("flush", every("log.flush.scheduler.interval.ms"), Flusher(replicas, log_dir).run),
     ]

@@ -326,7 +326,7 @@ async def fill_segments(home: Home, end: str) -> tuple[str, Path]:
         await home.live.stop()
     else:
         log.flush()
-        broker.replicas.record_high_watermarks()
+        broker.replicas.recorder.record_high_watermarks()
         await broker.abort()
         home.live.broker = None
     return topic, home.path / "two" / f"{topic}-0"
@@ -406,7 +406,7 @@ async def test_what_a_loss_of_power_took_is_no_missing_file(home: Home, caplog: 
     broker = await home.live.start(home.dirs())
     assert broker.replicas is not None
     assert (await home.ends())[topic] == COUNT
-    broker.replicas.record_high_watermarks()
+    broker.replicas.recorder.record_high_watermarks()
     await broker.abort()
     home.live.broker = None
     os.truncate(log, on_disk)

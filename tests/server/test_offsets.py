@@ -182,13 +182,13 @@ async def test_a_log_start_is_on_record_while_older_files_are_there(live: Live, 
     partition = replicas.leader("t", 0).partition()
     with pytest.raises(OSError, match="not permitted"):
         partition.enforce_retention(0)
-    assert replicas.record_log_starts({}) == [] and starts.read_text() == "0\n1\nt 0 2\n"
+    assert replicas.recorder.record_log_starts({}) == [] and starts.read_text() == "0\n1\nt 0 2\n"
     await live.restart()
     replicas = live.broker.replicas
     partition = replicas.leader("t", 0).partition()
     assert partition.log_start_offset == 2
     assert partition.enforce_retention(0) == 2
-    assert replicas.record_log_starts({}) == [] and starts.read_text() == "0\n0\n"
+    assert replicas.recorder.record_log_starts({}) == [] and starts.read_text() == "0\n0\n"
 
 
 async def test_what_is_recorded_of_a_log_outlives_its_disk(live: Live, wire: Wire) -> None:

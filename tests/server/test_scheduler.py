@@ -93,13 +93,13 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     wire = await live.connect()
     await wire.create("t")
     await wire.produce("t", batch(b"v"))
-    replicas(live).record_high_watermarks()
+    replicas(live).recorder.record_high_watermarks()
     path = live.data_dir / "replication-offset-checkpoint"
     assert path.read_text() == "0\n1\nt 0 1\n"
     await wire.produce("t", batch(b"v"))
     replicas(live).arm("checkpoint.write", errno.ENOSPC, 1)
-    replicas(live).record_high_watermarks()
+    replicas(live).recorder.record_high_watermarks()
     assert path.read_text() == "0\n1\nt 0 1\n"
     assert any("checkpoint not written" in r.getMessage() for r in caplog.records)
-    replicas(live).record_high_watermarks()
+    replicas(live).recorder.record_high_watermarks()
     assert path.read_text() == "0\n1\nt 0 2\n"

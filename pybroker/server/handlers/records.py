@@ -34,7 +34,7 @@ class DeleteRecords:
                     answer.error_code = problem.code
                 answers.append(answer)
             response.topics.append(kind(name=topic.name, partitions=answers))
-        unwritten = await self._replicas.raise_log_starts(raised)
+        unwritten = await self._replicas.recorder.raise_log_starts(raised)
         for replica, answer in raising:
             if replica.log is None or replica.log.offline or replica.directory in unwritten:
                 answer.error_code = errors.KAFKA_STORAGE_ERROR
