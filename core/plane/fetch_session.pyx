@@ -4,8 +4,8 @@
                                            \\---epoch 0 or -1 with its id, all forgotten, evicted, declined---> gone
 
 What a session tracks is watched, and what was told of is news: a fetch looks at that alone, however many partitions
-there are. What nobody tells of (a log's start, a disk that failed) is seen when a fetch looks at all of it, as it does
-at its deadline and every LOOK_MS.
+there are. What nobody tells of (a log's start, a disk that failed) is seen when a fetch looks at all of it: when its
+time is over, and where that was not done for LOOK_MS.
 
 The cache of a broker holds so many sessions. A new one finds room where the one unused for longest has been so for two
 minutes, or where one that is older than that has fewer partitions; else its client goes on with full fetches (Kafka's

@@ -144,10 +144,11 @@ class Replica:
         await self.at_disk(self.partition().become_follower, leader, leader_epoch, partition_epoch)
         self.tell()
 
-    def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int) -> None:
+    def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int, broker_epoch: int = -1) -> None:
         """A follower fetches from `offset`, and has all before it; who waits for the high watermark is told. Raises
         core.LogError where it counts for nothing."""
-        self.partition().note_fetch(broker, offset, leader_epoch=leader_epoch, now_ms=now_ms)
+        log = self.partition()
+        log.note_fetch(broker, offset, leader_epoch=leader_epoch, broker_epoch=broker_epoch, now_ms=now_ms)
         self.tell()
 
     async def at_disk(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
