@@ -143,7 +143,7 @@ class Kafka391(ApacheKafka):
     version = "3.9.1"
     ready_line = r"\[KafkaServer id=1\] started"
     tick_ms = 200
-    session_ms = 2000
+    session_ms = 20 * tick_ms  # the longest that ZooKeeper gives: under load a session is not heard of for seconds
 
     def __init__(self, data_dir: Path, sets: Mapping[str, object] | None = None) -> None:
         super().__init__(data_dir, sets)
