@@ -317,12 +317,16 @@ cdef class Plane:
         cdef nodes_t* old
         if table == NULL:
             raise MemoryError()
-        for i, (listener, id_, host, port, rack) in enumerate(nodes):
-            table.items[i].listener = listener
-            table.items[i].id = id_
-            table.items[i].port = port
-            table.items[i].host_length = put_text(table.items[i].host, host)
-            table.items[i].rack_length = -1 if rack is None else put_text(table.items[i].rack, rack)
+        try:
+            for i, (listener, id_, host, port, rack) in enumerate(nodes):
+                table.items[i].listener = listener
+                table.items[i].id = id_
+                table.items[i].port = port
+                table.items[i].host_length = put_text(table.items[i].host, host)
+                table.items[i].rack_length = -1 if rack is None else put_text(table.items[i].rack, rack)
+        except BaseException:
+            free(table)          # a name that is too long
+            raise
         old = <nodes_t*>swap_ptr(<void**>&self.state.nodes, table)
         if old != NULL:
             retire(&self.state.context.reclaim, old, free)
