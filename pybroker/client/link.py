@@ -1,0 +1,122 @@
+"""One connection to another broker, on the event loop: what brokers say to each other goes through here.
+
+    open ──ask──> sent, and answered in the order of the requests
+      └──the other end closes, sends nonsense, or is late, or close()──> closed
+
+Versions are the caller's to know: brokers of one cluster speak those of their inter-broker protocol and do not ask for
+ApiVersions first, as Kafka's do not. A request that is not answered in time leaves the connection unusable, so that it
+is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, read_answer
+from pybroker.errors import KafkaError
+from pybroker.model import HostPort
+from pybroker.protocol import apis, codec
+from pybroker.protocol.apis import Api
+
+TIMEOUT_S: Final = 30.0
+
+
+class _Asked(NamedTuple):
+    """A request whose answer is to come."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    answer: asyncio.Future[Any]
+
+
+class Link(asyncio.Protocol):
+    """A connection to the broker at `host:port`; `closed` is done, with why in words, once it has ended."""
+
+    def __init__(self, host: str, port: int, client_id: str) -> None:
+        self.address = str(HostPort(host, port))
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._asked: deque[_Asked] = deque()
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S) -> Link:
+        """Connect. Raises OSError: TimeoutError in time, ConnectionRefusedError where nobody listens."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            transport, link = await loop.create_connection(lambda: cls(host, port, client_id), host, port)
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            # Where nobody listens, the kernel may connect a socket of its own range of ports to itself.
+            transport.abort()
+            raise ConnectionRefusedError(f"nobody listens at {link.address}")
+        return link
+
+    async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
+        """Send a request at this version; the message that answers it. Raises ConnectionError where the connection
+        ended before, TimeoutError."""
+        if self.closed.done() or self._transport is None:
+            raise ConnectionError(f"the connection to {self.address} is closed")
+        api = apis.KNOWN[type(message).SCHEMA.key]
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        body = codec.encode_request(api.key, version, self._correlation_id, self._client_id, message)
+        answer = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(api, version, self._correlation_id, answer))
+        self._transport.write(SIZE.pack(len(body)) + body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            self._end(f"{self.address} did not answer {api.name} in {timeout_s:g} s")
+            raise
+
+    def close(self) -> None:
+        """End the connection; what is not answered yet fails. Again does nothing."""
+        self._end("it was closed here")
+
+    # -- what the transport calls ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            while len(self._received) >= SIZE.size:
+                (size,) = SIZE.unpack_from(self._received)
+                if not SIZE.size <= size <= FRAME_BYTES_MAX or not self._asked:
+                    return self._end(f"{self.address} sent {size} bytes that nobody asked for, or too many")
+                if len(self._received) < SIZE.size + size:
+                    return None
+                frame = bytes(memoryview(self._received)[SIZE.size : SIZE.size + size])
+                del self._received[: SIZE.size + size]
+                asked = self._asked.popleft()
+                try:
+                    message = read_answer(asked.api, asked.version, asked.correlation_id, frame, self.address)
+                except KafkaError:
+                    self._asked.appendleft(asked)
+                    raise
+                if not asked.answer.done():  # its caller may have given up
+                    asked.answer.set_result(message)
+        except KafkaError as problem:
+            self._end(problem.message)
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self._end(str(problem) if problem is not None else f"{self.address} closed the connection")
+
+    def _end(self, why: str) -> None:
+        if self.closed.done():
+            return
+        self.closed.set_result(why)
+        if self._transport is not None:
+            self._transport.abort()
+        for asked in self._asked:
+            if not asked.answer.done():
+                asked.answer.set_exception(ConnectionError(why))
+        self._asked.clear()
+        self._received.clear()

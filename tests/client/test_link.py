@@ -1,0 +1,140 @@
+"""A connection from broker to broker: answers in order, an end that everybody hears of, and nonsense refused."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pybroker.client.link import Link
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from pybroker.testing import async_broker
+from tests.harness import HOST, eventually, free_port
+
+UPDATE_METADATA = 6
+METADATA_VERSION = 12
+
+
+@pytest.fixture
+def unused() -> int:
+    """A port at which nobody listens."""
+    return free_port()
+
+
+class Peer:
+    """The other end: says what a test says."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writer: asyncio.StreamWriter | None = None
+        self.serving = 0
+
+    async def open(self) -> int:
+        self.server = await asyncio.start_server(self._serve, HOST, 0)
+        return int(self.server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.serving += 1
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                self.frames.put_nowait(await reader.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.serving -= 1
+            writer.close()
+
+    async def answer(self, error_code: int) -> None:
+        """Answer the request that came first of those without an answer."""
+        header = codec.decode_request_header(await self.frames.get())
+        answer = m.UpdateMetadataResponse(error_code=error_code)
+        self.say(codec.encode_response(header.api_key, header.api_version, header.correlation_id, answer))
+
+    def say(self, body: bytes) -> None:
+        assert self.writer is not None
+        self.writer.write(struct.pack(">i", len(body)) + body)
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.server.close()
+    if peer.writer is not None:
+        peer.writer.transport.abort()
+    await eventually("the peer's end is closed", lambda: not peer.serving)
+
+
+def update() -> object:
+    return m.UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[], live_brokers=[])
+
+
+async def test_answers_come_in_the_order_of_the_requests(peer: Peer) -> None:
+    """Several requests may be on their way; each caller gets the answer to its own."""
+    link = await Link.open(HOST, await peer.open(), client_id="1")
+    asked = [asyncio.create_task(link.ask(update(), 8)) for _ in range(3)]
+    for code in (11, 0, 77):
+        await peer.answer(code)
+    assert [answer.error_code for answer in await asyncio.gather(*asked)] == [11, 0, 77]
+    link.close()
+
+
+async def test_an_end_of_the_other_side_fails_what_waits_and_is_told(peer: Peer) -> None:
+    """Whoever holds a connection to a process that dies hears of it at once."""
+    link = await Link.open(HOST, await peer.open(), client_id="1")
+    asked = asyncio.create_task(link.ask(update(), 8))
+    await peer.frames.get()
+    assert peer.writer is not None
+    peer.writer.transport.abort()
+    with pytest.raises(ConnectionError):
+        await asked
+    assert "connection" in (await link.closed).lower()
+    with pytest.raises(ConnectionError, match="is closed"):
+        await link.ask(update(), 8)
+
+
+async def test_nobody_listens(unused: int) -> None:
+    """A refused connection is an error of its own: that of a process that is gone."""
+    with pytest.raises(ConnectionRefusedError):
+        await Link.open(HOST, unused, client_id="1")
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x63", b"\0\0\0\x01" + b"\xff" * 7])
+async def test_nonsense_ends_the_connection(peer: Peer, body: bytes) -> None:
+    """An answer that is none, or to another request, cannot be told from the next one."""
+    link = await Link.open(HOST, await peer.open(), client_id="1")
+    asked = asyncio.create_task(link.ask(update(), 8))
+    await peer.frames.get()
+    peer.say(body)
+    with pytest.raises(ConnectionError):
+        await asked
+    assert link.closed.done()
+
+
+async def test_what_nobody_asked_for_ends_the_connection(peer: Peer) -> None:
+    link = await Link.open(HOST, await peer.open(), client_id="1")
+    asked = asyncio.create_task(link.ask(update(), 8))
+    await peer.answer(0)
+    assert (await asked).error_code == 0
+    peer.say(b"\0\0\0\x02\0\0\0")
+    assert "nobody asked for" in await link.closed
+
+
+async def test_an_answer_that_is_late_ends_the_connection(peer: Peer) -> None:
+    """What comes after it could not be told apart from it."""
+    link = await Link.open(HOST, await peer.open(), client_id="1")
+    with pytest.raises(TimeoutError):
+        await link.ask(update(), 8, timeout_s=0.05)
+    assert "did not answer UpdateMetadata in 0.05 s" in await link.closed
+
+
+async def test_a_broker_answers() -> None:
+    async with async_broker() as broker:
+        host, port = broker.bootstrap_servers.split(":")
+        link = await Link.open(host, int(port), client_id="1")
+        answer = await link.ask(m.MetadataRequest(topics=[]), METADATA_VERSION)
+        assert [node.port for node in answer.brokers] == [int(port)]
+        link.close()
