@@ -12,6 +12,10 @@ class ConfigRepository:
     def topic(self, name: str) -> Mapping[str, str]:
         return self._topics.get(name, {})
 
+    def all(self) -> Mapping[str, Mapping[str, str]]:
+        """{topic: its own settings} as it is now; it changes."""
+        return self._topics
+
     def put(self, name: str, config: Mapping[str, str]) -> None:
         """These are all of a topic's own from now on."""
         self._topics[name] = config

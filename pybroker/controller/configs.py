@@ -25,7 +25,7 @@ from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
 from pybroker.controller.topics import TopicAdmin
-from pybroker.coordination.commit import until_answered
+from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -50,10 +50,12 @@ async def load(session: Session, config: BrokerConfig, broker_id: int) -> None:
     """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told."""
     for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
         try:
-            held = nodes.load_config((await session.get(nodes.broker_config(name)))[0])
+            held = nodes.load_config((await read(session, nodes.broker_config(name)))[0])
         except NoNode:
             continue
         kept: dict[str, str] = {}
+        if not held:
+            config.overlay(source, kept)
         for setting, text in held.items():
             try:
                 _check_names([setting])
@@ -90,10 +92,7 @@ class ConfigAdmin:
             topic = self._context.topics.get(name)
             if topic is None:
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
-            before = TopicConfig(self._config, topic.config, stored=True)
-            own = {} if replace else topic.config
-            after = altered(own, changes, TOPIC_LISTS, lambda setting: as_text(before[setting]) or "")
-            TopicConfig(self._config, after)  # raises what is wrong with it
+            after = topic_after(self._config, topic.config, changes, replace=replace)
             if validate_only:
                 return
             with self._admin.claim(name):
@@ -102,7 +101,7 @@ class ConfigAdmin:
                 topic = self._context.topics[name] = dataclasses.replace(topic, config=after)
                 self._channel.update_configs([topic])
             await self._holders.configure([topic])
-        _tell(f"topics/{name}", after)
+        tell_altered(f"topics/{name}", after)
 
     # -- brokers -----------------------------------------------------------------------------------------------------
 
@@ -113,12 +112,8 @@ class ConfigAdmin:
         source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         async with self._one:
             held = self._config.dynamic(source)
-            own = {} if replace else held
-            after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(self._config[setting]) or "")
-            _check_names(after)
-            for setting in PER_BROKER & after.keys() if not name else ():
-                raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
-            self._rehearse(source, after)
+            after = broker_after(self._config, name, held, changes, replace=replace)
+            rehearse(self._config, source, after, {t.name: t.config for t in self._context.topics.values()})
             if validate_only:
                 return
             path = nodes.broker_config(int(name) if name else None)
@@ -130,21 +125,7 @@ class ConfigAdmin:
             await self._holders.configure(list(self._context.topics.values()))
             for tell in self.on_broker_altered:
                 await tell()
-        _tell(f"brokers/{name or '<default>'}", after)
-
-    def _rehearse(self, source: Source, after: Mapping[str, str]) -> None:
-        """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError.
-
-        A topic whose settings the broker does not take as it is has no say."""
-        config = self._config.copy()
-        config.overlay(source, after)
-        for topic in self._context.topics.values():
-            try:
-                TopicConfig(config, topic.config)
-            except ConfigError as problem:
-                if TopicConfig(self._config, topic.config, stored=True).problems:
-                    continue
-                raise ConfigError(f"the topic {topic.name} cannot go with it: {problem.message}") from None
+        tell_altered(f"brokers/{name or '<default>'}", after)
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -155,17 +136,60 @@ class ConfigAdmin:
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
-            await self._purge(self._wall_ms() - CHANGES_KEPT_MS)
+            await purge(self._session, self._wall_ms() - CHANGES_KEPT_MS)
 
-    async def _purge(self, before_ms: int) -> None:
-        """Remove the notices that everybody has read long ago."""
-        names, _ = await self._session.children(nodes.CONFIG_CHANGES)
-        for name in names:
-            path = f"{nodes.CONFIG_CHANGES}/{name}"
-            stat = await self._session.exists(path)
-            if stat is None or stat.ctime_ms >= before_ms:
-                return  # they are in order: the others are younger
-            await self._session.delete(path)
+
+# -- what is judged, whoever writes it ---------------------------------------------------------------------------------
+
+
+def topic_after(
+    config: BrokerConfig, own: Mapping[str, str], changes: list[Change], *, replace: bool
+) -> dict[str, str]:
+    """A topic's own settings with these changes, or with `replace` no others. Raises KafkaError: 40, 42."""
+    before = TopicConfig(config, own, stored=True)
+    after = altered({} if replace else own, changes, TOPIC_LISTS, lambda setting: as_text(before[setting]) or "")
+    TopicConfig(config, after)  # raises what is wrong with it
+    return after
+
+
+def broker_after(
+    config: BrokerConfig, name: str, held: Mapping[str, str], changes: list[Change], *, replace: bool
+) -> dict[str, str]:
+    """The same for the broker of that name, or with an empty one for all. Raises KafkaError: 40, 42."""
+    own = {} if replace else held
+    after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
+    _check_names(after)
+    for setting in PER_BROKER & after.keys() if not name else ():
+        raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
+    return after
+
+
+def rehearse(
+    config: BrokerConfig, source: Source, after: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError.
+
+    A topic whose settings the broker does not take as it is has no say."""
+    tried = config.copy()
+    tried.overlay(source, after)
+    for name, own in topics.items():
+        try:
+            TopicConfig(tried, own)
+        except ConfigError as problem:
+            if TopicConfig(config, own, stored=True).problems:
+                continue
+            raise ConfigError(f"the topic {name} cannot go with it: {problem.message}") from None
+
+
+async def purge(session: Session, before_ms: int) -> None:
+    """Remove the notices that everybody has read long ago. Raises StoreError."""
+    names, _ = await session.children(nodes.CONFIG_CHANGES)
+    for name in names:
+        path = f"{nodes.CONFIG_CHANGES}/{name}"
+        stat = await session.exists(path)
+        if stat is None or stat.ctime_ms >= before_ms:
+            return  # they are in order: the others are younger
+        await session.delete(path)
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -177,5 +201,5 @@ def _check_names(names: Iterable[str]) -> None:
             raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
 
 
-def _tell(entity: str, config: Mapping[str, str]) -> None:
+def tell_altered(entity: str, config: Mapping[str, str]) -> None:
     event(log, logging.INFO, "settings altered", of=entity, own=",".join(f"{k}={v}" for k, v in config.items()))

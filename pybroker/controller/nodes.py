@@ -30,6 +30,7 @@ DELETED = "/admin/deleted_topics"
 """Ours alone: the ids of topics that were deleted, until a start has seen that no log dir has anything of them."""
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
+TOPIC_CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 PERSISTENT = (
@@ -38,6 +39,8 @@ PERSISTENT = (
     "/consumers", "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
 )  # fmt: skip
 """What must exist before anything else is written, parents first."""
+OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DIRS))
+"""The same in a cluster, whose store has Kafka's nodes and no others."""
 
 
 def broker(broker_id: int) -> str:
@@ -57,7 +60,7 @@ def state(name: str, index: int) -> str:
 
 
 def topic_config(name: str) -> str:
-    return f"/config/topics/{name}"
+    return f"{TOPIC_CONFIGS}/{name}"
 
 
 def broker_config(broker_id: int | None) -> str:
@@ -194,6 +197,15 @@ def load_config(data: bytes) -> dict[str, str]:
 def dump_config_change(entity: str) -> bytes:
     """The notice that the settings of an entity changed: its path below /config."""
     return _dump({"version": 2, "entity_path": entity})
+
+
+@_sound
+def load_config_change(data: bytes) -> str:
+    """The entity: its path below /config. Kafka's brokers before 0.11 wrote version 1, with two keys."""
+    found = _load(data)
+    if found.get("version") == 1:
+        return f"{found['entity_type']}/{found['entity_name']}"
+    return str(found["entity_path"])
 
 
 def dump_controller(broker_id: int, now_ms: int) -> bytes:

@@ -69,6 +69,11 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             continue  # what is asked now waits for the connection
 
 
+async def read(session: Session, path: str) -> tuple[bytes, Stat]:
+    """A node's data and Stat, asked for until there is an answer. Raises as `get`, but no ConnectionLoss."""
+    return await until_answered(lambda: session.get(path))
+
+
 async def _took_effect(session: Session, ops: Sequence[Op]) -> bool:
     """Whether the operations were done. Raises the StoreError of a check that fails, and as a read does."""
     checks = [(index, op) for index, op in enumerate(ops) if isinstance(op, Check)]

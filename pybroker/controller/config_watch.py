@@ -1,0 +1,133 @@
+"""Settings as a cluster's store has them: each broker reads them all when its session begins, then what changed.
+
+    /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>; it is read anew
+    /config/topics         topics come with their settings, and go: nobody writes a notice for that
+    connected again        watches were lost with the connection: both are looked at once more
+
+Who alters settings writes them with a notice (`cluster_configs.py`), as Kafka's brokers do.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import Topic
+from pybroker.config import BrokerConfig
+from pybroker.controller import nodes
+from pybroker.controller.configs import Configured, load
+from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, WatchEvent
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 1000
+"""Nodes that are asked for before the first answer is waited for."""
+
+
+class ConfigWatch:
+    """Keeps a broker's settings, and those of all topics, as the store has them."""
+
+    def __init__(
+        self, broker_id: int, config: BrokerConfig, topics: ConfigRepository, metadata: MetadataCache, held: Configured
+    ) -> None:
+        """`held` goes by what topics' settings say."""
+        self._broker_id = broker_id
+        self._config = config
+        self._topics = topics
+        self._metadata = metadata
+        self._held = held
+        self._known: set[str] = set()
+        self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
+
+    async def read_all(self, session: Session) -> None:
+        """Read every setting there is. Raises StoreError."""
+        await load(session, self._config, self._broker_id)
+        names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
+        self._forget(self._known - set(names))
+        await self._read_topics(session, names)
+
+    async def follow(self, session: Session) -> None:
+        """Read what changes from now on, until the session ends. Raises StoreError."""
+        changed = asyncio.Event()
+
+        def look_again(_: WatchEvent | SessionState) -> None:
+            changed.set()
+
+        session.listen(look_again)
+        seen: str | None = None
+        while True:
+            changed.clear()
+            notices, _ = await until_answered(lambda: session.children(nodes.CONFIG_CHANGES, watch=look_again))
+            names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=look_again))
+            if seen is None:
+                await self.read_all(session)  # behind the watches, or what comes in between is missed
+            else:
+                self._forget(self._known - set(names))
+                await self._read_topics(session, set(names) - self._known)
+                for entity in await self._named(session, [notice for notice in notices if notice > (seen or "")]):
+                    await self.take(session, entity)
+            seen = max(notices, default=seen or "")
+            await changed.wait()
+
+    async def take(self, session: Session, entity: str) -> None:
+        """Go by what the store says of an entity now. Raises StoreError."""
+        kind, _, name = entity.partition("/")
+        if kind == "topics" and name in self._metadata.image.by_name:
+            await self._read_topics(session, [name])
+            image = self._metadata.image.topic(name)
+            if image is not None:
+                await self._held.configure([Topic(name, image.id, image.partitions, self._topics.topic(name))])
+        elif kind == "topics":
+            await self._read_topics(session, [name])
+        elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
+            await load(session, self._config, self._broker_id)
+            topics = self._metadata.image.topics()
+            await self._held.configure(
+                [Topic(topic.name, topic.id, topic.partitions, self._topics.topic(topic.name)) for topic in topics]
+            )
+            for tell in self.on_broker_altered:
+                await tell()
+
+    async def topic(self, session: Session, name: str) -> None:
+        """Know the settings of a topic, which may have come a moment ago. Raises StoreError."""
+        if name not in self._known:
+            await self._read_topics(session, [name])
+
+    async def _named(self, session: Session, notices: Iterable[str]) -> Iterable[str]:
+        """The entities that notices name, each once; a notice that is gone was read by everybody long ago."""
+        entities: dict[str, None] = {}
+        for notice in notices:
+            path = f"{nodes.CONFIG_CHANGES}/{notice}"
+            try:
+                data, _ = await read(session, path)
+                entities[nodes.load_config_change(data)] = None
+            except NoNode:
+                continue
+            except StoreDamaged as problem:
+                event(log, logging.WARNING, "notice of settings ignored", path=path, reason=problem)
+        return entities
+
+    async def _read_topics(self, session: Session, names: Iterable[str]) -> None:
+        """Several at once: a cluster has thousands."""
+        left = list(names)
+        for first in range(0, len(left), READ_AT_ONCE):
+            share = left[first : first + READ_AT_ONCE]
+            await asyncio.gather(*(self._read_topic(session, name) for name in share))
+
+    async def _read_topic(self, session: Session, name: str) -> None:
+        try:
+            data, _ = await read(session, nodes.topic_config(name))
+            self._topics.put(name, nodes.load_config(data))
+            self._known.add(name)
+        except NoNode:
+            self._forget([name])
+        except StoreDamaged as problem:
+            event(log, logging.ERROR, "settings of a topic ignored", topic=name, reason=problem)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self._known.discard(name)
+            self._topics.remove(name)

@@ -1,0 +1,167 @@
+"""Settings in a cluster: any broker writes them, all brokers read them, and nobody's change is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from pybroker import errors
+from pybroker.clock import wall_ms
+from pybroker.cluster.config_changes import Change, Operation
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.image import PartitionState
+from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.topics import Topic
+from pybroker.config import BrokerConfig
+from pybroker.controller import nodes
+from pybroker.controller.cluster_configs import ClusterConfigs
+from pybroker.controller.config_watch import ConfigWatch
+from pybroker.controller.loading import prepare
+from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.errors import KafkaError
+from tests.controller.stage import live_broker
+from tests.harness import eventually
+
+KEEP = Change("retention.ms", Operation.SET, "7000")
+SMALL = Change("segment.bytes", Operation.SET, "1048576")
+
+
+class Held:
+    """The replicas of a broker, as far as they go by settings."""
+
+    def __init__(self) -> None:
+        self.configured: list[dict[str, str]] = []
+
+    async def configure(self, topics: Sequence[Topic]) -> None:
+        self.configured += [dict(topic.config) for topic in topics]
+
+
+class Member:
+    """One broker of a cluster, as far as its settings go."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.config = BrokerConfig.load(None, [])
+        self.topics = ConfigRepository()
+        self.metadata = MetadataCache("cluster")
+        state = PartitionState((1, 2), 1, 0, (1, 2), 1, 0)
+        told = TopicStates("t", b"t" * 16, {0: state})
+        self.metadata.update(UpdateMetadata(1, 1, [live_broker(1), live_broker(2)], [told]))
+        self.held = Held()
+        self.watch = ConfigWatch(number, self.config, self.topics, self.metadata, self.held)
+
+    async def join(self, store: MemoryStore) -> None:
+        self.session: MemorySession = await store.session(60_000)
+        present = lambda: self.session  # noqa: E731
+        self.configs = ClusterConfigs(
+            present, self.number, self.config, self.topics, self.metadata, self.watch, wall_ms
+        )
+        self.following = asyncio.create_task(self.watch.follow(self.session))
+        await eventually("it has read all", lambda: self.topics.topic("t") or self.following.done())
+
+
+@pytest.fixture
+async def members() -> AsyncIterator[tuple[Member, Member]]:
+    store = MemoryStore()
+    await store.open()
+    session = await store.session(60_000)
+    await prepare(session, nodes.OF_A_CLUSTER)
+    await session.create(nodes.topic_config("t"), nodes.dump_config({"max.message.bytes": "1000"}))
+    two = Member(1), Member(2)
+    for member in two:
+        await member.join(store)
+    yield two
+    for member in two:
+        member.following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await member.following
+    await store.close()
+
+
+async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) -> None:
+    one, other = members
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    after = {"max.message.bytes": "1000", "retention.ms": "7000"}
+    assert one.topics.topic("t") == after == one.held.configured[-1], "who wrote it goes by it at once"
+    await eventually("the other goes by it", lambda: other.held.configured == [after])
+    assert other.topics.topic("t") == after
+    notice = (await one.session.children(nodes.CONFIG_CHANGES))[0][-1]
+    assert json.loads((await one.session.get(f"{nodes.CONFIG_CHANGES}/{notice}"))[0])["entity_path"] == "topics/t"
+
+
+async def test_two_changes_at_once(members: tuple[Member, Member]) -> None:
+    """The second sees that it was not first, and judges again."""
+    one, other = members
+    await asyncio.gather(
+        one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
+        other.configs.alter_topic("t", [SMALL], replace=False, validate_only=False),
+    )
+    after = {"max.message.bytes": "1000", "retention.ms": "7000", "segment.bytes": "1048576"}
+    for member in members:
+        await eventually("both are there", lambda member=member: member.topics.topic("t") == after)
+
+
+async def test_settings_of_all_brokers_and_of_one(members: tuple[Member, Member]) -> None:
+    one, other = members
+    change = Change("log.retention.ms", Operation.SET, "9000")
+    await one.configs.alter_broker("", [change], replace=False, validate_only=False)
+    await eventually("the other has it", lambda: other.config["log.retention.ms"] == 9000)
+    change = Change("log.retention.ms", Operation.SET, "8000")
+    await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
+    assert (one.config["log.retention.ms"], other.config["log.retention.ms"]) == (8000, 9000)
+    gone = Change("log.retention.ms", Operation.DELETE, None)
+    await one.configs.alter_broker("1", [gone], replace=False, validate_only=False)
+    assert one.config["log.retention.ms"] == 9000
+    with pytest.raises(KafkaError) as told:
+        await one.configs.alter_broker("2", [change], replace=False, validate_only=False)
+    assert told.value.code == errors.INVALID_REQUEST
+
+
+async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Member, Member]) -> None:
+    one, _ = members
+    before = await one.session.get(nodes.topic_config("t"))
+    for name, value, code in (
+        ("t", "not a number", errors.INVALID_CONFIG),
+        ("nowhere", "7000", errors.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        with pytest.raises(KafkaError) as told:
+            change = Change("retention.ms", Operation.SET, value)
+            await one.configs.alter_topic(name, [change], replace=False, validate_only=False)
+        assert told.value.code == code
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=True)
+    assert await one.session.get(nodes.topic_config("t")) == before
+    assert (await one.session.children(nodes.CONFIG_CHANGES))[0] == []
+
+
+async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member]) -> None:
+    """As Kafka creates and deletes them."""
+    one, _ = members
+    await one.session.create(nodes.topic_config("new"), nodes.dump_config({"retention.ms": "1"}))
+    await eventually("it is known", lambda: one.topics.topic("new") == {"retention.ms": "1"})
+    await one.session.delete(nodes.topic_config("new"))
+    await eventually("it is forgotten", lambda: not one.topics.topic("new"))
+
+
+async def test_a_change_while_the_connection_was_broken(members: tuple[Member, Member]) -> None:
+    """The watches went with it; what they would have told is read with the next connection."""
+    one, other = members
+    other.session.disconnect()
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    other.session.reconnect()
+    await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
+
+
+async def test_a_damaged_node_and_a_damaged_notice_are_passed_by(
+    members: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = members
+    await one.session.create(f"{nodes.CONFIG_CHANGES}/config_change_", b"{", sequential=True)
+    await one.session.create(nodes.topic_config("bad"), b"[]")
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
+    assert "notice of settings ignored" in caplog.text
+    assert "settings of a topic ignored" in caplog.text
