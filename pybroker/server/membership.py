@@ -1,0 +1,195 @@
+"""A broker's place in its cluster: one session of the store after another, and in each its registration.
+
+    open ──a session──> register ──its ephemeral node is made: its czxid is the broker epoch──> member
+                           ^                                                                      │
+                           └── a new session, if it expired ── the node is gone, or the session ──┘
+
+The node is gone when the session expired, when somebody proved that the process is dead, and was wrong, or when an
+operator deleted it. The broker registers anew each time, under a new epoch, which fences what was meant for the old.
+
+The lease runs from when the last answered request of the session was sent (`Session.answered_ms`): when it lapses,
+others may have taken over, though this broker has heard nothing of it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from pybroker.cluster.image import LiveBroker
+from pybroker.controller import nodes
+from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.store import (
+    ENDED,
+    ConnectionLoss,
+    Create,
+    NodeExists,
+    Session,
+    SessionExpired,
+    Set,
+    Store,
+    StoreError,
+)
+from pybroker.logs import event
+from pybroker.replication.logdirs import StartError
+
+log = logging.getLogger(__name__)
+
+TICKS_MS_MAX = 4000
+"""Two ticks of ZooKeeper's default, by which it may end a session late; two ticks are never more than a session."""
+LEASE_MARGIN = 0.1
+"""Of a session's timeout: clocks differ in their speed, and a check is not an append."""
+LEASE_LOOKS = 12
+"""How often in a session's timeout the lease is renewed."""
+RETRY_S = 1.0
+
+Registered = Callable[[Session, int], Awaitable[object]]
+"""Called with the session and the broker epoch, after each registration."""
+
+
+class Membership:
+    """Of the broker that `current` describes, as its settings are."""
+
+    def __init__(
+        self, store: Store, timeout_ms: int, current: Callable[[], LiveBroker], wall_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._timeout_ms = timeout_ms
+        self._current = current
+        self._wall_ms = wall_ms
+        self._look = asyncio.Event()
+        self._session: Session | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.epoch = -1
+        self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
+        self.on_registered: list[Registered] = []
+        self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
+
+    @property
+    def session(self) -> Session:
+        """The present one, which may have ended."""
+        assert self._session is not None
+        return self._session
+
+    async def open(self) -> Session:
+        """The first session. Raises StoreError."""
+        return await self._begin()
+
+    async def register(self) -> None:
+        """Show the broker to the cluster for the first time. Raises StartError where another broker has its id."""
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s()
+        try:
+            await self._make_node(deadline_s)
+        except TimeoutError:
+            broker = self._current()
+            raise StartError(
+                f"another broker with the id {broker.id} is registered in this cluster, and has been for longer than a "
+                "session lasts: stop that one, or give this one an id of its own (broker.id)"
+            ) from None
+        for tell in self.on_registered:
+            await tell(self.session, self.epoch)
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._renew_lease())]
+
+    async def renew(self) -> None:
+        """Show the broker as its settings are now. Raises StoreError."""
+        broker = self._current()
+        await commit(self.session, [Set(nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms()))])
+
+    async def close(self) -> None:
+        """End the registration with the session; the tasks first, or they would begin anew."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    # -- sessions and registrations ----------------------------------------------------------------------------------
+
+    async def _begin(self) -> Session:
+        session = self._session = await self._store.session(self._timeout_ms)
+        session.listen(lambda state: self._look.set())
+        return session
+
+    def _patience_s(self) -> float:
+        """How long a node that is held by another session may be that of our own life before."""
+        timeout_ms = self.session.timeout_ms
+        return (timeout_ms + min(timeout_ms, TICKS_MS_MAX)) / 1000
+
+    async def _make_node(self, deadline_s: float | None) -> None:
+        """Make the node, once nobody else has it. Raises TimeoutError at the deadline, StoreError."""
+        waits = False
+        while not await self._make_once():
+            if self._look.is_set():  # the other's node went while we looked
+                continue
+            if not waits:
+                reason = "its node is held by another session, perhaps of its own life before"
+                event(log, logging.WARNING, "broker waits to register", broker=self._current().id, reason=reason)
+                waits = True
+            async with asyncio.timeout_at(deadline_s):
+                await self._look.wait()
+        event(log, logging.INFO, "broker registered", broker=self._current().id, epoch=self.epoch)
+
+    async def _make_once(self) -> bool:
+        """Make the node; False where another session has it, and then a watch says when it goes. Raises StoreError."""
+        session, broker = self.session, self._current()
+        path, data = nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms())
+        nodes.load_broker(broker.id, data)  # what nobody can read would take every broker of the cluster down
+        self._look.clear()
+        with contextlib.suppress(NodeExists):
+            await commit(session, [Create(path, data, ephemeral=True)])
+        stat = await until_answered(lambda: session.exists(path, watch=lambda _: self._look.set()))
+        if stat is None:
+            self._look.set()
+        elif stat.ephemeral_owner == session.id:
+            self.epoch = stat.czxid
+            return True
+        return False
+
+    async def _keep(self) -> None:
+        """Be registered, in one session after another, until it is cancelled."""
+        while True:
+            try:
+                why = await self._gone()
+                event(log, logging.WARNING, "broker is not registered any more", epoch=self.epoch, cause=why)
+                if self.session.state in ENDED:
+                    for tell in self.on_lost:
+                        await tell()
+                    await self._begin()
+                await self._make_node(None)
+                for inform in self.on_registered:
+                    await inform(self.session, self.epoch)
+            except SessionExpired:
+                await self.session.expired.wait()  # an operation may hear of it before the session's state does
+            except (StoreError, OSError) as problem:
+                event(log, logging.WARNING, "broker cannot register", reason=problem)
+                await asyncio.sleep(RETRY_S)
+
+    async def _gone(self) -> str:
+        """Wait until the node is gone; why."""
+        path = nodes.broker(self._current().id)
+        while True:
+            self._look.clear()
+            session = self.session
+            if session.state in ENDED:
+                return "its session has expired"
+            try:
+                stat = await session.exists(path, watch=lambda _: self._look.set())
+            except ConnectionLoss:
+                continue
+            except SessionExpired:
+                await session.expired.wait()
+                continue
+            if stat is None or stat.czxid != self.epoch:
+                return "its node was deleted"
+            await self._look.wait()
+
+    async def _renew_lease(self) -> None:
+        """Tell until when the session is alive for certain, as often as that moves."""
+        told = -1
+        while True:
+            session = self.session
+            until_ms = session.answered_ms + int(session.timeout_ms * (1 - LEASE_MARGIN))
+            if session.state not in ENDED and until_ms != told:
+                told = until_ms
+                for tell in self.on_lease:
+                    tell(until_ms)
+            await asyncio.sleep(session.timeout_ms / 1000 / LEASE_LOOKS)

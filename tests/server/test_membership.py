@@ -1,0 +1,141 @@
+"""A broker's place in its cluster: registered in each session, under an epoch of its own, with a lease that is its."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pybroker.clock import boot_ms, wall_ms
+from pybroker.controller import nodes
+from pybroker.controller.loading import prepare
+from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.coordination.store import Session
+from pybroker.replication.logdirs import StartError
+from pybroker.server.membership import Membership
+from tests.controller.stage import live_broker
+from tests.harness import eventually
+
+TIMEOUT_MS = 300
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore(timeouts_ms=(100, 60_000))
+    await store.open()
+    await prepare(await store.session(60_000))
+    yield store
+    await store.close()
+
+
+class Member:
+    """A broker that joins, and writes down what it is told."""
+
+    def __init__(self, store: MemoryStore, broker_id: int = 7) -> None:
+        self.broker = live_broker(broker_id)
+        self.membership = Membership(store, TIMEOUT_MS, lambda: self.broker, wall_ms)
+        self.told: list[str] = []
+        self.epochs: list[int] = []
+        self.leases: list[int] = []
+        self.membership.on_lost.append(self._lost)
+        self.membership.on_registered.append(self._registered)
+        self.membership.on_lease.append(self.leases.append)
+
+    async def _lost(self) -> None:
+        self.told.append("lost")
+
+    async def _registered(self, session: Session, epoch: int) -> None:
+        self.told.append("registered")
+        self.epochs.append(epoch)
+
+    async def join(self) -> MemorySession:
+        session = await self.membership.open()
+        await self.membership.register()
+        assert isinstance(session, MemorySession)
+        return session
+
+    async def end(self) -> None:
+        await self.membership.close()
+
+
+@pytest.fixture
+async def member(store: MemoryStore) -> AsyncIterator[Member]:
+    member = Member(store)
+    yield member
+    await member.end()
+
+
+async def owner(store: MemoryStore, broker_id: int = 7) -> int:
+    looking = await store.session(60_000)
+    stat = await looking.exists(nodes.broker(broker_id))
+    return 0 if stat is None else stat.ephemeral_owner
+
+
+async def test_a_broker_is_registered_in_its_session(store: MemoryStore, member: Member) -> None:
+    session = await member.join()
+    assert await owner(store) == session.id
+    assert member.told == ["registered"]
+    assert member.epochs == [(await session.get(nodes.broker(7)))[1].czxid] == [member.membership.epoch]
+
+
+async def test_a_session_that_expires_five_times(store: MemoryStore, member: Member) -> None:
+    """Each time the broker registers anew, under a later epoch."""
+    await member.join()
+    for times in range(1, 6):
+        session = member.membership.session
+        assert isinstance(session, MemorySession)
+        session.expire()
+        await eventually("it is registered again", lambda times=times: len(member.epochs) == times + 1)
+    assert member.told == ["registered"] + ["lost", "registered"] * 5
+    assert member.epochs == sorted(set(member.epochs))
+    assert await owner(store) == member.membership.session.id
+
+
+async def test_a_false_proof_of_death(store: MemoryStore, member: Member) -> None:
+    """Somebody deletes the node of a broker that is alive: it registers anew in the same session."""
+    session = await member.join()
+    await (await store.session(60_000)).delete(nodes.broker(7))
+    await eventually("it is registered again", lambda: len(member.epochs) == 2)
+    assert member.told == ["registered", "registered"]
+    assert await owner(store) == session.id == member.membership.session.id
+
+
+async def test_a_broken_connection_is_no_end(store: MemoryStore, member: Member) -> None:
+    """The watch went with the connection, and is set again with the next one."""
+    session = await member.join()
+    session.disconnect()
+    session.reconnect()
+    await (await store.session(60_000)).delete(nodes.broker(7))
+    await eventually("it is registered again", lambda: len(member.epochs) == 2)
+
+
+async def test_its_own_ghost(store: MemoryStore, member: Member) -> None:
+    """After a kill the dead process's session holds the node for a while: the next life waits for it to go."""
+    ghost = await store.session(200)
+    await ghost.create(nodes.broker(7), nodes.dump_broker(member.broker, 0), ephemeral=True)
+    ghost.suspend()
+    session = await member.join()
+    assert await owner(store) == session.id
+
+
+async def test_another_broker_has_the_id(store: MemoryStore, member: Member) -> None:
+    """It is alive for longer than any session that was left: the second refuses to start, and says why."""
+    other = await store.session(60_000)
+    await other.create(nodes.broker(7), nodes.dump_broker(member.broker, 0), ephemeral=True)
+    with pytest.raises(StartError, match="another broker with the id 7 is registered in this cluster"):
+        await member.join()
+    assert await owner(store) == other.id
+
+
+async def test_the_lease_runs_from_the_last_answer(store: MemoryStore, member: Member) -> None:
+    """It moves while the store answers, and lapses before the session may end."""
+    session = await member.join()
+    await eventually("it was renewed", lambda: len(member.leases) > 2)
+    session.suspend()
+    silent_ms = session.answered_ms
+    await asyncio.sleep(TIMEOUT_MS / 1000 / 4)
+    assert silent_ms < member.leases[-1] < silent_ms + TIMEOUT_MS
+    assert member.leases == sorted(member.leases)
+    assert member.leases[-1] <= boot_ms() + TIMEOUT_MS
+    session.resume()
