@@ -1,12 +1,13 @@
 """Who this broker is: its number and its cluster, which the store, the log dirs and the configuration must agree on."""
 
+import contextlib
 from random import Random
 from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.commit import commit, until_answered
-from pybroker.coordination.store import Create, NoNode, Session
+from pybroker.coordination.commit import commit, read, until_answered
+from pybroker.coordination.store import Create, NodeExists, NoNode, Session
 from pybroker.errors import KafkaError
 
 GENERATED_ABOVE = 1000
@@ -45,6 +46,62 @@ async def stored_broker(session: Session) -> int | None:
             for replicas in nodes.load_topic((await session.get(nodes.topic(name)))[0]).replicas:
                 ids.update(replicas)
     return ids.pop() if len(ids) == 1 else None
+
+
+async def join(
+    session: Session, configured: int, recorded: Identity, random: Random, *, in_use: bool, forced: bool
+) -> Identity:
+    """The identity of a broker of a cluster, whose id is made where there is none. Raises KafkaError in one sentence.
+
+    `configured` is broker.id, -1 for none; `recorded` is what the log dirs say, -1 and empty for nothing. `in_use`:
+    partitions lie in them. `forced`: the id of a broker that the cluster knows may be taken with empty log dirs."""
+    cluster = await _agreed_cluster(session, recorded.cluster_id, random)
+    if recorded.cluster_id and cluster != recorded.cluster_id:
+        raise KafkaError(
+            errors.INCONSISTENT_CLUSTER_ID,
+            f"the log directories are of the cluster {recorded.cluster_id}, and zookeeper.connect names that of "
+            f"{cluster}: one of them is wrong",
+        )
+    if 0 <= recorded.broker_id != configured >= 0:
+        raise KafkaError(
+            errors.INVALID_CONFIG,
+            f"broker.id is {configured}, but the data is of broker {recorded.broker_id}: "
+            f"set broker.id={recorded.broker_id}, or leave it out",
+        )
+    broker_id = max(recorded.broker_id, configured)
+    if broker_id < 0:
+        if in_use:
+            raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
+        drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
+        return Identity(cluster, GENERATED_ABOVE + drawn.version)
+    if recorded.broker_id < 0 and not in_use and not forced and await _holds(session, broker_id):
+        raise KafkaError(
+            errors.INVALID_CONFIG,
+            f"broker {broker_id} has partitions in this cluster, and the log directories are empty: it would lead what "
+            f"it has lost. Give it the log directories that it had, or go on without: --give-up broker-{broker_id}",
+        )
+    return Identity(cluster, broker_id)
+
+
+async def _agreed_cluster(session: Session, recorded: str, random: Random) -> str:
+    """The id of the cluster; that of the log dirs, or a new one, where it has none yet."""
+    while (known := await until_answered(lambda: cluster_id(session))) is None:
+        with contextlib.suppress(NodeExists):
+            await record_cluster_id(session, recorded or nodes.id_text(nodes.draw_id(random)))
+    return known
+
+
+async def _holds(session: Session, broker_id: int) -> bool:
+    """Is a broker a replica of any partition?"""
+    names, _ = await until_answered(lambda: session.children(nodes.TOPICS))
+    for name in names:
+        try:
+            topic = nodes.load_topic((await read(session, nodes.topic(name)))[0])
+        except NoNode:
+            continue
+        if any(broker_id in replicas for replicas in topic.replicas):
+            return True
+    return False
 
 
 async def settle(

@@ -17,11 +17,11 @@ from pybroker.model import TopicPartition
 OPS_PER_WRITE = 500
 
 
-async def prepare(session: Session) -> None:
-    """Create the paths that everything else lies under. Raises StoreError."""
+async def prepare(session: Session, paths: Iterable[str] = nodes.PERSISTENT) -> None:
+    """Create the paths that everything else lies under, parents first. Raises StoreError."""
 
     async def create() -> None:
-        made = await asyncio.gather(*(session.create(path) for path in nodes.PERSISTENT), return_exceptions=True)
+        made = await asyncio.gather(*(session.create(path) for path in paths), return_exceptions=True)
         for problem in made:
             if isinstance(problem, BaseException) and not isinstance(problem, NodeExists):
                 raise problem

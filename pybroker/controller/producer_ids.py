@@ -2,11 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Session, Set, StoreError
 from pybroker.errors import KafkaError
 
@@ -16,7 +16,8 @@ BLOCK = 1000
 class ProducerIds:
     """The ids of one broker. `above`: the highest id that its logs hold, which the store may know nothing of."""
 
-    def __init__(self, session: Session, broker_id: int, above: int) -> None:
+    def __init__(self, session: Callable[[], Session], broker_id: int, above: int) -> None:
+        """`session` is the present one."""
         self._session = session
         self._broker_id = broker_id
         self._above = above
@@ -38,12 +39,13 @@ class ProducerIds:
 
     async def _take(self) -> Iterator[int]:
         while True:
-            data, stat = await until_answered(lambda: self._session.get(nodes.PRODUCER_IDS))
+            session = self._session()
+            data, stat = await read(session, nodes.PRODUCER_IDS)
             used = nodes.load_block(data) if data else -1
             first = max(used + 1, -(-(self._above + 1) // BLOCK) * BLOCK)
             block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
             try:
-                await commit(self._session, [Set(nodes.PRODUCER_IDS, block, stat.version)])
+                await commit(session, [Set(nodes.PRODUCER_IDS, block, stat.version)])
             except BadVersion:
                 continue
             return itertools.islice(itertools.count(first), BLOCK)

@@ -159,11 +159,7 @@ class Broker:
         )
         self.metadata = MetadataCache(self.cluster_id)
         log_dirs = await self._settle_log_dirs(session, store)
-        sockets = self._sockets = SocketServer(self.config)
-        sockets.bind()
-        self.host, self.port = next(iter(sockets.addresses.values()))
-        if self.config.metrics is not None:
-            self._exporter = await self._show_metrics(sockets, self.config.metrics)
+        sockets = await self._bind()
         fence = await elect(session, self.broker_id, wall_ms())
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
@@ -171,18 +167,14 @@ class Broker:
         channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
-        replicas = self.replicas = Replicas(
-            self.broker_id, self.config, metadata, self._dirs, self._give_up, descriptors_for_logs()
-        )
-        if self._native:
-            sockets.use(self._native_plane(replicas), metadata)
+        replicas = self._make_replicas(sockets)
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
         try:
             await self._load_topics(session, context, channel, admin, replicas, first_start=known_cluster is None)
         except (NoNode, NodeExists) as problem:  # nobody else writes to it
             raise StoreDamaged(detail=f"a node of the coordination store is not where it was made: {problem}") from None
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
-        ids = ProducerIds(session, self.broker_id, replicas.highest_producer_id())
+        ids = ProducerIds(lambda: session, self.broker_id, replicas.highest_producer_id())
         advertised = functools.partial(sockets.advertised, self.broker_id)
         self._registration = Registration(session, context, channel, advertised, wall_ms)
         try:
@@ -190,7 +182,34 @@ class Broker:
         except NodeExists:
             raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
         settings = ConfigAdmin(session, context, channel, self.config, admin, replicas, wall_ms)
-        await self._serve(sockets, replicas, admin, ids, settings, topic_configs)
+        settings.on_broker_altered.append(self._go_by_settings)
+        groups, workers = self._work(replicas)
+        locator = Locator(self.broker_id, self.config, metadata, replicas, admin, groups)
+        admin.on_deleted.append(locator.topic_deleted)
+        self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
+        asked = Collaborators(
+            self.broker_id, self.config, metadata, topic_configs, replicas, admin, ids.draw, workers, groups, locator,
+            settings,
+        )  # fmt: skip
+        await self._serve(asked)
+
+    async def _bind(self) -> SocketServer:
+        """Take the addresses of clients and of metrics; nobody is accepted yet. Raises StartError."""
+        sockets = self._sockets = SocketServer(self.config)
+        sockets.bind()
+        self.host, self.port = next(iter(sockets.addresses.values()))
+        if self.config.metrics is not None:
+            self._exporter = await self._show_metrics(sockets, self.config.metrics)
+        return sockets
+
+    def _make_replicas(self, sockets: SocketServer) -> Replicas:
+        """The replicas, none open yet, and the reactors, which come before logs take descriptors."""
+        replicas = self.replicas = Replicas(
+            self.broker_id, self.config, self.metadata, self._dirs, self._give_up, descriptors_for_logs()
+        )
+        if self._native:
+            sockets.use(self._native_plane(replicas), self.metadata)
+        return replicas
 
     async def _open_store(self, log_dir: LogDir) -> Session:
         self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
@@ -265,42 +284,28 @@ class Broker:
         if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
 
-    async def _serve(
-        self, sockets: SocketServer, replicas: Replicas, admin: TopicAdmin, ids: ProducerIds, settings: ConfigAdmin,
-        topic_configs: ConfigRepository,
-    ) -> None:  # fmt: skip
-        self._workers = Workers(self._io_threads(), "records")
-        settings.on_broker_altered.append(self._go_by_settings)
-        groups = self.groups = Coordinator(self.config, self._workers)
-        locator = Locator(self.broker_id, self.config, self.metadata, replicas, admin, groups)
-        asked = Collaborators(
-            self.broker_id,
-            self.config,
-            self.metadata,
-            topic_configs,
-            replicas,
-            admin,
-            ids.draw,
-            self._workers,
-            groups,
-            locator,
-            settings,
-        )
-        self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
-        admin.on_deleted.append(locator.topic_deleted)
+    def _work(self, replicas: Replicas) -> tuple[Coordinator, Workers]:
+        """Begin with what goes on beside requests: chores, the coordinator of groups, failures of disks."""
+        workers = self._workers = Workers(self._io_threads(), "records")
+        groups = self.groups = Coordinator(self.config, workers)
         for log_dir in self._dirs:
             log_dir.on_failed = functools.partial(self._tell_loop, asyncio.get_running_loop())
         self._heed_failures()  # those of the start
-        self._fetch = fetch_of(asked)
         self._scheduler = Scheduler(chores(replicas, self.config), replicas.stop_cleaning)
         self._scheduler.start()
-        self._workers.submit(finish_deletions, self._dirs)
+        workers.submit(finish_deletions, self._dirs)
+        return groups, workers
+
+    async def _serve(self, asked: Collaborators) -> None:
+        """Accept, and have requests answered by those who are asked."""
+        assert self._sockets is not None
+        self._fetch = fetch_of(asked)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
         table = handlers(asked, self._fetch)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
-            responder = self._exporter.watch(replicas, groups, responder)
-        sockets.open(responder)
+            responder = self._exporter.watch(asked.replicas, asked.groups, responder)
+        self._sockets.open(responder)
 
     async def _show_metrics(self, sockets: SocketServer, where: HostPort) -> "Exporter":
         """Open the endpoint of metrics; what it needs is only imported here."""

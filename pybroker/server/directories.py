@@ -115,13 +115,14 @@ def _ways_out(directory: str) -> str:
 
 
 def claim(
-    log_dirs: Iterable[LogDir], cluster_id: str, broker_id: int, store: LogDir, random: Random
+    log_dirs: Iterable[LogDir], cluster_id: str, broker_id: int, store: LogDir | None, random: Random
 ) -> dict[str, str]:
-    """Record in each log dir whose it is, its id, and where the store is; {directory.id: path} of all. OSError."""
-    others = [log_dir for log_dir in log_dirs if log_dir is not store]
-    for log_dir in (store, *others):
+    """Record in each log dir whose it is, its id, and where the store is, None for a cluster's; {directory.id: path} of
+    all. Raises OSError."""
+    ordered = sorted(log_dirs, key=lambda log_dir: log_dir is not store)  # the store's first: others name its id
+    for log_dir in ordered:
         if not log_dir.failure:
             directory = log_dir.id or nodes.id_text(nodes.draw_id(random))
-            holder = directory if log_dir is store else store.id
+            holder = None if store is None else directory if log_dir is store else store.id
             log_dir.claim(Meta(cluster_id, broker_id, directory, holder))
-    return {log_dir.id: log_dir.path for log_dir in (store, *others) if log_dir.id is not None}
+    return {log_dir.id: log_dir.path for log_dir in ordered if log_dir.id is not None}

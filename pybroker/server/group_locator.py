@@ -82,16 +82,17 @@ class Locator:
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} cannot be made: {problem}") from None
 
     async def _create(self) -> None:
-        config = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(self._config["offsets.topic.segment.bytes"]),
-        }
-        new = NewTopic(
-            OFFSETS_TOPIC,
-            self._config["offsets.topic.num.partitions"],
-            min(self._config["offsets.topic.replication.factor"], len(self._metadata.image.brokers)),
-            config=config,
-        )
+        most = len(self._metadata.image.brokers)
+        new = offsets_topic(self._config, min(self._config["offsets.topic.replication.factor"], most))
         await self._admin.create(new)
         await self.lead()
+
+
+def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
+    """The offsets topic, as it is made."""
+    own = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config["offsets.topic.segment.bytes"]),
+    }
+    return NewTopic(OFFSETS_TOPIC, config["offsets.topic.num.partitions"], replication_factor, config=own)

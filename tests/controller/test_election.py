@@ -80,7 +80,7 @@ async def test_a_write_is_all_or_nothing(store: Store) -> None:
 async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
     """However their draws are mixed; each takes a block at a time, above what its logs hold."""
     one, other = await sessions(store)
-    first, second = ProducerIds(one, 1, above=-1), ProducerIds(other, 2, above=2 * BLOCK + 5)
+    first, second = ProducerIds(lambda: one, 1, above=-1), ProducerIds(lambda: other, 2, above=2 * BLOCK + 5)
     drawn = await asyncio.gather(*(ids.draw() for _ in range(BLOCK + 50) for ids in (first, second)))
     assert len(set(drawn)) == len(drawn)
     assert min(await second.draw(), *drawn[1::2]) > 2 * BLOCK + 5
@@ -89,13 +89,13 @@ async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
 async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store) -> None:
     """The write by version fails, and it takes the next one."""
     one, other = await sessions(store)
-    late = ProducerIds(one, 1, above=-1)
+    late = ProducerIds(lambda: one, 1, above=-1)
     get = one.get
 
     async def overtaken(path: str) -> object:
         found = await get(path)
         one.get = get  # type: ignore[method-assign]
-        await ProducerIds(other, 2, above=-1).draw()
+        await ProducerIds(lambda: other, 2, above=-1).draw()
         return found
 
     one.get = overtaken  # type: ignore[assignment, method-assign]

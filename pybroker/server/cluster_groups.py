@@ -1,0 +1,101 @@
+"""Groups in a cluster: who leads a partition of __consumer_offsets coordinates its groups.
+
+    LeaderAndIsr made this broker its leader  ──> its groups are loaded, under that leader epoch
+    ... or a follower, or it is deleted       ──> its groups are resigned: members look for the next coordinator
+    UpdateMetadata                            ──> how many partitions there are, who leads each, which topics are gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from pybroker import errors
+from pybroker.cluster.image import Image, Node
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
+from pybroker.controller.topics import NewTopic
+from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
+from pybroker.logs import event
+from pybroker.replication.replica import Replica
+from pybroker.server.group_locator import offsets_topic
+
+log = logging.getLogger(__name__)
+
+
+OFFSETS_REPLICAS = 3
+"""Kafka's default: with fewer brokers the topic is not made, or all groups would hang on one of them (KIP-115)."""
+
+
+class Creator(Protocol):
+    """Who makes topics."""
+
+    def create(self, new: NewTopic, validate_only: bool = False) -> Awaitable[object]:
+        """Make a topic. Raises KafkaError."""
+
+
+class ClusterGroups:
+    """Leads and resigns the coordinator's partitions as this broker is told, and names the coordinator of a group."""
+
+    def __init__(self, config: BrokerConfig, metadata: MetadataCache, admin: Creator, groups: Coordinator) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._admin = admin
+        self._groups = groups
+        self._making: asyncio.Task[None] | None = None
+        self._topics: set[str] = set()
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    def lead(self, replica: Replica, leads: bool, leader_epoch: int) -> None:
+        """This broker leads a partition from now on, or does not."""
+        if replica.key.topic != OFFSETS_TOPIC:
+            return
+        if leads:
+            self._groups.lead(replica.key.partition, leader_epoch, replica)
+        else:
+            self._groups.resign(replica.key.partition, leader_epoch)
+
+    def show(self, image: Image) -> None:
+        """What the brokers were told has changed."""
+        offsets = image.topic(OFFSETS_TOPIC)
+        self._groups.partitions = 0 if offsets is None else len(offsets.partitions)
+        topics = set(image.by_name)
+        for name in self._topics - topics - {OFFSETS_TOPIC}:
+            task = asyncio.get_running_loop().create_task(self._groups.forget_topic(name))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+        self._topics = topics
+
+    async def locate(self, group_id: str, listener: str) -> Node:
+        """The broker that coordinates a group, as clients of a listener see it. Raises COORDINATOR_NOT_AVAILABLE while
+        there is none, or none that has this listener."""
+        image = self._metadata.image
+        topic = image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            self._make()
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being made")
+        index = partition_of(group_id, len(topic.partitions))
+        node = image.node(topic.partitions[index].leader, listener)
+        if node is None:
+            problem = f"{OFFSETS_TOPIC}-{index} has no leader, or none with the listener {listener}"
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, problem)
+        return node
+
+    def _make(self) -> None:
+        """Begin to make the offsets topic, if nobody does; whoever asks for a coordinator asks again."""
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._create())
+
+    async def _create(self) -> None:
+        try:
+            setting = "offsets.topic.replication.factor"
+            factor = self._config[setting] if self._config.is_set(setting) else OFFSETS_REPLICAS
+            await self._admin.create(offsets_topic(self._config, factor))
+        except (KafkaError, OSError) as problem:
+            if getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
+                event(log, logging.WARNING, "topic not created", topic=OFFSETS_TOPIC, reason=problem)
+        finally:
+            self._making = None
