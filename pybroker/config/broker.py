@@ -1,7 +1,6 @@
 """A broker's configuration: what a file, --set and the starting program say, over the table's defaults."""
 
 import copy
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -225,6 +224,8 @@ def default_of(setting: Setting) -> Value:
 
 
 def _nearest(name: str) -> str:
+    import difflib  # who names a setting that there is needs no time for it
+
     near = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.8)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,6 +1,5 @@
 """A topic's configuration: its own settings over what the broker says for topics that say nothing."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,6 +64,8 @@ class TopicConfig:
 
     def _take(self, name: str, text: str | None) -> None:
         if name not in TOPIC:
+            import difflib  # who names a setting that there is needs no time for it
+
             near = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.8)
             raise ConfigError(f"{shown(name)} is no setting of a topic{f'; did you mean {near[0]}?' if near else ''}")
         if text is None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
-from uuid import UUID
 
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
@@ -112,7 +111,7 @@ def _texts(found: Mapping[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()}
 
 
-def id_text(topic_id: bytes) -> str:
+def id_text(topic_id: bytes | bytearray) -> str:
     """16 bytes as Kafka writes ids: url-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
@@ -120,9 +119,11 @@ def id_text(topic_id: bytes) -> str:
 def draw_id(random: Random) -> bytes:
     """A random id; its text begins with no dash, which command lines would take for an option (see Kafka's Uuid)."""
     while True:
-        drawn = UUID(int=random.getrandbits(128), version=4).bytes
+        drawn = bytearray(random.getrandbits(128).to_bytes(16, "big"))
+        drawn[6] = 0x40 | drawn[6] & 0x0F  # version 4 of RFC 9562, as Kafka's are
+        drawn[8] = 0x80 | drawn[8] & 0x3F
         if not id_text(drawn).startswith("-"):
-            return drawn
+            return bytes(drawn)
 
 
 def id_bytes(text: str) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -49,6 +48,13 @@ def partition_of(key: str, partitions: int) -> int:
     return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
+def random_uuid() -> object:
+    """What ends the id of a new member; a broker starts without the module."""
+    import uuid
+
+    return uuid.uuid4()
+
+
 class Coordinator:
     """The groups of the partitions that this broker leads. `partitions`: how many there are in all, 0 as long as
     nobody knows."""
@@ -59,7 +65,7 @@ class Coordinator:
         workers: Executor,
         *,
         wall_ms: Callable[[], int] = wall_ms,
-        draw_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        draw_id: Callable[[], object] = random_uuid,
     ) -> None:
         """`wall_ms` dates what is stored, `draw_id` ends the id of a new member. Deadlines go by the loop that runs."""
         self.wall_ms = wall_ms

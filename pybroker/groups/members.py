@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +51,7 @@ class Members:
         config: BrokerConfig,
         shard_of: Callable[[str], Shard],
         wall_ms: Callable[[], int],
-        draw_id: Callable[[], uuid.UUID],
+        draw_id: Callable[[], object],
     ) -> None:
         self._shard_of = shard_of
         self._wall_ms = wall_ms

@@ -10,7 +10,7 @@ Everything here waits for the disk, but for `place`.
 import contextlib
 import logging
 import os
-import uuid
+import secrets
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
@@ -153,7 +153,7 @@ class Opener:
         """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""
         path = self.directory_of(key)
         if path is not None:
-            aside = f"{path}.{uuid.uuid4().hex}-{why}"
+            aside = f"{path}.{secrets.token_hex(16)}-{why}"
             os.rename(path, aside)
             event(log, logging.WARNING, "directory set aside", directory=aside)
 

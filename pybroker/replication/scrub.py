@@ -15,7 +15,6 @@ import functools
 import itertools
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,6 +146,8 @@ def ask(path: str | Path) -> int:
 
     A pass that was under way may overwrite the request with the time of its own beginning, which is before this one.
     Raises OSError; FileNotFoundError where the broker has not looked at the log dir yet."""
+    import tempfile  # a broker starts without it
+
     checkpoint = checkpoint_of(path)
     known = os.stat(checkpoint)
     asked_ms = wall_ms()

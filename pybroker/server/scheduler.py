@@ -5,7 +5,6 @@ fails is logged and done again the next time. Threads, not tasks: every chore wa
 """
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -154,6 +153,8 @@ class Flusher:
 
 def finish_deletions(log_dirs: Iterable[LogDir]) -> None:
     """Remove what an earlier life renamed to -delete and had no time to remove; show what was set aside."""
+    import shutil  # on a thread, behind the start
+
     for log_dir in log_dirs:
         if log_dir.failure:
             continue
