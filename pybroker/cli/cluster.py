@@ -1,25 +1,86 @@
-"""`pybroker cluster`: which cluster it is, and the brokers in it."""
+"""`pybroker cluster`: which cluster it is, the brokers in it, and the partitions that lack something."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
 from pybroker.cli import output
 from pybroker.cli.options import cluster_options
 from pybroker.client.admin import Admin
+from pybroker.client.metadata import TopicInfo
+
+MIN_ISR: Final = "min.insync.replicas"
+OFFLINE: Final = "offline"
+UNDER_MIN_ISR: Final = "under min ISR"
+UNDER_REPLICATED: Final = "under-replicated"
 
 
 @click.command(name="cluster")
 @cluster_options
 def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
-    """Show a cluster's id, its controller and its brokers, as the broker that is asked knows them.
+    """Show a cluster's id, its controller, its brokers with what they lead, and each partition that lacks a leader or a
+    replica, as the broker that is asked knows them.
+
+    A partition is offline without a leader, under min ISR with fewer replicas in sync than its min.insync.replicas, and
+    under-replicated with fewer than it has replicas.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         found = admin.describe_cluster()
+        topics = admin.topics()
+        lacking = [t.name for t in topics if any(len(p.isr) < len(p.replicas) for p in t.partitions)]
+        least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
     controller = found.controller if found.controller >= 0 else None
+    led = Counter(p.leader for topic in topics for p in topic.partitions)
+    held = Counter(broker for topic in topics for p in topic.partitions for broker in p.replicas)
+    lacks = list(troubled(topics, least))
+    counts = Counter(what for *_, what in lacks)
+    total = sum(len(topic.partitions) for topic in topics)
     if as_json:
-        brokers = [{"id": n.id, "host": n.host, "port": n.port, "rack": n.rack} for n in found.nodes]
-        output.as_json({"cluster": found.id, "controller": controller, "brokers": brokers})
+        brokers = [
+            {"id": n.id, "host": n.host, "port": n.port, "rack": n.rack, "leaders": led[n.id], "replicas": held[n.id]}
+            for n in found.nodes
+        ]
+        names = ("topic", "partition", "leader", "replicas", "isr", "state")
+        partitions = [dict(zip(names, each, strict=True)) for each in lacks]
+        document = {"cluster": found.id, "controller": controller, "brokers": brokers, "partitions": total}
+        output.as_json({**document, "troubled": partitions})
         return
     click.echo(f"Cluster {output.text(found.id)}  controller {output.text(controller)}")
-    output.table(("broker", "host", "port", "rack"), [(n.id, n.host, n.port, n.rack) for n in found.nodes])
+    rows = [(n.id, n.host, n.port, n.rack, led[n.id], held[n.id]) for n in found.nodes]
+    output.table(("broker", "host", "port", "rack", "leaders", "replicas"), rows)
+    states = "".join(f", {counts[state]} {state}" for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED))
+    click.echo(f"Partitions {total}{states}")
+    if lacks:
+        lists = [(t, p, leader, _ids(replicas), _ids(isr), what) for t, p, leader, replicas, isr, what in lacks]
+        output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
+
+
+def _min_isr(entries: Sequence[Any]) -> int:
+    """What a topic asks for; 1 of a broker that does not tell."""
+    return next((int(entry.value) for entry in entries if entry.name == MIN_ISR and entry.value), 1)
+
+
+def troubled(
+    topics: Sequence[TopicInfo], least: Mapping[str, int]
+) -> Iterator[tuple[str, int, int | None, list[int], list[int], str]]:
+    """Each partition that lacks something, with the worst that can be said of it."""
+    for topic in topics:
+        for p in topic.partitions:
+            needed = min(least.get(topic.name, 1), len(p.replicas))
+            if p.leader < 0:
+                what = OFFLINE
+            elif len(p.isr) < needed:
+                what = UNDER_MIN_ISR
+            elif len(p.isr) < len(p.replicas):
+                what = UNDER_REPLICATED
+            else:
+                continue
+            yield topic.name, p.partition, p.leader if p.leader >= 0 else None, list(p.replicas), list(p.isr), what
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.cli.cluster import troubled
+from pybroker.client.metadata import PartitionInfo, TopicInfo
 from tests.cli.conftest import Command, run
 from tests.cli.members import write
 from tests.harness import HOST, Server, free_port
@@ -21,14 +23,32 @@ def thousand(pybroker_: Command, target: Server, topic: str) -> str:
 
 
 def test_the_cluster(pybroker_: Command, target: Server) -> None:
-    """Its id, its controller, and where its brokers are."""
+    """Its id, its controller, where its brokers are, what they lead, and that no partition lacks anything."""
+    pybroker_("topics", "create", "shown", "-p", 3)
     told = pybroker_("cluster", "--json").json
     (broker,) = told["brokers"]
     assert (broker["port"], told["controller"]) == (target.port, broker["id"]) and len(told["cluster"]) == 22
-    first, head, row = pybroker_("cluster").out.splitlines()
+    assert told["troubled"] == [] and broker["leaders"] == broker["replicas"] == told["partitions"] >= 3
+    first, head, row, partitions = pybroker_("cluster").out.splitlines()
     assert first == f"Cluster {told['cluster']}  controller {broker['id']}"
-    assert head.split() == ["BROKER", "HOST", "PORT", "RACK"]
-    assert row.split() == [str(broker["id"]), broker["host"], str(target.port), "-"]
+    assert head.split() == ["BROKER", "HOST", "PORT", "RACK", "LEADERS", "REPLICAS"]
+    led = str(told["partitions"])
+    assert row.split() == [str(broker["id"]), broker["host"], str(target.port), "-", led, led]
+    assert partitions == f"Partitions {led}, 0 offline, 0 under min ISR, 0 under-replicated"
+
+
+def test_what_a_cluster_lacks() -> None:
+    """The worst that can be said of each partition; what lacks nothing is not named."""
+    partition = {"error": 0, "leader_epoch": 1}
+    cases = ((1, (1, 2, 3), (1, 2, 3)), (2, (2, 3), (2,)), (2, (2, 3, 1), (2, 3)), (-1, (3,), (3,)))
+    partitions = tuple(
+        PartitionInfo(partition=index, leader=leader, replicas=replicas, isr=isr, **partition)
+        for index, (leader, replicas, isr) in enumerate(cases)
+    )
+    topic = TopicInfo(name="t", id=bytes(16), error=0, internal=False, partitions=partitions)
+    assert [(each[1], each[2], each[-1]) for each in troubled([topic], {"t": 2})] == [
+        (1, 2, "under min ISR"), (2, 2, "under-replicated"), (3, None, "offline")
+    ]  # fmt: skip
 
 
 def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str) -> None:
