@@ -22,6 +22,7 @@ OWN_DEFAULTS = {
 }
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
 OWN = {
+    "broker.death.proof.enable",
     "group.metadata.memory.bytes",
     "log.scrub.interval.ms",
     "log.scrub.io.max.bytes.per.second",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
+from .cluster_settings import CLUSTER
 from .listeners import ADVERTISED, INTER_BROKER, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
@@ -14,6 +15,7 @@ from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_te
 CHAPTERS: dict[str, dict[str, Setting]] = {
     "General": GENERAL,
     "Network": NETWORK,
+    "Cluster": CLUSTER,
     "Logs": LOG,
     "Segments": SEGMENTS,
     "Retention and compaction": RETENTION,

@@ -37,7 +37,8 @@ class Stat(NamedTuple):
 
     `czxid`, `mzxid` and `pzxid` number the transactions that created it, set its data, and last created or deleted a
     child; numbers only ever grow. `version` counts sets, `cversion` creations and deletions of children.
-    `ephemeral_owner` is the session that the node vanishes with, 0 for none."""
+    `ephemeral_owner` is the session that the node vanishes with, 0 for none. The times may be 0 in the answer to a
+    Create of a multi: ZooKeeper does not tell them there."""
 
     czxid: int
     mzxid: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pybroker.coordination.local_session import Job
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
-from tests.java import peers
+from pybroker.testing.zookeeper import ZooKeeper
 
 TIMEOUT_MS = 4000
 
@@ -43,7 +43,14 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
         yield store
 
 
-ZOOKEEPER = pytest.param("zookeeper", marks=peers.SHARED["kafka391"])
+ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.xdist_group("zookeeper")])
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """One real server, for as long as there are tests."""
+    with ZooKeeper() as running:
+        yield running
 
 
 @pytest.fixture(params=["embedded", "memory", ZOOKEEPER])
@@ -55,9 +62,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif request.param == "memory":
         opened = MemoryStore()
     else:
-        from tests.coordination.kazoo_store import KazooStore
+        from tests.coordination.proxied_store import ProxiedStore
 
-        opened = KazooStore(request.getfixturevalue("kafka391").zookeeper_port)
+        opened = ProxiedStore(request.getfixturevalue("zookeeper").servers[0].port)
     await opened.open()
     yield opened
     await opened.close()

@@ -1,0 +1,119 @@
+"""The table of settings that a broker of a cluster has: Kafka's names, types, defaults and ranges."""
+
+from .settings import INT_MAX, Range, Setting, Type, table
+
+BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
+
+CLUSTER = table(
+    Setting(
+        "zookeeper.connect",
+        STRING,
+        None,
+        "The ZooKeeper of the cluster: HOST:PORT,HOST:PORT/chroot. The broker makes the chroot if it is not there. Not "
+        "set: a lone broker, whose coordination store is embedded.",
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        INT,
+        "18000",
+        "How long ZooKeeper waits for a sign of life before it ends the broker's session. The death of a process is "
+        "proven earlier (broker.death.proof.enable); this is for a host that falls silent.",
+        Range(1),
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        INT,
+        None,
+        "How long a start waits for ZooKeeper to answer. Not set: zookeeper.session.timeout.ms.",
+        Range(1),
+    ),
+    Setting(
+        "broker.death.proof.enable",
+        BOOLEAN,
+        "true",
+        "Let the controller take a broker whose connection ended, and who refuses the next one at its own address, for "
+        "dead at once. If false, it waits until the broker's session has expired, as Kafka does. Kafka has no such "
+        "setting.",
+    ),
+    Setting(
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        "true",
+        "Have the controller move what the broker leads to others before it stops.",
+    ),
+    Setting(
+        "controlled.shutdown.max.retries",
+        INT,
+        "3",
+        "How often a stopping broker asks the controller to move what it leads.",
+        Range(0),
+    ),
+    Setting(
+        "controlled.shutdown.retry.backoff.ms", LONG, "5000", "How long it waits before it asks again.", Range(0)
+    ),
+    Setting(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        "true",
+        "Let the controller give leadership back to preferred replicas, which are the first of their partitions, once "
+        "they are in sync again.",
+    ),
+    Setting(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        "300",
+        "How often the controller looks for preferred replicas that do not lead.",
+        Range(1),
+    ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        "10",
+        "The share of the partitions that a broker is the preferred replica of, and does not lead, above which the "
+        "controller gives their leadership back to it.",
+        Range(0),
+    ),
+    Setting(
+        "replica.lag.time.max.ms",
+        LONG,
+        "30000",
+        "How long a follower may be behind, or not fetch, before its leader has it taken out of the in-sync replicas.",
+        Range(1),
+    ),
+    Setting(
+        "replica.fetch.wait.max.ms",
+        INT,
+        "500",
+        "How long a leader holds back the answer to a follower's fetch while nothing comes. It has to be below "
+        "replica.lag.time.max.ms.",
+        Range(1),
+    ),
+    Setting(
+        "replica.fetch.min.bytes",
+        INT,
+        "1",
+        "Bytes that a follower's fetch waits for, for replica.fetch.wait.max.ms at most.",
+        Range(1),
+    ),
+    Setting(
+        "replica.fetch.max.bytes",
+        INT,
+        "1048576",
+        "Bytes of one partition in the answer to a follower's fetch; a larger batch comes whole.",
+        Range(0),
+    ),
+    Setting(
+        "replica.fetch.response.max.bytes",
+        INT,
+        "10485760",
+        "Bytes of the whole answer to a follower's fetch; the first batch comes whole.",
+        Range(0),
+    ),
+    Setting(
+        "replica.fetch.backoff.ms",
+        INT,
+        "1000",
+        "How long a follower waits after an error before it asks its leader again.",
+        Range(0, INT_MAX),
+    ),
+)

@@ -1,0 +1,340 @@
+"""ZooKeeper as the store of a cluster: kazoo behind the interface of store.py.
+
+kazoo has a thread for each session. It calls back on that thread, in the order of the wire; one queue, the event
+loop's, brings watches, answers and states over in that order, so that a watch fires before the answer of a later
+operation that sees the change. A session that expired is stopped: kazoo would begin another one by itself.
+
+What kazoo keeps to itself, and a lease needs: the timeout that the server granted, and when the last answered request
+was sent. The first is taken from its handshake; for the second the session asks often enough by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo import exceptions
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+
+from pybroker.clock import boot_ms
+
+from . import store as s
+
+ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
+    exceptions.NodeExistsError: s.NodeExists,
+    exceptions.NoNodeError: s.NoNode,
+    exceptions.BadVersionError: s.BadVersion,
+    exceptions.NotEmptyError: s.NotEmpty,
+    exceptions.NoChildrenForEphemeralsError: s.NoChildrenForEphemerals,
+    exceptions.BadArgumentsError: s.BadArguments,
+    exceptions.ConnectionLoss: s.ConnectionLoss,
+    exceptions.SessionExpiredError: s.SessionExpired,
+    exceptions.ConnectionClosedError: s.SessionExpired,
+}
+EVENTS: Final = {
+    "CREATED": s.EventType.CREATED,
+    "DELETED": s.EventType.DELETED,
+    "CHANGED": s.EventType.DATA_CHANGED,
+    "CHILD": s.EventType.CHILDREN_CHANGED,
+}
+STATES: Final = {
+    KazooState.CONNECTED: s.SessionState.CONNECTED,
+    KazooState.SUSPENDED: s.SessionState.DISCONNECTED,
+    KazooState.LOST: s.SessionState.EXPIRED,
+}
+READ_SHARE: Final = 2 / 3
+"""Of the timeout that the server granted: how long kazoo waits for something to read."""
+ASKS: Final = 6
+"""How often in a session's timeout it asks by itself."""
+RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
+"""How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
+
+
+class ZooKeeperSession(s.Session):
+    """A session of ZooKeeper, of `hosts`: HOST:PORT,..., and the chroot behind them."""
+
+    def __init__(self, hosts: str, timeout_ms: int) -> None:
+        super().__init__()
+        self.loop = asyncio.get_running_loop()
+        self.timeout_ms = timeout_ms
+        self._answered_ms = boot_ms()
+        self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
+        self._next: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Future[None] | None = None
+        logger = logging.getLogger("pybroker.coordination.kazoo")
+        logger.setLevel(logging.ERROR)  # each host that is tried, it tells: what counts, the states say
+        self._client = KazooClient(
+            hosts, timeout=timeout_ms / 1000, handler=_OneThread(), connection_retry=RETRY, logger=logger
+        )
+        self._client.add_listener(lambda state: self._soon(self._come_to, state))
+        self._watch_handshake()
+
+    async def open(self, timeout_s: float) -> None:
+        """Reach a server. Raises StoreFailed where none answers in time."""
+        try:
+            await self.loop.run_in_executor(None, self._client.start, timeout_s)
+        except KazooTimeoutError:
+            await self._stop()
+            raise s.StoreFailed(detail=f"no ZooKeeper answered in {timeout_s:g} s") from None
+        self.id = self._client.client_id[0]
+        self._ask()
+
+    @property
+    def answered_ms(self) -> int:
+        return self._answered_ms
+
+    def _watch_handshake(self) -> None:
+        """Hear what the server grants, at each connection: kazoo tells how long it will read, which is a share of it.
+        """
+        connect = self._client._connection._connect
+
+        def connect_and_tell(*arguments: Any) -> tuple[float, float]:
+            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            self.timeout_ms = round(read_timeout_ms / READ_SHARE)
+            return read_timeout_ms, connect_timeout_ms
+
+        self._client._connection._connect = connect_and_tell
+
+    def _ask(self) -> None:
+        """kazoo's pings are answered to itself alone."""
+        if self.state is s.SessionState.CONNECTED:
+            self.exists("/").add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._next = self.loop.call_later(self.timeout_ms / 1000 / ASKS, self._ask)
+
+    def _soon(self, call: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self.loop.call_soon_threadsafe(call, *arguments)
+
+    def _come_to(self, state: str) -> None:
+        self._become(STATES[state])
+        if self.state is s.SessionState.EXPIRED:
+            self._end()
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> asyncio.Future[tuple[str, s.Stat]]:
+        op = s.Create(path, data, ephemeral, sequential)
+        send = self._client.create_async
+        how = {"ephemeral": ephemeral, "sequence": sequential, "include_data": True}
+        return self._submit(op, lambda: send(path, data, **how), lambda got: (got[0], _stat(got[1])))
+
+    def set(self, path: str, data: bytes, version: int = s.ANY_VERSION) -> asyncio.Future[s.Stat]:
+        return self._submit(s.Set(path, data, version), lambda: self._client.set_async(path, data, version), _stat)
+
+    def delete(self, path: str, version: int = s.ANY_VERSION) -> asyncio.Future[None]:
+        return self._submit(s.Delete(path, version), lambda: self._client.delete_async(path, version), lambda got: None)
+
+    def get(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[tuple[bytes, s.Stat]]:
+        send = self._client.get_async
+        return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: (got[0], _stat(got[1])))
+
+    def exists(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[s.Stat | None]:
+        send = self._client.exists_async
+        return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: got and _stat(got))
+
+    def children(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[tuple[list[str], s.Stat]]:
+        send = self._client.get_children_async
+        return self._submit(
+            s.Check(path),
+            lambda: send(path, self._watch(watch), include_data=True),
+            lambda got: (sorted(got[0]), _stat(got[1])),
+        )
+
+    def multi(self, ops: Sequence[s.Op]) -> asyncio.Future[list[s.Answer]]:
+        ops = list(ops)
+
+        def read(got: list[Any], zxid: int) -> list[s.Answer]:
+            for index, (op, answer) in enumerate(zip(ops, got, strict=True)):
+                if isinstance(answer, Exception) and type(answer) in ERRORS:
+                    raise _translated(answer, op.path, index)
+            return [self._of_multi(op, answer, zxid) for op, answer in zip(ops, got, strict=True)]
+
+        return self._submit(ops, lambda: self._transaction(ops).commit_async(), read)
+
+    def _transaction(self, ops: Sequence[s.Op]) -> Any:
+        transaction = self._client.transaction()
+        for op in ops:
+            match op:
+                case s.Create():
+                    transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
+                case s.Set():
+                    transaction.set_data(op.path, op.data, op.version)
+                case s.Delete():
+                    transaction.delete(op.path, op.version)
+                case s.Check():
+                    transaction.check(op.path, op.version)
+        return transaction
+
+    def _of_multi(self, op: s.Op, answer: Any, zxid: int) -> s.Answer:
+        """In a multi, ZooKeeper answers a creation with its path alone, and kazoo True for what has no answer."""
+        if isinstance(op, s.Create):
+            owner = self.id if op.ephemeral else 0
+            return answer, s.Stat(zxid, zxid, 0, 0, 0, 0, owner, len(op.data), 0, zxid)
+        return _stat(answer) if isinstance(answer, ZnodeStat) else None
+
+    def _watch(self, watch: s.Watch | None) -> Callable[[WatchedEvent], None] | None:
+        return None if watch is None else _Watch(self, watch)
+
+    def first_told(self, event: WatchedEvent, watch: s.Watch) -> bool:
+        """Is it news to a watch? kazoo calls one that was set for data and for children twice with the same event."""
+        last, watches = self._told
+        if last is not event:
+            watches = []
+            self._told = event, watches
+        if watch in watches:
+            return False
+        watches.append(watch)
+        return True
+
+    def _submit(
+        self, op: s.Op | list[s.Op], send: Callable[[], Any], read: Callable[..., Any]
+    ) -> asyncio.Future[Any]:
+        """Send an operation, or those of a multi, whose answer is read with the number of its transaction."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        path, sent_ms, several = "" if isinstance(op, list) else op.path, boot_ms(), isinstance(op, list)
+
+        def settle(result: Any, zxid: int) -> None:
+            try:
+                answer, error = result.get(), None
+                answer = read(answer, zxid) if several else read(answer)
+            except Exception as problem:
+                answer, error = None, _translated(problem, path)
+            if isinstance(error, s.ConnectionLoss):
+                self._become(s.SessionState.DISCONNECTED)  # kazoo fails what waits before it tells its state
+            elif not isinstance(error, s.SessionExpired):
+                self._answered_ms = max(self._answered_ms, sent_ms)
+            if not future.done():
+                future.set_result(answer) if error is None else future.set_exception(error)
+
+        try:
+            if self.state in s.ENDED:
+                raise s.SessionExpired(path)
+            s.check_multi(op) if isinstance(op, list) else s.check_op(op)
+            send().rawlink(lambda result: self._soon(settle, result, self._client.last_zxid))
+        except s.StoreError as error:
+            future.set_exception(error)
+        return future
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing of it is left."""
+        return self._stopping is not None and self._stopping.done()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> asyncio.Future[None]:
+        self._become(s.SessionState.CLOSED)
+        return self._end()
+
+    def _end(self) -> asyncio.Future[None]:
+        """Have kazoo's thread end, once."""
+        if self._next is not None:
+            self._next.cancel()
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        return self._stopping
+
+    async def _stop(self) -> None:
+        await self.loop.run_in_executor(None, self._client.stop)
+        self._client.close()
+
+
+class ZooKeeperStore(s.Store):
+    """The ensemble that zookeeper.connect names: HOST:PORT,HOST:PORT/chroot."""
+
+    def __init__(self, connect: str, *, connection_timeout_ms: int = 18_000) -> None:
+        """`connection_timeout_ms`: how long the first session may take to reach a server."""
+        self._hosts, slash, chroot = connect.partition("/")
+        self._chroot = (slash + chroot).rstrip("/")
+        self._timeout_s = connection_timeout_ms / 1000
+        self._sessions: list[ZooKeeperSession] = []
+
+    async def open(self) -> None:
+        """See that a server answers, and make the chroot, as Kafka does. Raises StoreFailed in one sentence."""
+        if not self._chroot:
+            return
+        session = await self._reach(self._hosts, int(self._timeout_s * 1000))
+        path = ""
+        for name in self._chroot.strip("/").split("/"):
+            path = f"{path}/{name}"
+            with contextlib.suppress(s.NodeExists):
+                await session.create(path)
+        await session.close()
+
+    async def session(self, timeout_ms: int) -> ZooKeeperSession:
+        session = await self._reach(self._hosts + self._chroot, timeout_ms)
+        self._sessions = [each for each in self._sessions if not each.stopped] + [session]
+        return session
+
+    async def _reach(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
+        session = ZooKeeperSession(hosts, timeout_ms)
+        try:
+            await session.open(self._timeout_s)
+        except s.StoreFailed as problem:
+            raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect)") from None
+        return session
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in self._sessions))
+        self._sessions.clear()
+
+
+class _AtOnce:
+    """A queue whose entries are called by who puts them there."""
+
+    def put(self, call: Callable[[], object]) -> None:
+        call()
+
+
+class _OneThread(SequentialThreadingHandler):  # type: ignore[misc]
+    """Has the connection's thread call back: watches, answers and states come in the order of the wire.
+
+    kazoo's own handler has a thread for watches and another one for answers, which overtake each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callback_queue = self.completion_queue = _AtOnce()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+
+class _Watch:
+    """A watch that is called on the loop; the same callable is one watch, as in ZooKeeper's own client."""
+
+    def __init__(self, session: ZooKeeperSession, watch: s.Watch) -> None:
+        self._session = session
+        self._watch = watch
+
+    def __call__(self, event: WatchedEvent) -> None:
+        if event.type in EVENTS and self._session.first_told(event, self._watch):
+            told = s.WatchEvent(EVENTS[event.type], event.path)
+            self._session._soon(s.tell, self._watch, told, f"a watch failed on {event.type} of {event.path}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watch) and self._watch == other._watch
+
+    def __hash__(self) -> int:
+        return hash(self._watch)
+
+
+def _stat(z: ZnodeStat) -> s.Stat:
+    owner = z.ephemeralOwner
+    return s.Stat(
+        z.czxid, z.mzxid, z.ctime, z.mtime, z.version, z.cversion, owner, z.dataLength, z.numChildren, z.pzxid
+    )
+
+
+def _translated(error: BaseException, path: str = "", index: int | None = None) -> BaseException:
+    known = next((ours for theirs, ours in ERRORS.items() if isinstance(error, theirs)), None)
+    return error if known is None else known(path, index=index)

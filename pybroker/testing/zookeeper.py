@@ -1,0 +1,226 @@
+"""A real ZooKeeper for tests and development: one server, or an ensemble of them, each a process of its own.
+
+    with ZooKeeper() as zookeeper:        # ZooKeeper(servers=3) is an ensemble
+        zookeeper.connect                 # 127.0.0.1:2181, for zookeeper.connect
+
+    down --start--> serving --pause--> frozen --resume--> serving --stop, kill--> down
+
+The jars are those that PySpark brings, five of which are a whole server, or those of a directory that is named; Java is
+found as Spark finds it. A server keeps its port and its data for life; `empty` is what a lost disk is.
+"""
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pybroker.spark.java import find_java
+from pybroker.testing.life import HOST, BrokerFailed
+
+TICK_MS: Final = 500
+START_S_MAX: Final = 30.0
+STOP_S_MAX: Final = 10.0
+LOOK_S: Final = 0.01
+JARS: Final = (
+    "zookeeper-[0-9]*.jar", "zookeeper-jute-[0-9]*.jar", "slf4j-api-[0-9]*.jar", "metrics-core-[0-9]*.jar",
+    "snappy-java-[0-9]*.jar",
+)  # fmt: skip
+"""What a server needs: without metrics-core it does not start, without snappy-java it listens and never serves."""
+SMALL: Final = (
+    "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-XX:-UsePerfData", "-Xshare:auto",
+)  # fmt: skip
+MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+"""Of one server as well."""
+
+
+def find_jars(directory: str | None = None) -> list[Path]:
+    """The jars of a server, in a directory or where PySpark is installed. Raises BrokerFailed in one sentence."""
+    if directory is None:
+        spark = importlib.util.find_spec("pyspark")
+        if spark is None or spark.origin is None:
+            raise BrokerFailed("no ZooKeeper is here: pip install pyspark brings one, or name a directory of its jars")
+        directory = str(Path(spark.origin).parent / "jars")
+    found = []
+    for pattern in JARS:
+        jar = max(Path(directory).glob(pattern), default=None)
+        if jar is None and pattern.startswith(("zookeeper", "slf4j")):
+            raise BrokerFailed(f"{directory} has no {pattern}: it holds no ZooKeeper")
+        if jar is not None:
+            found.append(jar)
+    return found
+
+
+class Server:
+    """One server; `peers` are all of its ensemble, with itself, and empty for one alone."""
+
+    def __init__(self, directory: Path, number: int, port: int, jars: Sequence[Path], tick_ms: int) -> None:
+        self.port = port
+        self.number = number
+        self._directory = directory
+        self._jars = jars
+        self._tick_ms = tick_ms
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """-1 while it is down."""
+        return -1 if self._process is None else self._process.pid
+
+    def start(self, peers: Sequence[str] = ()) -> None:
+        """Begin; `wait` says when it serves."""
+        data = self._directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        settings = [
+            f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={data}", f"clientPort={self.port}",
+            f"clientPortAddress={HOST}", "admin.enableServer=false", "maxClientCnxns=0", "4lw.commands.whitelist=srvr",
+            *peers,
+        ]  # fmt: skip
+        (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
+        (data / "myid").write_text(str(self.number))
+        java = find_java() / "bin" / "java"
+        path = os.pathsep.join(map(str, self._jars))
+        with open(self._directory / "zookeeper.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [str(java), *SMALL, "-cp", path, MAIN, str(self._directory / "zoo.cfg")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for who started it, who then ends it
+            )
+
+    def serves(self) -> bool:
+        """Does it answer, as one alone, leader or follower?"""
+        if not self.running:
+            said = (self._directory / "zookeeper.log").read_text(errors="replace")[-2000:]
+            raise BrokerFailed(f"ZooKeeper ended:\n{said}")
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1) as asking:
+            asking.sendall(b"srvr")
+            return b"Mode:" in asking.recv(4096)
+        return False
+
+    def signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def end(self, number: int) -> None:
+        """End it by a signal, and wait until it has."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(number)
+        try:
+            process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S_MAX)
+
+    def empty(self) -> None:
+        """Lose all that it has on disk; it is down."""
+        shutil.rmtree(self._directory / "data", ignore_errors=True)
+
+
+class ZooKeeper:
+    """One server, or an ensemble of `servers`, started when it is made. Raises BrokerFailed."""
+
+    def __init__(
+        self, servers: int = 1, *, port: int = 0, jars: str | None = None, data_dir: str | None = None,
+        tick_ms: int = TICK_MS,
+    ) -> None:  # fmt: skip
+        """`port` is the first server's, and the others' follow; 0 takes free ones. Without `data_dir` the data goes
+        with the servers."""
+        found = find_jars(jars)
+        self._kept = data_dir is not None
+        self._home = Path(data_dir or tempfile.mkdtemp(prefix="pybroker-zookeeper-"))
+        ports = [port + i for i in range(servers)] if port else free_ports(servers)
+        quorum = free_ports(2 * servers) if servers > 1 else []
+        self._peers = [f"server.{i + 1}={HOST}:{quorum[2 * i]}:{quorum[2 * i + 1]}" for i in range(len(quorum) // 2)]
+        self.servers = [Server(self._home / str(i + 1), i + 1, ports[i], found, tick_ms) for i in range(servers)]
+        atexit.register(self.close)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def connect(self) -> str:
+        """HOST:PORT,..., as zookeeper.connect takes it."""
+        return ",".join(f"{HOST}:{server.port}" for server in self.servers)
+
+    def __enter__(self) -> "ZooKeeper":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, *numbers: int) -> None:
+        """Start those that are down, of these numbers or all, and wait until they serve. Raises BrokerFailed."""
+        chosen = self._chosen(numbers)
+        for server in chosen:
+            if not server.running:
+                server.start(self._peers)
+        deadline_s = time.monotonic() + START_S_MAX
+        while not all(server.serves() for server in chosen):
+            if time.monotonic() > deadline_s:
+                raise BrokerFailed(f"ZooKeeper at {self.connect} does not serve {START_S_MAX:g} s after its start")
+            time.sleep(LOOK_S)
+
+    def stop(self, *numbers: int) -> None:
+        """End them as an operator does."""
+        for server in self._chosen(numbers):
+            server.end(signal.SIGTERM)
+
+    def kill(self, *numbers: int) -> None:
+        """End them as `kill -9` does."""
+        for server in self._chosen(numbers):
+            server.end(signal.SIGKILL)
+
+    def pause(self, *numbers: int) -> None:
+        """Freeze them: connections stay, and nothing answers."""
+        for server in self._chosen(numbers):
+            server.signal(signal.SIGSTOP)
+
+    def resume(self, *numbers: int) -> None:
+        for server in self._chosen(numbers):
+            server.signal(signal.SIGCONT)
+
+    def empty(self) -> None:
+        """Lose what all of them, which are down, have on disk."""
+        for server in self.servers:
+            server.empty()
+
+    def close(self) -> None:
+        """End them, and remove their data unless it was to be kept; calling it again does nothing."""
+        self.kill()
+        atexit.unregister(self.close)
+        if not self._kept:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def _chosen(self, numbers: Sequence[int]) -> list[Server]:
+        return [server for server in self.servers if not numbers or server.number in numbers]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

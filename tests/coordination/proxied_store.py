@@ -1,0 +1,76 @@
+"""ZooKeeper through a proxy for each session, whose connection breaks when a test says so."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from kazoo.client import KazooClient
+
+from pybroker.coordination.memory import Fate
+from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
+from tests.coordination.zookeeper_proxy import ZooKeeperProxy
+
+
+class ProxiedSession(ZooKeeperSession):
+    """`fate`, `disconnect`, `reconnect`, `suspend` and `resume` are as a MemorySession's."""
+
+    def __init__(self, proxy: ZooKeeperProxy, root: str, address: str, timeout_ms: int) -> None:
+        super().__init__(f"127.0.0.1:{proxy.port}{root}", timeout_ms)
+        self._address = address
+        self._proxy = proxy
+
+    async def open(self, timeout_s: float) -> None:
+        await super().open(timeout_s)
+        self._credentials = self._client.client_id
+
+    @property
+    def fate(self) -> Callable[[], Fate]:
+        return self._proxy.fate
+
+    @fate.setter
+    def fate(self, fate: Callable[[], Fate]) -> None:
+        self._proxy.fate = fate
+
+    def disconnect(self) -> None:
+        self._proxy.break_off()
+
+    def reconnect(self) -> None:
+        self._proxy.take_on()
+
+    def suspend(self) -> None:
+        self._proxy.silence()
+
+    def resume(self) -> None:
+        self._proxy.speak()
+
+    def expire(self) -> None:
+        """End the session from elsewhere: whoever knows its id and password may take it over, and close it."""
+        other = KazooClient(self._address, client_id=self._credentials)
+        other.start()
+        other.stop()
+        other.close()
+
+
+class ProxiedStore(ZooKeeperStore):
+    """A fresh corner of a running ZooKeeper."""
+
+    def __init__(self, port: int) -> None:
+        self._root = f"/test-{uuid.uuid4().hex}"
+        self._port = port
+        super().__init__(f"127.0.0.1:{port}{self._root}")
+        self._proxies: list[ZooKeeperProxy] = []
+
+    async def session(self, timeout_ms: int) -> ProxiedSession:
+        proxy = ZooKeeperProxy(self._port)
+        await proxy.open()
+        session = ProxiedSession(proxy, self._root, f"127.0.0.1:{self._port}", timeout_ms)
+        await session.open(10)
+        self._proxies.append(proxy)
+        self._sessions.append(session)
+        return session
+
+    async def close(self) -> None:
+        await super().close()
+        for proxy in self._proxies:
+            await proxy.close()
