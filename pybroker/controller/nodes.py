@@ -50,8 +50,12 @@ def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
 
 
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
 def partition(name: str, index: int) -> str:
-    return f"{TOPICS}/{name}/partitions/{index}"
+    return f"{partitions(name)}/{index}"
 
 
 def state(name: str, index: int) -> str:
@@ -154,6 +158,19 @@ def dump_topic(topic: Topic, made_from: int | None = None) -> bytes:
             "adding_replicas": {},
             "removing_replicas": {},
             "directories": {str(index): directory for index, directory in topic.directories.items()},
+        }
+    )
+
+
+def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
+    """Kafka's topic node, as a cluster has it: the replicas of each partition."""
+    return _dump(
+        {
+            "version": 3,
+            "topic_id": id_text(topic_id),
+            "partitions": {str(index): list(held) for index, held in enumerate(replicas)},
+            "adding_replicas": {},
+            "removing_replicas": {},
         }
     )
 

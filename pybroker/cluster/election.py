@@ -1,0 +1,62 @@
+"""Who leads a partition: Kafka's elections as functions of its state and of who is alive.
+
+Each gives the state as it is to be written, with the leader epoch raised by one, or None where nothing changes. The
+controller epoch and the partition epoch are the writer's.
+
+    offline              the leader is gone: the first replica that is alive and in sync; unclean: the first alive
+    controlled shutdown  the first that is alive, in sync and stays
+    preferred            the first replica of all, if it is alive and in sync
+"""
+
+from collections.abc import Collection, Container
+
+from pybroker.cluster.image import NO_LEADER, PartitionState
+
+
+def after_change(
+    state: PartitionState, live: Container[int], *, unclean: bool = False, leaving: Container[int] = ()
+) -> PartitionState | None:
+    """The state once only the brokers in `live` are alive, and those `leaving` are to lead nothing.
+
+    Who is not alive, or leaves, is no longer in sync; but where nobody of the ISR is left, the ISR stays, for each of
+    them has all that was acknowledged. `unclean` elects a replica that is not in sync then."""
+    stays = [broker for broker in state.isr if broker in live and broker not in leaving]
+    if state.leader in stays:
+        return None if len(stays) == len(state.isr) else _next(state, state.leader, stays)
+    leader = next((broker for broker in state.replicas if broker in stays), NO_LEADER)
+    if leader != NO_LEADER:
+        return _next(state, leader, stays)
+    if any(broker in live for broker in state.isr):  # those that leave lead on: nobody else can
+        leader = state.leader if state.leader in live and state.leader in state.isr else NO_LEADER
+        leader = leader if leader != NO_LEADER else next(b for b in state.replicas if b in live and b in state.isr)
+        return None if leader == state.leader else _next(state, leader, [b for b in state.isr if b in live])
+    if unclean:
+        leader = next((broker for broker in state.replicas if broker in live), NO_LEADER)
+        if leader != NO_LEADER:
+            return _next(state, leader, [leader])
+    return None if state.leader == NO_LEADER else _next(state, NO_LEADER, state.isr)
+
+
+def preferred(state: PartitionState, live: Container[int]) -> PartitionState | None:
+    """The first replica leads, if it may and does not."""
+    first = state.replicas[0]
+    if first == state.leader or first not in live or first not in state.isr:
+        return None
+    return _next(state, first, state.isr)
+
+
+def first(replicas: Collection[int], live: Container[int], controller_epoch: int) -> PartitionState:
+    """The state of a new partition: the first replica that is alive leads, and all that are alive are in sync."""
+    isr = tuple(broker for broker in replicas if broker in live)
+    leader = isr[0] if isr else NO_LEADER
+    return PartitionState(tuple(replicas), leader, 0, isr or tuple(replicas), controller_epoch, 0)
+
+
+def imbalance(states: Collection[PartitionState], broker: int) -> float:
+    """The share of the partitions that a broker is the first replica of, and does not lead; 0 to 1."""
+    its = [state for state in states if state.replicas[0] == broker]
+    return sum(state.leader != broker for state in its) / len(its) if its else 0.0
+
+
+def _next(state: PartitionState, leader: int, isr: Collection[int]) -> PartitionState:
+    return state._replace(leader=leader, isr=tuple(isr), leader_epoch=state.leader_epoch + 1)

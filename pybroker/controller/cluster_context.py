@@ -1,0 +1,180 @@
+"""What the controller of a cluster knows and goes by, read from the store and kept by its own writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.topics import Topic
+from pybroker.controller import nodes
+from pybroker.controller.broker_channel import Told
+from pybroker.controller.election import Fence, write
+from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.store import BadVersion, Create, NoNode, Op, Session, Set, Stat, StoreDamaged, Watch
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+OPS_PER_WRITE = 250
+READ_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class ClusterContext:
+    """Of one controller while it is elected. Topics and states are replaced, never changed."""
+
+    session: Session
+    fence: Fence
+    brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    """The czxid of each live broker's node."""
+    leaving: set[int] = field(default_factory=set)
+    """Who asked for a controlled shutdown."""
+    topics: dict[str, Topic] = field(default_factory=dict)
+    deleting: set[str] = field(default_factory=set)
+    failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    """Replicas whose log a live broker cannot use."""
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def read_brokers(self, watch: Watch) -> tuple[dict[int, LiveBroker], dict[int, int]]:
+        """Who is registered now, and under which epoch. Raises StoreError."""
+        names, _ = await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
+        brokers, epochs = {}, {}
+        for name in names:
+            path = nodes.broker(int(name))
+            try:
+                data, stat = await self._watched(path, watch)
+                brokers[int(name)] = nodes.load_broker(int(name), data)
+                epochs[int(name)] = stat.czxid
+            except NoNode:
+                continue
+            except StoreDamaged as problem:
+                event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
+        return brokers, epochs
+
+    async def _watched(self, path: str, watch: Watch) -> tuple[bytes, Stat]:
+        return await until_answered(lambda: self.session.get(path, watch=watch))
+
+    async def read_topics(self, names: Iterable[str], watch: Watch) -> list[Topic]:
+        """Topics as the store has them; a partition whose state is not written yet has the leader epoch -1."""
+        left, found = sorted(names), list[Topic]()
+        for start in range(0, len(left), READ_AT_ONCE):
+            share = left[start : start + READ_AT_ONCE]
+            read_ones = await asyncio.gather(*(self._read_topic(name, watch) for name in share))
+            found += [topic for topic in read_ones if topic is not None]
+        return found
+
+    async def _read_topic(self, name: str, watch: Watch) -> Topic | None:
+        try:
+            data, _ = await self._watched(nodes.topic(name), watch)
+            node = nodes.load_topic(data)
+            states = [self._read_state(name, index, replicas) for index, replicas in enumerate(node.replicas)]
+            return Topic(name, node.id, tuple(await asyncio.gather(*states)))
+        except NoNode:
+            return None
+        except StoreDamaged as problem:
+            event(log, logging.ERROR, "topic ignored", topic=name, reason=problem)
+            return None
+
+    async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
+        try:
+            data, stat = await read(self.session, nodes.state(name, index))
+            return nodes.load_state(data, replicas, stat.version)
+        except NoNode:
+            return PartitionState(replicas, -1, -1, (), -1, -1)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def state(self, key: TopicPartition) -> PartitionState | None:
+        topic = self.topics.get(key.topic)
+        return topic.partitions[key.partition] if topic and 0 <= key.partition < len(topic.partitions) else None
+
+    def states(self) -> Iterable[tuple[TopicPartition, PartitionState]]:
+        """Every partition whose topic stays."""
+        for topic in list(self.topics.values()):
+            if topic.name not in self.deleting:
+                for index, state in enumerate(topic.partitions):
+                    yield TopicPartition(topic.name, index), state
+
+    def live(self, key: TopicPartition) -> set[int]:
+        """The brokers that can hold a replica of a partition now."""
+        return {broker for broker in self.brokers if (broker, key) not in self.failed}
+
+    def told(
+        self, keys: Iterable[TopicPartition], new: Container[TopicPartition] = ()
+    ) -> dict[TopicPartition, Told]:
+        """What brokers are told of partitions, as they are now; those in `new` are new."""
+        found = {}
+        for key in keys:
+            state = self.state(key)
+            if state is not None:
+                found[key] = Told(self.topics[key.topic].id, state, key in new)
+        return found
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def write_states(
+        self, changes: Mapping[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, PartitionState]:
+        """Write states by the versions that are known; those that were written. What somebody else has written since is
+        read again, for whoever decides to decide again. Raises KafkaError: NOT_CONTROLLER."""
+        items = [(key, state._replace(controller_epoch=self.fence.epoch)) for key, state in changes.items()]
+        shares = [items[start : start + OPS_PER_WRITE] for start in range(0, len(items), OPS_PER_WRITE)]
+        done: dict[TopicPartition, PartitionState] = {}
+        for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
+            done.update(written)
+        self._put(done)
+        return done
+
+    async def _write_share(
+        self, share: list[tuple[TopicPartition, PartitionState]]
+    ) -> dict[TopicPartition, PartitionState]:
+        ops: list[Op] = [Set(nodes.state(*key), nodes.dump_state(state), state.partition_epoch) for key, state in share]
+        try:
+            await write(self.session, self.fence, ops)
+        except (BadVersion, NoNode) as problem:
+            if len(share) > 1:
+                parts = await asyncio.gather(*(self._write_share([one]) for one in share))
+                return {key: state for part in parts for key, state in part.items()}
+            ((key, state),) = share
+            event(log, logging.WARNING, "state written by another", partition=key, reason=problem)
+            self._put({key: await self._read_state(key.topic, key.partition, state.replicas)})
+            return {}
+        return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state in share}
+
+    def _put(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        by_topic: dict[str, dict[int, PartitionState]] = {}
+        for (name, index), state in states.items():
+            by_topic.setdefault(name, {})[index] = state
+        for name, news in by_topic.items():
+            topic = self.topics.get(name)
+            if topic is not None:
+                partitions = tuple(news.get(index, state) for index, state in enumerate(topic.partitions))
+                self.topics[name] = Topic(name, topic.id, partitions)
+
+    async def create_states(self, new: Mapping[TopicPartition, PartitionState]) -> None:
+        """Write the first states of partitions, parents first. Raises KafkaError: NOT_CONTROLLER, StoreError."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for key in new:
+            by_topic.setdefault(key.topic, []).append(key)
+        work = []
+        for name, keys in by_topic.items():
+            ops: list[Op] = []
+            try:
+                await read(self.session, nodes.partitions(name))
+            except NoNode:
+                ops.append(Create(nodes.partitions(name)))
+            for key in keys:
+                data = nodes.dump_state(new[key]._replace(controller_epoch=self.fence.epoch))
+                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), data)]
+                if len(ops) >= 2 * OPS_PER_WRITE:
+                    work.append(ops)
+                    ops = []
+            work.append(ops)
+        await asyncio.gather(*(write(self.session, self.fence, ops) for ops in work if ops))
+        self._put({key: state._replace(controller_epoch=self.fence.epoch) for key, state in new.items()})

@@ -1,0 +1,471 @@
+"""The controller of a cluster: one task with one inbox, on the broker that was elected.
+
+    standing ──/controller is free: elected──> reigning ──another's epoch, or the session is over──> standing
+                                                  │
+        watches, answers, timers, requests ──> inbox ──one at a time──> cluster/election.py decides
+                                                  ──> states are written by their versions, behind the epoch
+                                                  ──> brokers are told, each by a queue of its own
+
+It may die between any two steps: the next one finds all that it needs in the store. What it does when it is elected:
+who is alive and what there is, is read behind watches; brokers are told who is alive; partitions without a live leader
+get one; each broker is told all that it holds, and everybody all there is; then deletions go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster import election as elections
+from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.topics import Topic
+from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.controller import nodes
+from pybroker.controller.broker_channel import BrokerChannel, OpenLink
+from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.election import Fence, elect
+from pybroker.controller.topic_deletion import Deletions
+from pybroker.coordination.commit import until_answered
+from pybroker.coordination.store import (
+    ENDED,
+    NoNode,
+    Session,
+    SessionExpired,
+    SessionState,
+    StoreError,
+    WatchEvent,
+)
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+Work = Callable[[], Awaitable[object]]
+"""An entry of the inbox."""
+
+
+class Controller:
+    """Of the broker `broker_id`, in one session."""
+
+    def __init__(
+        self,
+        session: Session,
+        broker_id: int,
+        config: BrokerConfig,
+        topic_config: Callable[[str], Mapping[str, str]],
+        open_link: OpenLink,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`topic_config` gives a topic's own settings, as this broker knows them."""
+        self._session = session
+        self._broker_id = broker_id
+        self._config = config
+        self._topic_config = topic_config
+        self._open_link = open_link
+        self._wall_ms = wall_ms
+        self._inbox: asyncio.Queue[Work] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of the present reign
+        self._channels: dict[int, BrokerChannel] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.context: ClusterContext | None = None  # while it is the controller
+        self._deletions: Deletions | None = None
+
+    @property
+    def active(self) -> bool:
+        """Is this broker the controller?"""
+        return self.context is not None
+
+    def start(self) -> None:
+        """Stand for election, again and again, until the session ends."""
+        self._task = asyncio.get_running_loop().create_task(self._stand())
+
+    async def stop(self) -> None:
+        """Resign; the node of the controllership goes with the session."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    # -- election ----------------------------------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        look = asyncio.Event()
+        self._session.listen(lambda state: look.set())
+        while self._session.state not in ENDED:
+            try:
+                look.clear()
+                there = await until_answered(
+                    lambda: self._session.exists(nodes.CONTROLLER, watch=lambda _: look.set())
+                )
+                if there is not None:
+                    await look.wait()
+                    continue
+                fence = await elect(self._session, self._broker_id, self._wall_ms())
+                if fence is not None:
+                    await self._reign(fence)
+            except SessionExpired:
+                return
+            except StoreError as problem:
+                event(log, logging.WARNING, "election failed", reason=problem)
+                await asyncio.sleep(RETRY_S)
+
+    async def _reign(self, fence: Fence) -> None:
+        """Be the controller until it is over."""
+        event(log, logging.INFO, "elected controller", broker=self._broker_id, epoch=fence.epoch)
+        self._inbox, self._queued = asyncio.Queue(), set()
+        ended = self._ended = asyncio.get_running_loop().create_future()
+        context = self.context = ClusterContext(self._session, fence)
+        self._deletions = Deletions(context, self)
+        self._session.listen(self._heed)
+        timer = asyncio.get_running_loop().create_task(self._balance_now_and_then())
+        why = "it was stopped"
+        try:
+            await self._take_over()
+            while True:
+                await (await self._inbox.get())()
+        except KafkaError as problem:
+            why = problem.message
+            if problem.code != errors.NOT_CONTROLLER:
+                raise StoreError(detail=problem.message) from problem
+        except StoreError as problem:
+            why = str(problem)
+            raise
+        finally:
+            event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
+            timer.cancel()
+            ended.set_result(None)
+            self.context = self._deletions = None
+            for channel in self._channels.values():
+                channel.close()
+            self._channels.clear()
+            while not self._inbox.empty():
+                self._inbox.get_nowait()
+
+    def _heed(self, state: SessionState) -> None:
+        """Connected again: the watches are gone. Ended: so is this."""
+        if self.context is None:
+            return
+        if state in ENDED:
+            self._put(self._over)
+        elif state is SessionState.CONNECTED:
+            for name, work in (("brokers", self._brokers), ("topics", self._topics), ("deletions", self._delete)):
+                self._once(name, work)
+
+    async def _over(self) -> None:
+        raise KafkaError(errors.NOT_CONTROLLER, "the session of the controller is over")
+
+    # -- the inbox ---------------------------------------------------------------------------------------------------
+
+    def _put(self, work: Work) -> None:
+        self._inbox.put_nowait(work)
+
+    def _once(self, name: str, work: Work) -> None:
+        """Put in what is not in already: many watches may fire before it is done."""
+        if name in self._queued:
+            return
+        self._queued.add(name)
+
+        async def begin() -> None:
+            self._queued.discard(name)
+            await work()
+
+        self._put(begin)
+
+    async def ask(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Have a request executed in its turn. Raises NOT_CONTROLLER, and what it raises."""
+        if self.context is None:
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is not the controller")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def begin() -> None:
+            try:
+                found = await work()
+            except Exception as problem:
+                if not answer.done():
+                    answer.set_exception(problem)
+                if getattr(problem, "code", None) == errors.NOT_CONTROLLER or isinstance(problem, StoreError):
+                    raise
+            else:
+                if not answer.done():
+                    answer.set_result(found)
+
+        self._put(begin)
+        await asyncio.wait([answer, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
+        return answer.result()
+
+    # -- taking over -------------------------------------------------------------------------------------------------
+
+    async def _take_over(self) -> None:
+        context = self._context
+        context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
+        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
+        context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topic)}
+        context.deleting = set(wishes) & context.topics.keys()
+        for broker in list(context.brokers.values()):
+            self._open(broker)
+        self.tell_metadata(())
+        await self._create_missing()
+        changed = await self._elect("the controller is new")
+        self._lead_and_follow([key for key, _ in context.states() if key not in changed])
+        self.tell_metadata([key for key, _ in context.states()])
+        await self._delete()
+
+    @property
+    def _context(self) -> ClusterContext:
+        if self.context is None:
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
+        return self.context
+
+    def _open(self, broker: LiveBroker) -> None:
+        context = self._context
+        fence, epoch = context.fence, context.epochs[broker.id]
+        channel = BrokerChannel(self._broker_id, fence.epoch, broker, epoch, self._open_link, self)
+        self._channels[broker.id] = channel
+
+    async def _create_missing(self) -> set[TopicPartition]:
+        """Give the partitions a first state that have none; those."""
+        context = self._context
+        live = context.brokers.keys() - context.leaving
+        new = {
+            key: elections.first(state.replicas, live, context.fence.epoch)
+            for key, state in context.states()
+            if state.leader_epoch < 0 and any(broker in live for broker in state.replicas)
+        }
+        if new:
+            await context.create_states(new)
+            self._lead_and_follow(new, new)
+            for name in dict.fromkeys(key.topic for key in new):
+                count = sum(key.topic == name for key in new)
+                event(log, logging.INFO, "partitions created", topic=name, partitions=count)
+        return set(new)
+
+    # -- elections ---------------------------------------------------------------------------------------------------
+
+    def _unclean(self, topic: str) -> bool:
+        own = self._topic_config(topic)
+        return bool(TopicConfig(self._config, own, stored=True)["unclean.leader.election.enable"])
+
+    async def _elect(self, cause: str) -> set[TopicPartition]:
+        """Elect and shrink wherever who is alive asks for it, and tell the replicas; the partitions that changed."""
+        context = self._context
+        return await self._change(
+            {
+                key: after
+                for key, state in context.states()
+                if state.leader_epoch >= 0
+                and (
+                    after := elections.after_change(
+                        state, context.live(key), unclean=self._unclean(key.topic), leaving=context.leaving
+                    )
+                )
+            },
+            cause,
+        )
+
+    async def _change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
+        """Write new states, and tell their replicas."""
+        context = self._context
+        before = {key: context.state(key) for key in changes}
+        done = await context.write_states(changes)
+        for key, state in done.items():
+            was = before[key]
+            assert was is not None
+            what = "leader elected" if was.leader != state.leader else "ISR changed"
+            event(
+                log, logging.INFO, what, partition=key, leader=state.leader, leader_epoch=state.leader_epoch,
+                isr=",".join(map(str, state.isr)), before=was.leader, cause=cause,
+            )  # fmt: skip
+        self._lead_and_follow(done)
+        if changes.keys() - done.keys():
+            self._once("elect", self._elect_again)
+        return set(done)
+
+    async def _elect_again(self) -> None:
+        self.tell_metadata(await self._elect("somebody else had written"))
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _lead_and_follow(self, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()) -> None:
+        context = self._context
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for key in keys:
+            state = context.state(key)
+            for broker in state.replicas if state is not None else ():
+                by_broker.setdefault(broker, []).append(key)
+        fresh = set(new)
+        for broker, its in by_broker.items():
+            channel = self._channels.get(broker)
+            if channel is not None:
+                channel.lead_and_follow(context.told(its, fresh))
+
+    def tell_metadata(self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None) -> None:
+        """UpdateMetadata of these partitions, to all live brokers or to some."""
+        context = self._context
+        told, live = context.told(keys), dict(context.brokers)
+        for broker in self._channels if to is None else to:
+            self._channels[broker].update_metadata(told, live)
+
+    @property
+    def channels(self) -> Mapping[int, BrokerChannel]:
+        return self._channels
+
+    # -- what watches say --------------------------------------------------------------------------------------------
+
+    def _on_brokers(self, _: WatchEvent) -> None:
+        self._once("brokers", self._brokers)
+
+    def _on_topics(self, _: WatchEvent) -> None:
+        self._once("topics", self._topics)
+
+    def _on_topic(self, seen: WatchEvent) -> None:
+        self._once("topics", self._topics)
+
+    def _on_deletions(self, _: WatchEvent) -> None:
+        self._once("deletions", self._delete)
+
+    async def _brokers(self) -> None:
+        """Brokers came, went, came again under another epoch, or changed."""
+        context = self._context
+        brokers, epochs = await context.read_brokers(self._on_brokers)
+        gone = {b for b, epoch in context.epochs.items() if epochs.get(b) != epoch}
+        came = {b for b, epoch in epochs.items() if context.epochs.get(b) != epoch}
+        changed = {b for b in brokers.keys() - came if brokers[b] != context.brokers[b]}
+        if not (gone or came or changed):
+            return
+        for broker in gone:
+            self._channels.pop(broker).close()
+            context.leaving.discard(broker)
+        context.failed = {each for each in context.failed if each[0] not in gone}
+        for broker in changed:
+            self._channels.pop(broker).close()
+        event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
+        # Who went and came is first gone: what it was told before, it does not know any more.
+        live = {b: each for b, each in brokers.items() if b not in came}
+        context.brokers, context.epochs = live, {b: epochs[b] for b in live}
+        touched = await self._elect(f"brokers {_names(gone)} are gone") if gone else set[TopicPartition]()
+        context.brokers, context.epochs = brokers, epochs
+        for broker in came | changed:
+            self._open(brokers[broker])
+        touched |= await self._create_missing()
+        if came:
+            touched |= await self._elect(f"brokers {_names(came)} came")
+            everything = [key for key, _ in context.states()]
+            self.tell_metadata(everything, came | changed)
+            for broker in came:
+                its = [key for key, state in context.states() if broker in state.replicas]
+                self._channels[broker].lead_and_follow(context.told(its))
+        self.tell_metadata(touched)
+        await self._delete()
+
+    async def _topics(self) -> None:
+        """Topics came, or have more partitions."""
+        context = self._context
+        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        for topic in await context.read_topics(names, self._on_topic):
+            known = context.topics.get(topic.name)
+            if known is None:
+                context.topics[topic.name] = topic
+            elif known.id == topic.id and len(topic.partitions) > len(known.partitions):
+                more = topic.partitions[len(known.partitions) :]
+                context.topics[topic.name] = Topic(topic.name, topic.id, (*known.partitions, *more))
+        new = await self._create_missing()
+        if new:
+            self.tell_metadata(new)
+
+    async def _delete(self) -> None:
+        assert self._deletions is not None
+        wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
+        await self._deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
+
+    # -- what channels report ----------------------------------------------------------------------------------------
+
+    def answered(self, broker: int, code: int) -> None:
+        name = errors.lookup(code).name
+        event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=name)
+        if code == errors.STALE_CONTROLLER_EPOCH:
+            self._put(self._doubt)
+
+    async def _doubt(self) -> None:
+        """A broker has heard of a later controller: has there been an election?"""
+        data, _ = await until_answered(lambda: self._session.get(nodes.CONTROLLER_EPOCH))
+        if int(data) != self._context.fence.epoch:
+            raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {int(data)} was elected")
+
+    def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
+        if code != errors.KAFKA_STORAGE_ERROR:
+            return  # a repeated or a late one: the epochs say so
+
+        async def fail() -> None:
+            self._context.failed.add((broker, partition))
+            self.tell_metadata(await self._elect(f"broker {broker} cannot use its log of {partition}"))
+
+        self._put(fail)
+
+    def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
+        async def note() -> None:
+            assert self._deletions is not None
+            await self._deletions.stopped(broker, partition, deleted, code)
+
+        self._put(note)
+
+    def refused(self, broker: int, epoch: int) -> None:
+        """Nobody listens where a broker was: its process is dead, and its node need not wait for the session."""
+        if not self._config["broker.death.proof.enable"]:
+            return
+
+        async def bury() -> None:
+            if self._context.epochs.get(broker) != epoch:
+                return
+            path = nodes.broker(broker)
+            stat = await until_answered(lambda: self._session.exists(path))
+            if stat is None or stat.czxid != epoch:
+                return
+            event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
+            with contextlib.suppress(NoNode):
+                await until_answered(lambda: self._session.delete(path, stat.version))
+
+        self._once(f"bury {broker}", bury)
+
+    # -- balance -----------------------------------------------------------------------------------------------------
+
+    async def _balance_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._config["leader.imbalance.check.interval.seconds"])
+            if self._config["auto.leader.rebalance.enable"]:
+                self._once("balance", self._balance)
+
+    async def _balance(self) -> None:
+        """Give leadership back to preferred replicas, where too many of a broker's are led by others."""
+        context = self._context
+        states = dict(context.states())
+        share = self._config["leader.imbalance.per.broker.percentage"] / 100
+        for broker in sorted(context.brokers.keys() - context.leaving):
+            if elections.imbalance(list(states.values()), broker) <= share:
+                continue
+            changes = {
+                key: after
+                for key, state in states.items()
+                if state.replicas[0] == broker and (after := elections.preferred(state, context.live(key)))
+            }
+            self.tell_metadata(await self._change(changes, "the preferred replica is in sync"))
+
+    async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
+        """Write states that a request asked for, tell replicas and everybody; those that were written."""
+        done = await self._change(changes, cause)
+        self.tell_metadata(done)
+        return done
+
+
+def _names(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(brokers))) or "-"

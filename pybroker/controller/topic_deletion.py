@@ -1,0 +1,135 @@
+"""How a cluster's topic is deleted: wished for by a node, done by the controller, and taken up again by the next one.
+
+    a wish ──> clients see it no more; its replicas stop, then delete ──all of them did──> its nodes go, the wish last
+                      └── a replica's broker is away: the topic waits until it is back
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from pybroker import errors
+from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.topics import Topic
+from pybroker.controller import nodes
+from pybroker.controller.broker_channel import DELETED, BrokerChannel, Stop, Told
+from pybroker.controller.cluster_context import OPS_PER_WRITE, ClusterContext
+from pybroker.controller.election import write
+from pybroker.coordination.store import Delete, NoNode, Op
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""How often a replica that cannot delete its log is asked again while its broker lives."""
+
+
+class Channels(Protocol):
+    """Who tells brokers."""
+
+    @property
+    def channels(self) -> Mapping[int, BrokerChannel]: ...
+
+
+class Deletions:
+    """The deletions under way, of one controller."""
+
+    def __init__(self, context: ClusterContext, controller: Channels) -> None:
+        self._context = context
+        self._controller = controller
+        self._left: dict[str, set[tuple[int, TopicPartition]]] = {}  # replicas that are not deleted yet
+        self._asked: dict[tuple[int, TopicPartition], int] = {}  # under which broker epoch each was asked to
+        self._failed: dict[tuple[int, TopicPartition], int] = {}
+
+    async def go_on(self, wishes: Iterable[str], enabled: bool) -> None:
+        """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
+        for name in wishes:
+            topic = self._context.topics.get(name)
+            if topic is None or not enabled:
+                reason = "there is no such topic" if topic is None else "delete.topic.enable is false"
+                event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
+                await self._remove([Delete(nodes.deletion(name))])
+                continue
+            if name not in self._left:
+                self._begin(topic)
+            self._ask(name)
+            await self._finish(name)
+
+    def _begin(self, topic: Topic) -> None:
+        """Have clients see it no more."""
+        self._context.deleting.add(topic.name)
+        replicas = {
+            (broker, TopicPartition(topic.name, index))
+            for index, state in enumerate(topic.partitions)
+            for broker in state.replicas
+        }
+        self._left[topic.name] = replicas
+        gone = {
+            TopicPartition(topic.name, index): Told(topic.id, state._replace(leader=DELETED, leader_epoch=DELETED))
+            for index, state in enumerate(topic.partitions)
+        }
+        live: dict[int, LiveBroker] = dict(self._context.brokers)
+        for channel in self._controller.channels.values():
+            channel.update_metadata(gone, live)
+
+    def _ask(self, name: str) -> None:
+        """Have replicas stop, then delete, that were not asked in their broker's present life."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for replica in self._left[name]:
+            broker, key = replica
+            epoch = self._context.epochs.get(broker)
+            if epoch is not None and self._asked.get(replica) != epoch:
+                self._asked[replica] = epoch
+                by_broker.setdefault(broker, []).append(key)
+        for broker, keys in by_broker.items():
+            channel = self._controller.channels[broker]
+            channel.stop_replicas({key: Stop(DELETED, False) for key in keys})
+            channel.stop_replicas({key: Stop(DELETED, True) for key in keys})
+
+    async def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
+        """A replica answered. Raises KafkaError: NOT_CONTROLLER."""
+        if key.topic not in self._left or not deleted:
+            return
+        replica = broker, key
+        if code in (errors.NONE, errors.UNKNOWN_TOPIC_OR_PARTITION):
+            self._left[key.topic].discard(replica)
+            await self._finish(key.topic)
+        elif self._failed.get(replica, 0) < TRIES:
+            self._failed[replica] = self._failed.get(replica, 0) + 1
+            self._asked.pop(replica, None)
+            self._ask(key.topic)
+        else:
+            name = errors.lookup(code).name
+            event(log, logging.ERROR, "replica not deleted", broker=broker, partition=key, error=name)
+
+    async def _finish(self, name: str) -> None:
+        """Forget a topic whose replicas are all gone."""
+        if self._left[name]:
+            return
+        topic = self._context.topics[name]
+        ops: list[Op] = []
+        for index in range(len(topic.partitions)):
+            ops += [Delete(nodes.state(name, index)), Delete(nodes.partition(name, index))]
+        for start in range(0, len(ops), OPS_PER_WRITE):
+            await self._remove(ops[start : start + OPS_PER_WRITE])
+        await self._remove([Delete(nodes.partitions(name))])
+        await self._remove([Delete(nodes.topic(name))])
+        await self._remove([Delete(nodes.topic_config(name))])
+        await self._remove([Delete(nodes.deletion(name))])
+        self._left.pop(name)
+        self._context.topics.pop(name, None)
+        self._context.deleting.discard(name)
+        event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
+
+    async def _remove(self, ops: list[Op]) -> None:
+        """Delete nodes, some of which an earlier controller may have deleted."""
+        try:
+            await write(self._context.session, self._context.fence, ops)
+        except NoNode:
+            for op in ops if len(ops) > 1 else ():
+                with contextlib.suppress(NoNode):
+                    await write(self._context.session, self._context.fence, [op])

@@ -1,0 +1,195 @@
+"""A cluster without disks: controllers on a store in memory, and brokers that only remember what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pybroker import errors
+from pybroker.clock import wall_ms
+from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
+from pybroker.controller import nodes
+from pybroker.controller.controller import Controller
+from pybroker.controller.loading import prepare
+from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.coordination.store import Create, NodeExists
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from tests.controller.stage import live_broker
+from tests.harness import eventually
+
+SESSION_MS = 30_000
+
+
+class FakeLink:
+    """A connection to a broker of the stage, which answers at once."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        broker.links.append(self)
+
+    async def ask(self, message: Any, version: int) -> Any:
+        await asyncio.sleep(0)
+        if self.closed.done():
+            raise ConnectionError("the broker is dead")
+        return self._broker.answer(message)
+
+    def close(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result("closed")
+
+
+class FakeBroker:
+    """One broker: its session, its node, its controller, and what it was told."""
+
+    def __init__(self, cluster: FakeCluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.alive = True
+        self.links: list[FakeLink] = []
+        self.told: list[Any] = []
+        self.states: dict[TopicPartition, Any] = {}
+        """By LeaderAndIsr."""
+        self.image: dict[TopicPartition, Any] = {}
+        """By UpdateMetadata."""
+        self.live: set[int] = set()
+        self.deleted: list[TopicPartition] = []
+        self.refuses: dict[TopicPartition, int] = {}
+        self.controller_epoch = -1
+
+    async def join(self) -> FakeBroker:
+        self.session: MemorySession = await self.cluster.store.session(SESSION_MS)
+        await self.register()
+        self.controller = Controller(
+            self.session, self.number, self.cluster.config, lambda topic: self.cluster.configs.get(topic, {}),
+            self.cluster.open_link, wall_ms,
+        )  # fmt: skip
+        self.controller.start()
+        return self
+
+    async def register(self) -> None:
+        data = nodes.dump_broker(live_broker(self.number), 0)
+        with contextlib.suppress(NodeExists):
+            await self.session.create(nodes.broker(self.number), data, ephemeral=True)
+        self.epoch = (await self.session.get(nodes.broker(self.number)))[1].czxid
+
+    async def leave(self) -> None:
+        await self.controller.stop()
+        with contextlib.suppress(Exception):
+            await self.session.close()
+
+    async def die(self, *, silently: bool = False) -> None:
+        """As `kill -9`: its connections end, its session stays until its time is over. `silently`: as a host."""
+        self.alive = False
+        await self.controller.stop()
+        self.session.suspend()
+        if not silently:
+            for link in self.links:
+                link.close()
+
+    def answer(self, request: Any) -> Any:
+        self.told.append(request)
+        if request.controller_epoch < self.controller_epoch:
+            code = errors.STALE_CONTROLLER_EPOCH
+        elif request.broker_epoch < self.epoch:
+            code = errors.STALE_BROKER_EPOCH
+        else:
+            code = errors.NONE
+            self.controller_epoch = request.controller_epoch
+        if isinstance(request, m.LeaderAndIsrRequest):
+            return self._lead_and_follow(request, code)
+        if isinstance(request, m.UpdateMetadataRequest):
+            if not code:
+                self.live = {broker.id for broker in request.live_brokers}
+                for topic in request.topic_states:
+                    for p in topic.partition_states:
+                        self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
+            return m.UpdateMetadataResponse(error_code=code)
+        for topic in request.topic_states:
+            for p in topic.partition_states:
+                if p.delete_partition:
+                    self.deleted.append(TopicPartition(topic.topic_name, p.partition_index))
+        return m.StopReplicaResponse(error_code=code, partition_errors=[])
+
+    def _lead_and_follow(self, request: Any, code: int) -> Any:
+        kind = m.LeaderAndIsrResponse.Topics
+        topics = []
+        for topic in request.topic_states:
+            found = []
+            for p in topic.partition_states:
+                key = TopicPartition(topic.topic_name, p.partition_index)
+                wrong = self.refuses.get(key, 0)
+                if not code and not wrong and (key not in self.states or self.states[key].leader_epoch < p.leader_epoch):
+                    self.states[key] = p
+                found.append(kind.PartitionErrors(partition_index=p.partition_index, error_code=wrong))
+            topics.append(kind(topic_id=topic.topic_id, partition_errors=found))
+        return m.LeaderAndIsrResponse(error_code=code, topics=topics)
+
+
+class FakeCluster:
+    """Brokers that join one after another; the first is the controller."""
+
+    def __init__(self, *sets: str) -> None:
+        self.store = MemoryStore(timeouts_ms=(100, 60_000))
+        self.config = BrokerConfig.load(None, list(sets))
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.brokers: dict[int, FakeBroker] = {}
+        self.metadata = MetadataCache("cluster")
+
+    async def begin(self, count: int = 3) -> FakeCluster:
+        await self.store.open()
+        self.admin = await self.store.session(60_000)
+        await prepare(self.admin, nodes.OF_A_CLUSTER)
+        for number in range(1, count + 1):
+            await self.join(number)
+        await eventually("all are told of all", lambda: all(b.live == set(self.brokers) for b in self.living))
+        return self
+
+    async def join(self, number: int) -> FakeBroker:
+        self.brokers[number] = FakeBroker(self, number)
+        return await self.brokers[number].join()
+
+    async def end(self) -> None:
+        for broker in self.brokers.values():
+            await broker.leave()
+        await self.store.close()
+
+    async def open_link(self, broker: LiveBroker) -> FakeLink:
+        found = self.brokers[broker.id]
+        if not found.alive:
+            raise ConnectionRefusedError
+        return FakeLink(found)
+
+    @property
+    def living(self) -> list[FakeBroker]:
+        return [broker for broker in self.brokers.values() if broker.alive]
+
+    @property
+    def controller(self) -> FakeBroker:
+        return next(broker for broker in self.living if broker.controller.active)
+
+    async def create(self, name: str, *replicas: Sequence[int]) -> list[TopicPartition]:
+        """A topic as any broker writes it."""
+        data = nodes.dump_assignment(name.encode().ljust(16, b"_"), replicas)
+        await self.admin.multi([Create(nodes.topic_config(name), nodes.dump_config({})), Create(nodes.topic(name), data)])
+        keys = [TopicPartition(name, index) for index in range(len(replicas))]
+        await eventually("all brokers are told of it", lambda: all(k in b.image for b in self.living for k in keys))
+        return keys
+
+    async def state(self, key: TopicPartition) -> tuple[int, int, list[int], int]:
+        """(leader, leader epoch, ISR, partition epoch) as the store has it."""
+        data, stat = await self.admin.get(nodes.state(*key))
+        found = nodes.load_state(data, (), stat.version)
+        return found.leader, found.leader_epoch, list(found.isr), found.partition_epoch
+
+    async def until_led(self, key: TopicPartition, leader: int) -> None:
+        async def led() -> bool:
+            return (await self.state(key))[0] == leader
+
+        await eventually(f"{leader} leads {key}", led)
+        await eventually("all are told", lambda: all(b.image[key].leader == leader for b in self.living))

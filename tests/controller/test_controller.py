@@ -1,0 +1,279 @@
+"""The controller of a cluster: who leads, who is told, and what becomes of it when brokers and controllers die."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pybroker import errors
+from pybroker.controller import nodes
+from pybroker.controller.requests import alter_partition, controlled_shutdown, elect_leaders
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from tests.controller.brokers import FakeBroker, FakeCluster
+from tests.harness import eventually
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    cluster = await FakeCluster().begin()
+    yield cluster
+    await cluster.end()
+
+
+async def test_one_is_elected_and_all_are_told_who_is_alive(cluster: FakeCluster) -> None:
+    assert cluster.controller.number == 1
+    assert nodes.load_controller((await cluster.admin.get(nodes.CONTROLLER))[0]) == 1
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+    assert sum(broker.controller.active for broker in cluster.living) == 1
+
+
+async def test_a_new_topic(cluster: FakeCluster) -> None:
+    """Its first replicas lead; replicas hear of it as new, with its id, and then everybody."""
+    zero, one = await cluster.create("t", (2, 3), (3, 1))
+    assert await cluster.state(zero) == (2, 0, [2, 3], 0)
+    assert await cluster.state(one) == (3, 0, [3, 1], 0)
+    for broker in cluster.living:
+        assert set(broker.states) == {key for key, held in ((zero, (2, 3)), (one, (3, 1))) if broker.number in held}
+        assert all(state.is_new for state in broker.states.values())
+        kinds = [type(each) for each in broker.told if getattr(each, "topic_states", None)]
+        assert kinds == [m.LeaderAndIsrRequest, m.UpdateMetadataRequest], "who leads knows it before clients do"
+
+
+async def test_a_process_that_dies_is_missed_at_once(cluster: FakeCluster) -> None:
+    """Its address refuses: nobody waits for its session, which has half a minute to live."""
+    (key,) = await cluster.create("t", (2, 3, 1))
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, 3)
+    assert await cluster.state(key) == (3, 1, [3, 1], 1)
+    for number in (1, 3):
+        assert cluster.brokers[number].states[key].leader_epoch == 1
+        assert cluster.brokers[number].live == {1, 3}
+
+
+async def test_without_proofs_a_death_waits_for_the_session() -> None:
+    cluster = await FakeCluster("broker.death.proof.enable=false").begin()
+    (key,) = await cluster.create("t", (2, 3))
+    await cluster.brokers[2].die()
+    assert (await cluster.state(key))[0] == 2
+    cluster.brokers[2].session.expire()
+    await cluster.until_led(key, 3)
+    await cluster.end()
+
+
+async def test_a_host_that_falls_silent(cluster: FakeCluster) -> None:
+    """Connections stay: its session has to expire."""
+    (key,) = await cluster.create("t", (2, 3))
+    await cluster.brokers[2].die(silently=True)
+    cluster.brokers[2].session.expire()
+    await cluster.until_led(key, 3)
+
+
+async def test_the_controller_dies(cluster: FakeCluster) -> None:
+    """The next one finds all that it needs in the store: a topic without states, a leader that is gone."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    await cluster.brokers[1].die()
+    data = nodes.dump_assignment(b"u" * 16, [(2, 3), (1, 3)])
+    await cluster.admin.create(nodes.topic_config("u"), nodes.dump_config({}))
+    await cluster.admin.create(nodes.topic("u"), data)
+    cluster.brokers[1].session.expire()
+    await cluster.until_led(key, 2)
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 2
+    await cluster.until_led(TopicPartition("u", 0), 2)
+    await cluster.until_led(TopicPartition("u", 1), 3)
+
+
+async def test_a_bounced_broker(cluster: FakeCluster) -> None:
+    """It comes again under another epoch before anybody missed it: first it is gone, then it is told all again."""
+    (key,) = await cluster.create("t", (2, 3))
+    broker = cluster.brokers[2]
+    broker.states.clear()
+    before = broker.epoch
+    await cluster.admin.delete(nodes.broker(2))
+    await broker.register()
+    assert broker.epoch > before
+    await cluster.until_led(key, 3)
+    await eventually("it is told", lambda: key in broker.states)
+    assert broker.states[key].leader == 3
+
+
+async def test_the_last_of_the_isr_is_waited_for(cluster: FakeCluster) -> None:
+    (key,) = await cluster.create("t", (2, 3))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, -1)
+    assert (await cluster.state(key))[2] == [2]
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+    await eventually("it is told", lambda: key in cluster.brokers[3].states)
+    assert (await cluster.state(key))[0] == -1, "it has not all that was acknowledged"
+    await cluster.brokers[2].leave()
+    await cluster.join(2)
+    await cluster.until_led(key, 2)
+
+
+async def test_an_unclean_election(cluster: FakeCluster) -> None:
+    cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
+    (key,) = await cluster.create("t", (2, 3))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, -1)
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+    await cluster.until_led(key, 3)
+    assert (await cluster.state(key))[2] == [3]
+
+
+def asked(broker: FakeBroker, key: TopicPartition, isr: dict[int, int], leader_epoch: int, partition_epoch: int) -> object:
+    kind = m.AlterPartitionRequest.Topics
+    members = [kind.Partitions.NewIsrWithEpochs(broker_id=b, broker_epoch=e) for b, e in isr.items()]
+    partition = kind.Partitions(
+        partition_index=key.partition, leader_epoch=leader_epoch, new_isr_with_epochs=members,
+        partition_epoch=partition_epoch, leader_recovery_state=0,
+    )  # fmt: skip
+    topic = kind(topic_id=key.topic.encode().ljust(16, b"_"), partitions=[partition])
+    return m.AlterPartitionRequest(broker_id=broker.number, broker_epoch=broker.epoch, topics=[topic])
+
+
+async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster) -> None:
+    """By compare-and-set; the leader epoch stays, the partition epoch grows, and everybody is told."""
+    (key,) = await cluster.create("t", (2, 3, 1))
+    leader, controller = cluster.brokers[2], cluster.controller.controller
+    epochs = {number: broker.epoch for number, broker in cluster.brokers.items()}
+
+    async def alter(*isr: int, leader_epoch: int = 0, partition_epoch: int, **wrong: int) -> tuple[int, int]:
+        members = {broker: wrong.get(f"epoch_{broker}", epochs[broker]) for broker in isr}
+        answer = await alter_partition(controller, asked(leader, key, members, leader_epoch, partition_epoch), 3)
+        (p,) = answer.topics[0].partitions
+        return p.error_code, p.partition_epoch
+
+    assert await alter(2, 3, partition_epoch=0) == (0, 1)
+    assert await cluster.state(key) == (2, 0, [2, 3], 1)
+    await eventually("all know", lambda: all(list(b.image[key].isr) == [2, 3] for b in cluster.living))
+    assert await alter(2, 3, partition_epoch=1) == (0, 1), "the same once more"
+    assert await alter(2, 3, 1, partition_epoch=1, epoch_1=-1) == (0, 2), "an epoch that is not known passes"
+    assert await alter(2, partition_epoch=2) == (0, 3)
+    for code, result in (
+        (errors.INVALID_UPDATE_VERSION, alter(2, 3, partition_epoch=1)),
+        (errors.NOT_CONTROLLER, alter(2, 3, partition_epoch=9)),
+        (errors.NOT_CONTROLLER, alter(2, 3, partition_epoch=3, leader_epoch=1)),
+        (errors.INVALID_REQUEST, alter(3, partition_epoch=3)),
+        (errors.INELIGIBLE_REPLICA, alter(2, 3, partition_epoch=3, epoch_3=epochs[3] - 1)),
+    ):
+        assert (await result)[0] == code
+    leader.epoch -= 1
+    with pytest.raises(KafkaError) as told:
+        await alter(2, 3, partition_epoch=3)
+    assert told.value.code == errors.STALE_BROKER_EPOCH
+    leader.epoch += 1
+    leader = cluster.brokers[3]
+    assert (await alter(2, 3, partition_epoch=3))[0] == errors.FENCED_LEADER_EPOCH
+    with pytest.raises(KafkaError) as told:
+        await alter_partition(leader.controller, asked(leader, key, {3: 0}, 0, 3), 3)
+    assert told.value.code == errors.NOT_CONTROLLER
+
+
+async def test_a_controlled_shutdown(cluster: FakeCluster) -> None:
+    """What it leads moves before it goes, it is in no ISR any more, and what only it has stays with it."""
+    led, followed, alone = await cluster.create("t", (2, 3), (3, 2), (2,))
+    broker = cluster.brokers[2]
+    request = m.ControlledShutdownRequest(broker_id=2, broker_epoch=broker.epoch)
+    answer = await controlled_shutdown(cluster.controller.controller, request)
+    assert answer.remaining_partitions == []
+    assert await cluster.state(led) == (3, 1, [3], 1)
+    assert await cluster.state(followed) == (3, 1, [3], 1)
+    assert (await cluster.state(alone))[:2] == (2, 0)
+    await eventually("it is told", lambda: any(isinstance(each, m.StopReplicaRequest) for each in broker.told))
+    assert broker.deleted == []
+
+
+async def test_preferred_leaders(cluster: FakeCluster) -> None:
+    one, other = await cluster.create("t", (2, 3), (3, 2))
+    await cluster.brokers[2].die()
+    await cluster.until_led(one, 3)
+    await cluster.brokers[2].leave()
+    await cluster.join(2)
+    await eventually("it is told", lambda: one in cluster.brokers[2].states)
+    controller = cluster.controller.controller
+    assert await elect_leaders(controller, [one], 0) == {one: errors.PREFERRED_LEADER_NOT_AVAILABLE}
+    three = cluster.brokers[3]
+    epochs = {3: three.epoch, 2: cluster.brokers[2].epoch}
+    await alter_partition(controller, asked(three, one, epochs, 1, 1), 3)
+    found = await elect_leaders(controller, None, 0)
+    assert found == {one: errors.NONE, other: errors.ELECTION_NOT_NEEDED}
+    await cluster.until_led(one, 2)
+    missing = TopicPartition("none", 0)
+    assert await elect_leaders(controller, [missing], 0) == {missing: errors.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
+    """Clients see it no more, replicas delete it, and nothing of it is left in the store."""
+    key, _ = await cluster.create("t", (2, 3), (1, 2))
+    await cluster.admin.create(nodes.deletion("t"))
+
+    async def gone() -> bool:
+        return await cluster.admin.exists(nodes.deletion("t")) is None
+
+    await eventually("it is deleted", gone)
+    assert await cluster.admin.exists(nodes.topic("t")) is None
+    assert await cluster.admin.exists(nodes.topic_config("t")) is None
+    assert all(broker.image[key].leader == -2 for broker in cluster.living)
+    assert [sorted(cluster.brokers[n].deleted) for n in (1, 2, 3)] == [
+        [TopicPartition("t", 1)], [TopicPartition("t", 0), TopicPartition("t", 1)], [TopicPartition("t", 0)]
+    ]  # fmt: skip
+
+
+async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) -> None:
+    """Its replica would come back else; a next controller goes on with it."""
+    (key,) = await cluster.create("t", (3, 2))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("the other is deleted", lambda: cluster.brokers[2].deleted == [key])
+    assert await cluster.admin.exists(nodes.topic("t")) is not None
+    await cluster.brokers[1].die()
+    cluster.brokers[1].session.expire()
+    await eventually("another controls", lambda: any(b.controller.active for b in cluster.living))
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+
+    async def gone() -> bool:
+        return await cluster.admin.exists(nodes.deletion("t")) is None
+
+    await eventually("it is deleted", gone)
+    assert cluster.brokers[3].deleted == [key]
+
+
+async def test_a_stale_controller_writes_nothing(cluster: FakeCluster) -> None:
+    """Another took the controllership while it was frozen: its first write fails, and it resigns."""
+    (key,) = await cluster.create("t", (2, 3))
+    old = cluster.controller
+    await cluster.admin.set(nodes.CONTROLLER_EPOCH, b"7")
+    await cluster.brokers[2].die()
+    await eventually("it has resigned", lambda: not old.controller.active)
+    assert (await cluster.state(key))[0] == 2
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await cluster.until_led(key, 3)
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 8
+
+
+async def test_a_state_that_another_wrote(cluster: FakeCluster) -> None:
+    """The version tells; it is read again, and decided again."""
+    (key,) = await cluster.create("t", (2, 3, 1))
+    data, _ = await cluster.admin.get(nodes.state(*key))
+    await cluster.admin.set(nodes.state(*key), data.replace(b"[2,3,1]", b"[2,1]"))
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, 1)
+    assert await cluster.state(key) == (1, 1, [1], 2)
+
+
+async def test_a_failed_log_is_no_replica(cluster: FakeCluster) -> None:
+    """A broker that lives and cannot use its disk leads nothing that lies there."""
+    key = TopicPartition("t", 0)
+    cluster.brokers[2].refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.create("t", (2, 3))
+    await cluster.until_led(key, 3)
