@@ -97,8 +97,19 @@ class Partition(Log):
         """Follow this broker (-1: it is not known who). What is committed stays so."""
     def become_offline(self, leader_epoch: int, partition_epoch: int) -> None:
         """Neither lead nor follow."""
-    def set_isr(self, isr: Collection[int], leader_epoch: int, partition_epoch: int) -> None:
-        """The maximal ISR of a leader is another one. Raises LogError 6 too, and 75 in a newer epoch than ours."""
+    def set_isr(
+        self, isr: Collection[int], leader_epoch: int, partition_epoch: int, *, in_sync: int = -1
+    ) -> None:
+        """The maximal ISR of a leader is another one. `in_sync`: how many are in the one that the controller knows,
+        ourselves among them; -1: all of these. Raises LogError 6 too, and 75 in a newer epoch than ours."""
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas of its topic; with fewer in sync the high watermark of a leader stays."""
+    @min_isr.setter
+    def min_isr(self, replicas: int) -> None: ...
+    @property
+    def under_min_isr(self) -> bool:
+        """Are fewer replicas in sync than acks=all needs? Of all the replicas there are, where that is fewer."""
     def note_fetch(
         self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, now_ms: int
     ) -> None:

@@ -7,7 +7,7 @@ from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport load_i64, peek_i64
+from pybroker.core.base.atomic cimport load_i64, peek_i64, poke_i64
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_UPDATE_VERSION,
     NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE,
@@ -24,7 +24,7 @@ from pybroker.core.partition.partition cimport (
     partition_role, partition_tell_all, read_t, role_t,
 )
 from pybroker.core.partition.roles cimport partition_follow, partition_lead, partition_offline, partition_set_isr
-from pybroker.core.partition.watermark cimport watermark_followers, watermark_note_fetch
+from pybroker.core.partition.watermark cimport is_under_min_isr, watermark_followers, watermark_note_fetch
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, log_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
@@ -239,14 +239,28 @@ cdef class Partition(Log):
             status = partition_offline(self.state, leader_epoch, partition_epoch)
         self.settle(status, "take offline", leader_epoch, partition_epoch)
 
-    def set_isr(self, isr, int32_t leader_epoch, int32_t partition_epoch) -> None:
+    def set_isr(self, isr, int32_t leader_epoch, int32_t partition_epoch, *, int32_t in_sync=-1) -> None:
         """The maximal ISR is another one; see the wall."""
         cdef int32_t[::1] ids = array.array("i", [*isr, -1])
         cdef int32_t n = <int32_t>len(ids) - 1
         cdef int status
         with nogil:
-            status = partition_set_isr(self.state, leader_epoch, partition_epoch, &ids[0], n)
+            status = partition_set_isr(self.state, leader_epoch, partition_epoch, &ids[0], n, in_sync)
         self.settle(status, "set the ISR of", leader_epoch, partition_epoch)
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas of its topic."""
+        return peek_i64(&self.state.min_isr)
+
+    @min_isr.setter
+    def min_isr(self, int64_t replicas) -> None:
+        poke_i64(&self.state.min_isr, replicas)
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Are fewer replicas in sync than acks=all needs?"""
+        return is_under_min_isr(self.state)
 
     def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
                    int64_t now_ms) -> None:

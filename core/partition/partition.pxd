@@ -69,7 +69,10 @@ cdef struct partition_t:
     uint32_t role_lock       # the seqlock over `role`
     role_t role              # changed under the append mutex
     int32_t alone            # it leads without followers: what is written is committed
-    int32_t follower_count   # this and the followers under the log's view mutex
+    int32_t follower_count   # this, the followers and the size of the ISR under the log's view mutex
+    int64_t isr_size         # of the ISR that the controller knows, ourselves among them; 0 where we do not lead
+    int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
+    int64_t min_isr          # min.insync.replicas
     follower_t* followers    # of a leader
     int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
     pthread_mutex_t watch_mutex

@@ -10,4 +10,5 @@ cdef int partition_follow(
     partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
 cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
 cdef int partition_set_isr(
-    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count) noexcept nogil
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count,
+    int32_t in_sync) noexcept nogil

@@ -12,7 +12,7 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport seq_begin, seq_end, seq_set
+from pybroker.core.base.atomic cimport poke_i64, seq_begin, seq_end, seq_set
 from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, NOT_LEADER_OR_FOLLOWER
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
@@ -64,7 +64,7 @@ cdef int partition_lead(
     cdef log_t* l = p.log
     cdef follower_t* mine = <follower_t*>malloc(sizeof(follower_t) * count) if count else NULL
     cdef view_t v
-    cdef int32_t i
+    cdef int32_t i, in_sync = 1
     cdef int status
     if count and mine == NULL:
         return -ENOMEM
@@ -76,11 +76,14 @@ cdef int partition_lead(
         log_change(l, &v)
         for i in range(count):
             mine[i] = followers[i]
+            in_sync += mine[i].in_isr != 0
             begin_follower(p, &mine[i], leader_epoch == p.role.leader_epoch)
         set_role(p, LEADER, -1, leader_epoch, partition_epoch)
         p.followers, mine = mine, p.followers
         p.follower_count = count
         p.alone = count == 0
+        poke_i64(&p.isr_size, in_sync)
+        poke_i64(&p.replica_count, count + 1)
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)
@@ -103,6 +106,8 @@ cdef int lead_no_more(
         set_role(p, kind, leader, leader_epoch, partition_epoch)
         p.followers, old = NULL, p.followers
         p.follower_count = p.alone = 0
+        poke_i64(&p.isr_size, 0)
+        poke_i64(&p.replica_count, 0)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)
     free(old)
@@ -124,11 +129,13 @@ cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partiti
 
 
 cdef int partition_set_isr(
-    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count) noexcept nogil:
-    """The maximal ISR is another one, of the followers that are known; ourselves are in it, named or not."""
+    partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count,
+    int32_t in_sync) noexcept nogil:
+    """The maximal ISR is another one, of the followers that are known; ourselves are in it, named or not. `in_sync`: of
+    how many the ISR is that the controller knows; -1: of all these."""
     cdef log_t* l = p.log
     cdef view_t v
-    cdef int32_t i, k
+    cdef int32_t i, k, maximal = 1
     cdef int status
     pthread_mutex_lock(&l.append_mutex)
     status = NOT_LEADER_OR_FOLLOWER if p.role.kind != LEADER else check_epoch(p, leader_epoch)
@@ -141,6 +148,8 @@ cdef int partition_set_isr(
             p.followers[i].in_isr = 0
             for k in range(count):
                 p.followers[i].in_isr |= isr[k] == p.followers[i].broker
+            maximal += p.followers[i].in_isr != 0
+        poke_i64(&p.isr_size, in_sync if in_sync >= 0 else maximal)
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)

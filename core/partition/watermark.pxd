@@ -1,6 +1,7 @@
 # The watermarks of a partition, and the followers that they wait for.
 from libc.stdint cimport int32_t, int64_t
 
+from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
 from pybroker.core.partition.partition cimport follower_t, partition_t
 
@@ -12,14 +13,19 @@ cdef inline int check_epoch(const partition_t* p, int64_t leader_epoch) noexcept
     return FENCED_LEADER_EPOCH if leader_epoch < p.role.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
+cdef inline bint is_under_min_isr(const partition_t* p) noexcept nogil:
+    """Are fewer replicas in sync than min.insync.replicas, or all that there are, asks for?"""
+    return peek_i64(&p.isr_size) < min(peek_i64(&p.min_isr), peek_i64(&p.replica_count))
+
+
 cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int64_t log_end) noexcept nogil:
     """The high watermark as it is to be: what all of the maximal ISR has, ourselves among them. It never goes back."""
     cdef int64_t end = log_end
     cdef int32_t i
     if p.alone:
         return log_end
-    if p.follower_count == 0:
-        return high_watermark    # nor does it go forward where we do not lead
+    if p.follower_count == 0 or is_under_min_isr(p):
+        return high_watermark    # nor does it go forward where we do not lead, or too few would have it
     for i in range(p.follower_count):
         if p.followers[i].in_isr:
             end = min(end, p.followers[i].log_end)

@@ -22,6 +22,7 @@ from pybroker.core.partition.partition cimport (
     partition_unwatch, partition_watch, role_t,
 )
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
+from pybroker.core.partition.watermark cimport is_under_min_isr
 from pybroker.core.plane.conn cimport awaited_t, conn_position, conn_room, conn_t, conn_wrote, operation_t
 from pybroker.core.plane.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
@@ -88,7 +89,8 @@ cdef order_t* turn_away(turn_t* t, order_t* o, int32_t listener) noexcept nogil:
 
 
 cdef order_t* check_partition(
-    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int32_t listener, const text_t* topic) noexcept nogil:
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int16_t acks, int32_t listener,
+    const text_t* topic) noexcept nogil:
     """Read one partition of a request into a new order; NULL if it is none that can be executed here."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef order_t* o
@@ -110,6 +112,8 @@ cdef order_t* check_partition(
     o.refused = 0
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
+    if acks == -1 and is_under_min_isr(o.partition):
+        return NULL              # it is refused, in words
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.checked) != 0:
         return NULL
     if batch_codec(&o.checked.batch) != CODEC_NONE and not check_inside(t, o, version):
@@ -140,7 +144,7 @@ cdef bint check_request(
             return False
         q.answer_bytes += topic.length + 16
         for _k in range(partitions):
-            if check_partition(t, reg, r, version, listener, &topic) == NULL:
+            if check_partition(t, reg, r, version, q.acks, listener, &topic) == NULL:
                 return False
             q.answer_bytes += PARTITION_BYTES
         if skip_tags(r, flexible) != OK:

@@ -12,39 +12,26 @@ wish to delete that is still there is granted at a start.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
 from pybroker.cluster.image import PartitionState
-from pybroker.cluster.placement import place, place_in_racks
 from pybroker.cluster.topics import Topic
-from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
+from pybroker.controller.planning import NewTopic, Planner
 from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Op, Session, Set
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
 log = logging.getLogger(__name__)
-
-FROM_CONFIG = -1
-RESERVED = "__cluster_metadata"
-
-
-class NewTopic(NamedTuple):
-    """What a client asks for: counts of -1 for the broker's defaults, or an assignment {partition: brokers}."""
-
-    name: str
-    partitions: int = FROM_CONFIG
-    replication_factor: int = FROM_CONFIG
-    assignment: Mapping[int, Sequence[int]] = {}
-    config: Mapping[str, str | None] = {}
 
 
 class Holders(Protocol):
@@ -85,7 +72,7 @@ class TopicAdmin:
         self._changing: set[str] = set()
         self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
         self._background: set[asyncio.Task[Topic]] = set()
-        self._random = random
+        self._planner = Planner(config, random)
 
     # -- creating --------------------------------------------------------------------------------------------------
 
@@ -152,39 +139,10 @@ class TopicAdmin:
 
     def _plan(self, new: NewTopic) -> Topic:
         """The topic as it will be. Raises KafkaError where it cannot be."""
-        rules.check_name(new.name)
-        if new.name == RESERVED:
-            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{RESERVED} is Kafka's own")
-        if new.name in self._context.topics or new.name in self._changing:
-            raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already")
-        twin = rules.collision(new.name, self._context.topics)
-        if twin is not None:
-            problem = f"{new.name} and the topic {twin} would be one in metrics, where '.' and '_' are the same"
-            raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, problem)
-        config = TopicConfig(self._config, new.config).overrides
-        return Topic(new.name, nodes.draw_id(self._random), self._states(self._assign(new)), config)
-
-    def _assign(self, new: NewTopic) -> rules.Assignment:
-        brokers = sorted(self._context.brokers)
-        if new.assignment:
-            if new.partitions != FROM_CONFIG or new.replication_factor != FROM_CONFIG:
-                raise KafkaError(errors.INVALID_REQUEST, "with an assignment, both counts must be -1")
-            return rules.check_assignment(new.assignment, brokers)
-        partitions = self._config["num.partitions"] if new.partitions == FROM_CONFIG else new.partitions
-        factor = new.replication_factor
-        if factor == FROM_CONFIG:
-            factor = self._config["default.replication.factor"]
-        rules.check_counts(partitions, factor, len(brokers))
-        start, shift = self._random.randrange(len(brokers)), self._random.randrange(len(brokers))
-        return self._place(partitions, factor, start, shift, 0)
-
-    def _place(self, partitions: int, factor: int, start: int, shift: int, first: int) -> rules.Assignment:
-        """Replicas in different racks, if every broker has one."""
-        brokers = self._context.brokers
-        racks = {broker.id: broker.rack for broker in brokers.values() if broker.rack is not None}
-        if len(racks) == len(brokers):
-            return place_in_racks(racks, partitions, factor, start, shift, first)
-        return place(brokers, partitions, factor, start, shift, first)
+        topic_id, assignment, config = self._planner.topic(
+            new, [*self._context.topics, *self._changing], self._context.brokers
+        )
+        return Topic(new.name, topic_id, self._states(assignment), config)
 
     def _states(self, assignment: rules.Assignment) -> tuple[PartitionState, ...]:
         """New partitions: the first replica leads, all are in sync."""
@@ -237,7 +195,8 @@ class TopicAdmin:
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
-        added = self._plan_growth(topic, count, given)
+        has = [state.replicas for state in topic.partitions]
+        added = self._states(self._planner.growth(topic.name, has, count, given, self._context.brokers))
         if validate_only:
             return
         self._begin(name)
@@ -251,23 +210,6 @@ class TopicAdmin:
         finally:
             self._changing.discard(name)
         event(log, logging.INFO, "partitions added", topic=name, partitions=count, added=len(added))
-
-    def _plan_growth(self, topic: Topic, count: int, given: rules.Assignment | None) -> tuple[PartitionState, ...]:
-        has = len(topic.partitions)
-        if count <= has:
-            problem = f"topic {topic.name} has {has} partitions already, and {count} were asked for"
-            raise KafkaError(errors.INVALID_PARTITIONS, problem)
-        brokers = sorted(self._context.brokers)
-        factor = len(topic.partitions[0].replicas)
-        rules.check_counts(count, min(factor, len(brokers)), len(brokers))
-        if given is None:
-            leader = topic.partitions[0].replicas[0]
-            start = brokers.index(leader) if leader in brokers else 0
-            return self._states(self._place(count - has, factor, start, self._random.randrange(len(brokers)), has))
-        if len(given) != count - has:
-            problem = f"{count - has} partitions are added, and the assignment is of {len(given)}"
-            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, problem)
-        return self._states(rules.check_replicas(given, factor, brokers))
 
     def _known(self, name: str) -> Topic:
         """Raises UNKNOWN_TOPIC_OR_PARTITION."""

@@ -16,7 +16,7 @@ from pybroker import errors
 from pybroker.cluster.image import Image, Node
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
 from pybroker.logs import event

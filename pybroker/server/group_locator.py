@@ -9,7 +9,8 @@ from pybroker import errors
 from pybroker.cluster.image import Node
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
-from pybroker.controller.topics import NewTopic, TopicAdmin
+from pybroker.controller.planning import NewTopic
+from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
 from pybroker.replication.replicas import Replicas

@@ -124,7 +124,8 @@ class FakeBroker:
             for p in topic.partition_states:
                 key = TopicPartition(topic.topic_name, p.partition_index)
                 wrong = self.refuses.get(key, 0)
-                if not code and not wrong and (key not in self.states or self.states[key].leader_epoch < p.leader_epoch):
+                known = self.states[key].leader_epoch if key in self.states else -1
+                if not code and not wrong and known < p.leader_epoch:
                     self.states[key] = p
                 found.append(kind.PartitionErrors(partition_index=p.partition_index, error_code=wrong))
             topics.append(kind(topic_id=topic.topic_id, partition_errors=found))
@@ -176,7 +177,8 @@ class FakeCluster:
     async def create(self, name: str, *replicas: Sequence[int]) -> list[TopicPartition]:
         """A topic as any broker writes it."""
         data = nodes.dump_assignment(name.encode().ljust(16, b"_"), replicas)
-        await self.admin.multi([Create(nodes.topic_config(name), nodes.dump_config({})), Create(nodes.topic(name), data)])
+        config = Create(nodes.topic_config(name), nodes.dump_config({}))
+        await self.admin.multi([config, Create(nodes.topic(name), data)])
         keys = [TopicPartition(name, index) for index in range(len(replicas))]
         await eventually("all brokers are told of it", lambda: all(k in b.image for b in self.living for k in keys))
         return keys

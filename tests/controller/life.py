@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pybroker.cluster.config_changes import Change
 from pybroker.controller import identity, loading
 from pybroker.controller.adoption import Adoption
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.controller.stage import Stage

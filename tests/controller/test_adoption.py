@@ -5,7 +5,7 @@ from __future__ import annotations
 from pybroker.cluster.topics import Topic
 from pybroker.controller import loading, nodes
 from pybroker.controller.adoption import Adoption
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.model import TopicPartition
 from tests.controller.life import Left
 from tests.controller.stage import Stage

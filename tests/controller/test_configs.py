@@ -13,7 +13,7 @@ from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import BrokerConfig, Source
 from pybroker.controller import nodes
 from pybroker.controller.configs import CHANGES_KEPT_MS, load
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
 from tests.controller.stage import Stage
 

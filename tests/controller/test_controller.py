@@ -128,7 +128,9 @@ async def test_an_unclean_election(cluster: FakeCluster) -> None:
     assert (await cluster.state(key))[2] == [3]
 
 
-def asked(broker: FakeBroker, key: TopicPartition, isr: dict[int, int], leader_epoch: int, partition_epoch: int) -> object:
+def asked(
+    broker: FakeBroker, key: TopicPartition, isr: dict[int, int], leader_epoch: int, partition_epoch: int
+) -> object:
     kind = m.AlterPartitionRequest.Topics
     members = [kind.Partitions.NewIsrWithEpochs(broker_id=b, broker_epoch=e) for b, e in isr.items()]
     partition = kind.Partitions(

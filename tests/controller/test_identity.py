@@ -6,7 +6,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.controller import identity, loading
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.coordination.store import NodeExists
 from pybroker.errors import KafkaError
 from tests.controller.stage import Stage

@@ -7,7 +7,8 @@ import pytest
 from pybroker.cluster.image import NO_LEADER, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.controller import loading, nodes
-from pybroker.controller.topics import NewTopic, creation, topic_op
+from pybroker.controller.planning import NewTopic
+from pybroker.controller.topics import creation, topic_op
 from pybroker.coordination.store import Create, StoreDamaged
 from pybroker.model import TopicPartition
 from tests.controller.life import Left

@@ -12,7 +12,7 @@ from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.controller.election import elect
 from pybroker.controller.loading import load
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
 from tests.controller.stage import Stage
 

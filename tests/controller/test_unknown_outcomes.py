@@ -17,9 +17,9 @@ from pybroker.controller import registration as registration_module
 from pybroker.controller.adoption import Adoption
 from pybroker.controller.channel import Channel
 from pybroker.controller.election import elect
+from pybroker.controller.planning import NewTopic
 from pybroker.controller.producer_ids import BLOCK, ProducerIds
 from pybroker.controller.registration import Registration
-from pybroker.controller.topics import NewTopic
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.memory import Fate, MemorySession
 from pybroker.coordination.store import ConnectionLoss, Op, SessionState, Set, StoreError

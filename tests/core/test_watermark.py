@@ -86,6 +86,27 @@ def test_a_leader_alone_has_committed_what_it_wrote(home: Home) -> None:
     assert partition.high_watermark == 2
 
 
+def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) -> None:
+    """min.insync.replicas, of all the replicas there are at most, counts the ISR that the controller knows."""
+    partition = led(home, 2, 3)
+    partition.min_isr = 2
+    append(partition)
+    partition.set_isr([], 5, 2)
+    assert partition.under_min_isr and partition.high_watermark == 0
+    append(partition)
+    assert fetched(partition, 2, 2) == 0
+    partition.set_isr([2], 5, 2, in_sync=1)
+    assert partition.under_min_isr and partition.high_watermark == 0, "what is only asked for counts for nothing"
+    partition.set_isr([2], 5, 3)
+    assert not partition.under_min_isr and partition.high_watermark == 2
+    partition.min_isr = 9
+    assert partition.under_min_isr
+    partition.set_isr([2, 3], 5, 4)
+    assert not partition.under_min_isr, "there are three replicas"
+    partition.become_leader(6, 5)
+    assert not partition.under_min_isr and partition.high_watermark == 2, "it is the only replica"
+
+
 def test_a_shrunken_isr_is_waited_for_no_longer(home: Home) -> None:
     """The follower that hung is out with the next partition epoch; when it is back in, nothing is taken back."""
     partition = led(home, 2, 3)

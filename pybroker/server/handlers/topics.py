@@ -16,7 +16,8 @@ from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import PARTITIONS_MAX, Topic
 from pybroker.config import BrokerConfig, TopicConfig
-from pybroker.controller.topics import NewTopic, TopicAdmin
+from pybroker.controller.planning import NewTopic
+from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.protocol import messages as m

@@ -9,7 +9,7 @@ from typing import Any
 
 from pybroker.cluster.caller import Call, Caller
 from pybroker.config import BrokerConfig
-from pybroker.controller.topics import NewTopic
+from pybroker.controller.planning import NewTopic
 from pybroker.core import Slice
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator

@@ -1,0 +1,182 @@
+"""Topics of a cluster come, grow and go by nodes that any broker may write; the controller sees them and does the rest.
+
+    create   /config/topics/T, then /brokers/topics/T in one multi   ──> states, leaders, logs
+    grow     /brokers/topics/T with more partitions                  ──> the same for these
+    delete   /admin/delete_topics/T                                  ──> replicas go, then its nodes
+
+Who asked is answered once this broker was told that all partitions have leaders, or that the topic is gone.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from random import Random
+
+from pybroker import errors
+from pybroker.cluster import topics as rules
+from pybroker.cluster.image import Image, PartitionState, TopicImage
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import Topic
+from pybroker.config import BrokerConfig
+from pybroker.controller import nodes
+from pybroker.controller.planning import NewTopic, Planned, Planner
+from pybroker.coordination.commit import commit, read
+from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+SHOWN_S_MAX = 30.0
+"""How long a change waits to be shown here. It is made by then; whoever asked is told that it is not seen yet."""
+
+
+class ClusterTopics:
+    """Changes of topics, of one broker of a cluster."""
+
+    def __init__(
+        self,
+        session: Callable[[], Session],
+        config: BrokerConfig,
+        metadata: MetadataCache,
+        random: Random,
+        shown_s_max: float = SHOWN_S_MAX,
+    ) -> None:
+        """`session` is the present one; `random` draws topic ids and the brokers where assignments begin."""
+        self._session = session
+        self._metadata = metadata
+        self._planner = Planner(config, random)
+        self._shown_s_max = shown_s_max
+        self._creating: dict[str, asyncio.Task[Topic]] = {}
+
+    async def create(self, new: NewTopic, validate_only: bool = False) -> Topic:
+        """Create a topic. Raises KafkaError: 7, 17, 36, 37, 38, 39, 40, 42, 56."""
+        image = self._metadata.image
+        planned = self._planner.topic(new, image.by_name, image.brokers)
+        topic = Topic(new.name, planned.id, _unmade(planned), planned.config)
+        if validate_only:
+            return topic
+        node = nodes.dump_assignment(planned.id, planned.assignment)
+        while True:
+            there = await self._there(nodes.topic_config(new.name))  # Kafka leaves it where a creation was cut short
+            data = nodes.dump_config(planned.config)
+            config: Op = Create(nodes.topic_config(new.name), data)
+            if there is not None:
+                config = Set(nodes.topic_config(new.name), data, there)
+            try:
+                await self._write([config, Create(nodes.topic(new.name), node)])
+                break
+            except (NodeExists, BadVersion, NoNode) as problem:
+                if isinstance(problem, NodeExists) and problem.index != 0:
+                    raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already") from None
+        count = len(planned.assignment)
+        await self._shown(lambda image: _led(image.topic(new.name), planned.id, count), f"the topic {new.name} is made")
+        return topic
+
+    def auto_create(self, name: str) -> None:
+        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
+        if name not in self._creating:
+            task = self._creating[name] = asyncio.get_running_loop().create_task(self.create(NewTopic(name)))
+            task.add_done_callback(lambda done: self._auto_created(name, done))
+
+    def _auto_created(self, name: str, task: "asyncio.Task[Topic]") -> None:
+        self._creating.pop(name, None)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
+            event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
+
+    async def delete(self, name: str, topic_id: bytes) -> None:
+        """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 56, 100."""
+        topic = self._known(name)
+        if topic.id != topic_id:
+            raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"topic {name} has the id {topic.id.hex()}, not {topic_id.hex()}")
+        with contextlib.suppress(NodeExists):
+            await self._write([Create(nodes.deletion(name))])
+        await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
+
+    async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
+        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 42, 56."""
+        topic = self._known(name)
+        if topic.internal:
+            problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
+            raise KafkaError(errors.INVALID_REQUEST, problem)
+        while True:
+            try:
+                data, stat = await read(self._session(), nodes.topic(name))
+            except NoNode:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist") from None
+            except StoreError as problem:
+                raise _unwritable(problem) from problem
+            has = nodes.load_topic(data).replicas
+            added = self._planner.growth(name, has, count, given, self._metadata.image.brokers)
+            if validate_only:
+                return
+            node = nodes.dump_assignment(topic.id, [*has, *added])
+            with contextlib.suppress(BadVersion, NoNode):
+                await self._write([Set(nodes.topic(name), node, stat.version)])
+                break
+        await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
+
+    def _known(self, name: str) -> TopicImage:
+        """Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self._metadata.image.topic(name)
+        if topic is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        return topic
+
+    async def _there(self, path: str) -> int | None:
+        """The version of a node, None if there is none."""
+        try:
+            return (await read(self._session(), path))[1].version
+        except NoNode:
+            return None
+        except StoreError as problem:
+            raise _unwritable(problem) from problem
+
+    async def _write(self, ops: list[Op]) -> None:
+        """Raises NodeExists, NoNode, BadVersion, KAFKA_STORAGE_ERROR."""
+        try:
+            await commit(self._session(), ops)
+        except (NodeExists, NoNode, BadVersion):
+            raise
+        except StoreError as problem:
+            raise _unwritable(problem) from problem
+
+    async def _shown(self, so: Callable[[Image], bool], what: str) -> None:
+        """Wait until this broker was told. Raises REQUEST_TIMED_OUT."""
+        news = asyncio.Event()
+
+        def look(image: Image) -> None:
+            if so(image):
+                news.set()
+
+        self._metadata.watch(look)
+        try:
+            async with asyncio.timeout(self._shown_s_max):
+                await news.wait()
+        except TimeoutError:
+            problem = f"{what}, and no controller has said so in {self._shown_s_max:g} s"
+            raise KafkaError(errors.REQUEST_TIMED_OUT, problem) from None
+        finally:
+            self._metadata.unwatch(look)
+
+
+def _is(topic: TopicImage | None, topic_id: bytes) -> bool:
+    return topic is not None and topic.id == topic_id
+
+
+def _led(topic: TopicImage | None, topic_id: bytes, count: int) -> bool:
+    """Are there so many partitions of this topic, each with a leader?"""
+    if topic is None or topic.id != topic_id or len(topic.partitions) < count:
+        return False
+    return all(state.leader >= 0 for state in topic.partitions)
+
+
+def _unmade(planned: Planned) -> tuple[PartitionState, ...]:
+    """The partitions before the controller has seen them."""
+    return tuple(PartitionState(tuple(replicas), -1, -1, (), -1, -1) for replicas in planned.assignment)
+
+
+def _unwritable(problem: StoreError) -> KafkaError:
+    return KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot be written to: {problem}")
