@@ -16,9 +16,8 @@ from pybroker.core.base.error_codes cimport (
 from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.log_handle cimport Log
-from pybroker.core.partition.append cimport (
-    FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_replica,
-)
+from pybroker.core.partition.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append
+from pybroker.core.partition.append_replica cimport partition_append_replica, replicated_t
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, follower_t, partition_drop, partition_find, partition_read,
     partition_role, partition_tell_all, read_t, role_t,
@@ -132,12 +131,18 @@ cdef class Partition(Log):
                        int64_t now_ms=0) -> int:
         """Append batches as a leader stamped them; the new log end offset."""
         cdef Py_buffer buffer
+        cdef replicated_t sent
         cdef int status
         PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
+        sent.data = <const uint8_t*>buffer.buf
+        sent.n = buffer.len
+        sent.leader_epoch = leader_epoch
+        sent.offset = -1
+        sent.high_watermark = high_watermark
+        sent.gone = NULL
         try:
             with nogil:
-                status = partition_append_replica(
-                    self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, high_watermark, now_ms)
+                status = partition_append_replica(self.state, &sent, now_ms)
         finally:
             PyBuffer_Release(&buffer)
         self.settle(status, "append to replica", leader_epoch, -1)

@@ -3,6 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_t
 from pybroker.core.partition.partition cimport partition_t
+from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.producer_state cimport producer_t
 
 cdef enum:
     FROM_CLIENT = 0
@@ -30,6 +32,6 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
     appended_t* out) noexcept nogil
-cdef int partition_append_replica(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int64_t high_watermark,
-    int64_t now_ms) noexcept nogil
+cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nogil
+cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil
+cdef int append_account(log_t* l, const batch_t* b) noexcept nogil

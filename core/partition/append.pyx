@@ -12,18 +12,18 @@ from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.counters cimport tally
 from pybroker.core.base.cursor cimport SHORT
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    CORRUPT_MESSAGE, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     RECORD_LIST_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, vfs_pass
 from pybroker.core.batch.batch cimport (
-    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_check, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
+    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
 )
 from pybroker.core.batch.validate cimport batch_validate
-from pybroker.core.partition.partition cimport FOLLOWER, LEADER, partition_t, partition_tell
-from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
+from pybroker.core.partition.partition cimport LEADER, partition_t, partition_tell
+from pybroker.core.partition.watermark cimport check_epoch, watermark_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
@@ -52,7 +52,7 @@ cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept no
     return status
 
 
-cdef void remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
+cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
     """Keep what a producer was, in case the write of its next batch fails."""
     cdef const producer_t* p = sequence_find(&l.producers, id) if id >= 0 else NULL
     if p != NULL:
@@ -61,7 +61,7 @@ cdef void remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
         before.id = -1
 
 
-cdef void undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
+cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
     """The batch of a producer was not written. If it was the first, the second is not to be taken for it."""
     if b.producer_id < 0:
         return
@@ -70,7 +70,7 @@ cdef void undo(log_t* l, const batch_t* b, const producer_t* before) noexcept no
         sequence_begin(&l.producers, b.producer_id, b.producer_epoch)
 
 
-cdef int account(log_t* l, const batch_t* b) noexcept nogil:
+cdef int append_account(log_t* l, const batch_t* b) noexcept nogil:
     """The producer's window and the leader epoch, for a batch that has its place."""
     cdef int status = 0
     if b.producer_id >= 0:
@@ -108,7 +108,7 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
-            undo(l, &g.checked[i].batch, &g.before[i])
+            append_undo(l, &g.checked[i].batch, &g.before[i])
     g.count = g.vectors = 0
     g.bytes = 0
     g.start = end[0]
@@ -197,16 +197,16 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
             write_gathered(p, &g, &end)
             take(p, r, end, now_ms)
         if r.status == 0:
-            remember(l, r.batch.producer_id, &g.before[g.count])
+            append_remember(l, r.batch.producer_id, &g.before[g.count])
             if log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
                 r.status = log_roll(l)
             if r.status == 0:
-                r.status = account(l, &r.batch)
+                r.status = append_account(l, &r.batch)
             if r.status == 0:
                 gather(&g, r)
                 end = r.out.last_offset + 1
             else:
-                undo(l, &r.batch, &g.before[g.count])
+                append_undo(l, &r.batch, &g.before[g.count])
         r = r.next
     write_gathered(p, &g, &end)
     poke_i64(&l.slow_appends.since_ms, 0)
@@ -264,64 +264,4 @@ cdef int partition_append(
         partition_append_checked(p, &r, now_ms)
         status = r.status
     out[0] = r.out
-    return status
-
-
-cdef int append_stamped(partition_t* p, const batch_t* b, int32_t leader_epoch, int64_t now_ms) noexcept nogil:
-    """Append a batch as its leader stamped it; its offset must be the next. Under the append mutex."""
-    cdef log_t* l = p.log
-    cdef iovec v
-    cdef placed_t placed
-    cdef producer_t before
-    cdef int status
-    if load_i32(&l.deleted):
-        return UNKNOWN_TOPIC_OR_PARTITION
-    if log_offline(l):
-        return KAFKA_STORAGE_ERROR
-    if p.role.kind != FOLLOWER:
-        return NOT_LEADER_OR_FOLLOWER
-    status = check_epoch(p, leader_epoch)
-    if status != 0:
-        return status
-    placed.bytes, placed.last_offset, placed.max_timestamp = b.size, batch_last_offset(b), b.max_timestamp
-    if b.base_offset < l.view.log_end or placed.last_offset < b.base_offset:
-        return INVALID_RECORD
-    if log_must_roll(l, b.size, placed.last_offset, b.max_timestamp, now_ms):
-        status = log_roll(l)
-        if status < 0:
-            return status
-    v.iov_base = <void*>b.at
-    v.iov_len = b.size
-    remember(l, b.producer_id, &before)
-    status = account(l, b)       # first, for what is written cannot be refused any more
-    if status == 0:
-        status = log_write(l, &v, 1, &placed, 1, b.size)
-    if status == 0:
-        watermark_publish_end(p, placed.last_offset + 1, (b.attributes & (TRANSACTIONAL | CONTROL)) != 0)
-    else:
-        undo(l, b, &before)
-    return status
-
-
-cdef int partition_append_replica(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int64_t high_watermark,
-    int64_t now_ms) noexcept nogil:
-    """Append whole batches as the leader of an epoch (-1: ours) stamped them; a partial one at the end is left out.
-    They are committed up to the leader's high watermark."""
-    cdef batch_t b
-    cdef size_t at = 0
-    cdef int status = 0
-    while status == 0 and at < n:
-        status = batch_check(data + at, n - at, 0, False, &b)
-        if status == SHORT:
-            status = 0
-            break
-        if status == 0:
-            pthread_mutex_lock(&p.log.append_mutex)
-            status = append_stamped(p, &b, leader_epoch, now_ms)
-            pthread_mutex_unlock(&p.log.append_mutex)
-            at += b.size
-    if status == 0:
-        status = watermark_learn(p, leader_epoch, high_watermark)
-    partition_tell(p)
     return status

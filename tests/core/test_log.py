@@ -192,6 +192,27 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
     assert p.epochs() == [(3, 0), (4, 5)]
 
 
+def test_a_replica_takes_all_that_came_together_or_nothing(home: Home) -> None:
+    """A batch with a wrong CRC, one whose offset goes back, one of a later epoch than its leader: what came before it in
+    the same bytes is not appended either."""
+    p = home.open()
+    p.become_follower(2, 4, 1)
+    good = stamp(batch(2), 0, 4)
+    for bad, code in ((stamp(batch(2), 2, 4)[:-1] + b"!", 2), (stamp(batch(2), 1, 4), 87), (stamp(batch(2), 2, 5), 2)):
+        assert code_of(p.append_replica, good + bad, leader_epoch=4) == code
+        assert (p.log_end_offset, p.size) == (0, 0)
+    assert p.append_replica(good + stamp(batch(2), 7, 4), leader_epoch=4) == 9
+
+
+def test_a_replica_rolls_in_the_middle_of_what_came_together(home: Home) -> None:
+    """Of batches that came together each goes into the segment that it would have gone into alone."""
+    home.config["segment.bytes"] = 4 * len(batch())
+    p = follow(home.open())
+    assert p.append_replica(b"".join(stamp(batch(), n, 0) for n in range(150))) == 150
+    assert bases(p) == list(range(0, 150, 4))
+    assert home.reopen(clean=False).log_end_offset == 150
+
+
 # -- epochs ------------------------------------------------------------------------------------------------------------
 
 

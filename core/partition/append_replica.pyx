@@ -1,0 +1,186 @@
+"""Appends of a follower: batches as their leader stamped them, checked first and then written side by side.
+
+All of what one answer brings for a partition is checked before any of it is appended: length, magic, CRC, counts, that
+offsets ascend (there may be gaps, which compaction left), and that no batch is of a later epoch than its leader. What
+lies in one segment goes out in one pwritev, straight from the bytes that were received.
+
+Under the append mutex come the role, its epoch, and whether the log still ends where the leader was asked from: what
+was asked for before a truncation is not appended after it.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
+from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.cursor cimport OK, SHORT
+from pybroker.core.base.error_codes cimport (
+    CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION,
+)
+from pybroker.core.base.files cimport iovec
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.batch.batch cimport (
+    CONTROL, TRANSACTIONAL, batch_check, batch_last_offset, batch_parse, batch_t,
+)
+from pybroker.core.partition.append cimport append_account, append_remember, append_undo
+from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_tell
+from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
+from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
+from pybroker.core.storage.producer_state cimport producer_t
+from pybroker.core.storage.roll cimport log_must_roll, log_roll
+from pybroker.core.storage.slow_disk cimport slow_note
+
+cdef enum:
+    RUN_MAX = 64             # batches in one call; more go out in several
+
+cdef struct run_t:           # batches side by side, of one segment, that go out in one call
+    const uint8_t* at
+    int64_t bytes
+    int64_t end              # the offset that follows them
+    int32_t transactions
+    int32_t count
+    batch_t batches[<int>RUN_MAX]
+    placed_t placed[<int>RUN_MAX]
+    producer_t before[<int>RUN_MAX]  # what each batch's producer was before it
+
+
+cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
+    """Check every batch; how many bytes the whole ones take."""
+    cdef batch_t b
+    cdef int64_t end = 0
+    cdef int status
+    whole[0] = 0
+    while whole[0] < sent.n:
+        status = batch_check(sent.data + whole[0], sent.n - whole[0], 0, False, &b)
+        if status == SHORT:
+            return 0
+        if status != OK:
+            return status
+        if b.base_offset < end:
+            return INVALID_RECORD
+        if b.leader_epoch > sent.leader_epoch >= 0:
+            return CORRUPT_MESSAGE
+        end = batch_last_offset(&b) + 1
+        whole[0] += b.size
+    return 0
+
+
+cdef int admit(partition_t* p, const replicated_t* sent) noexcept nogil:
+    """May this be appended? Under the append mutex."""
+    cdef log_t* l = p.log
+    if sent.gone != NULL and load_i32(sent.gone):
+        return NOT_ASKED
+    if load_i32(&l.deleted):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if log_offline(l):
+        return KAFKA_STORAGE_ERROR
+    if p.role.kind != FOLLOWER:
+        return NOT_LEADER_OR_FOLLOWER
+    if 0 <= sent.offset != l.view.log_end:
+        return NOT_ASKED
+    return check_epoch(p, sent.leader_epoch)
+
+
+cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
+    """Write what is gathered and show it; or forget that its producers wrote it."""
+    cdef iovec v
+    cdef int i, status
+    if g.count == 0:
+        return 0
+    v.iov_base = <void*>g.at
+    v.iov_len = g.bytes
+    status = log_write(p.log, &v, 1, g.placed, g.count, g.bytes)
+    if status == 0:
+        watermark_publish_end(p, g.end, g.transactions)
+    else:
+        for i in range(g.count - 1, -1, -1):
+            append_undo(p.log, &g.batches[i], &g.before[i])
+    g.count = g.transactions = 0
+    g.bytes = 0
+    return status
+
+
+cdef bint needs_segment(log_t* l, const run_t* g, const batch_t* b, int64_t now_ms) noexcept nogil:
+    """Does a batch behind those that are gathered belong into the next segment?"""
+    if g.count > 0 and log_active(l).size + g.bytes + b.size > peek_i64(&l.settings.segment_bytes):
+        return True
+    return log_must_roll(l, g.bytes + b.size, batch_last_offset(b), b.max_timestamp, now_ms)
+
+
+cdef int gather(partition_t* p, run_t* g, const batch_t* b) noexcept nogil:
+    """Account for a batch that goes out with those before it."""
+    cdef int i = g.count, status
+    g.batches[i] = b[0]
+    append_remember(p.log, b.producer_id, &g.before[i])
+    status = append_account(p.log, b)  # first, for what is written cannot be refused any more
+    if status != 0:
+        append_undo(p.log, b, &g.before[i])
+        return status
+    if i == 0:
+        g.at = b.at
+    g.placed[i].bytes = b.size
+    g.placed[i].last_offset = batch_last_offset(b)
+    g.placed[i].max_timestamp = b.max_timestamp
+    g.transactions |= b.attributes & (TRANSACTIONAL | CONTROL)
+    g.end = batch_last_offset(b) + 1
+    g.bytes += b.size
+    g.count += 1
+    return 0
+
+
+cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
+    """Append batches that were checked. Under the append mutex."""
+    cdef log_t* l = p.log
+    cdef run_t g
+    cdef batch_t b
+    cdef size_t at = 0
+    cdef int written, status = batch_parse(data, n, &b)
+    if status == 0 and b.base_offset < l.view.log_end:
+        return INVALID_RECORD
+    g.at = data
+    g.count = g.transactions = 0
+    g.bytes = g.end = 0
+    while status == 0 and at < n:
+        status = batch_parse(data + at, n - at, &b)
+        if status == 0 and (g.count == RUN_MAX or (g.count > 0 and needs_segment(l, &g, &b, now_ms))):
+            status = write_run(p, &g)
+        if status == 0 and g.count == 0 and needs_segment(l, &g, &b, now_ms):
+            status = log_roll(l)
+        if status == 0:
+            status = gather(p, &g, &b)
+        at += b.size
+    written = write_run(p, &g)   # what was gathered before a failure is sound
+    return status if status != 0 else written
+
+
+cdef int append_whole(partition_t* p, const replicated_t* sent, size_t whole, int64_t now_ms) noexcept nogil:
+    """Append, and learn how much of it is committed: nothing of either once it is gone."""
+    cdef log_t* l = p.log
+    cdef int64_t began_ms
+    cdef int status
+    pthread_mutex_lock(&l.append_mutex)
+    status = admit(p, sent)
+    if status == 0:
+        began_ms = monotonic_ms()
+        poke_i64(&l.slow_appends.since_ms, began_ms)
+        status = append_all(p, sent.data, whole, now_ms)
+        poke_i64(&l.slow_appends.since_ms, 0)
+        slow_note(&l.slow_appends, began_ms)
+    if status == 0:
+        status = watermark_learn(p, sent.leader_epoch, sent.high_watermark)
+    pthread_mutex_unlock(&l.append_mutex)
+    return status
+
+
+cdef int partition_append_replica(partition_t* p, const replicated_t* sent, int64_t now_ms) noexcept nogil:
+    """Append whole batches as the leader of an epoch stamped them, all of them or, where one is bad, none. They are
+    committed up to the leader's high watermark. 0, NOT_ASKED, a Kafka code or -errno."""
+    cdef size_t whole
+    cdef int status = check_all(sent, &whole)
+    if status == 0 and whole > 0:
+        status = append_whole(p, sent, whole, now_ms)
+    elif status == 0 and sent.gone != NULL and load_i32(sent.gone):
+        status = NOT_ASKED
+    elif status == 0:
+        status = watermark_learn(p, sent.leader_epoch, sent.high_watermark)
+    partition_tell(p)
+    return status
