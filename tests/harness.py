@@ -203,12 +203,21 @@ class Server:
     def on_ready(self, line: re.Match[str]) -> None:
         """Learn from the line that said so."""
 
-    def start(self) -> Server:
+    def begin(self) -> None:
+        """Start the process; `wait_ready` says when it serves. On a thread that stays: the process dies with it."""
         assert not self.running, f"{self.name} already runs"
         if self not in LIVE:
             LIVE.append(self)
         self.process = Process(self.command(), self.environment())
+
+    def wait_ready(self) -> None:
+        """Return when it serves. Raises Ended."""
+        assert self.process is not None
         self.on_ready(self.process.wait_line(self.ready_line, READY_S_MAX))
+
+    def start(self) -> Server:
+        self.begin()
+        self.wait_ready()
         return self
 
     restart = start

@@ -113,8 +113,11 @@ class BrokerChannel:
         self._news.set()
 
     def update_metadata(self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker]) -> None:
-        """UpdateMetadata of these partitions, and of who is alive."""
+        """UpdateMetadata of these partitions, and of who is alive; of no partition it goes before what comes later, for
+        who follows has to know where leaders are."""
         batch = self._batch()
+        if not told:
+            self._append()
         batch.metadata.update(told)
         batch.live = live
         self._news.set()

@@ -86,7 +86,7 @@ class ClusterTopics:
         if problem is not None and getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
             event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
 
-    async def delete(self, name: str, topic_id: bytes) -> None:
+    async def delete(self, name: str, topic_id: bytes) -> Topic:
         """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 56, 100."""
         topic = self._known(name)
         if topic.id != topic_id:
@@ -94,6 +94,7 @@ class ClusterTopics:
         with contextlib.suppress(NodeExists):
             await self._write([Create(nodes.deletion(name))])
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
+        return Topic(name, topic_id, topic.partitions)
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
         """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 42, 56."""

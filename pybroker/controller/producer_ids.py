@@ -37,6 +37,13 @@ class ProducerIds:
                     raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"no producer ids: {problem}") from problem
         return drawn
 
+    async def block(self) -> tuple[int, int]:
+        """A block that nobody has drawn from: its first id, and how many. Raises COORDINATOR_NOT_AVAILABLE."""
+        try:
+            return next(await self._take()), BLOCK
+        except StoreError as problem:
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"no producer ids: {problem}") from problem
+
     async def _take(self) -> Iterator[int]:
         while True:
             session = self._session()

@@ -59,6 +59,10 @@ _ADVERTISED: Final = (
     ("SyncGroup", 0, 5),
     ("DescribeGroups", 0, 6),
     ("ListGroups", 0, 5),
+    ("LeaderAndIsr", 4, 7),
+    ("StopReplica", 3, 4),
+    ("UpdateMetadata", 6, 8),
+    ("ControlledShutdown", 2, 3),
     ("ApiVersions", 0, 4),
     ("CreateTopics", 2, 7),
     ("DeleteTopics", 1, 6),
@@ -79,8 +83,10 @@ _ADVERTISED: Final = (
     ("AlterPartitionReassignments", 0, 1),
     ("ListPartitionReassignments", 0, 0),
     ("OffsetDelete", 0, 0),
+    ("AlterPartition", 2, 3),
     ("DescribeCluster", 0, 2),
     ("DescribeProducers", 0, 0),
+    ("AllocateProducerIds", 0, 0),
 )
 
 APIS: Final[dict[int, Api]] = {

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pybroker import core
@@ -31,11 +31,22 @@ def give_up(name: object) -> str:
     return f"pybroker serve --give-up {name}"
 
 
+class Wanted(NamedTuple):
+    """A replica that is to be held here: its topic's own settings, the directory.id on record, and the state in which
+    it is led here alone; None: it has no role yet."""
+
+    key: TopicPartition
+    topic_id: bytes
+    config: Mapping[str, str]
+    directory: str | None
+    state: PartitionState | None
+
+
 class Opening(NamedTuple):
     """A replica to open, and whether nothing of it can be on disk."""
 
     replica: Replica
-    state: PartitionState
+    state: PartitionState | None
     new: bool
 
 
@@ -75,7 +86,7 @@ class Opener:
         `recorded`: the directory.id on record. What is made goes where the fewest are."""
         found = self._found.get(replica.key)
         if found is not None and not new:
-            return found.log_dir, False
+            return found.log_dir, found.topic_id not in (None, replica.topic_id)
         usable = self.usable()
         if not usable:
             replica.failure = "no log directory can be used"
@@ -139,15 +150,22 @@ class Opener:
             log_start_offset=recorded[LOG_STARTS].get(key, 0),
             high_watermark=recorded[HIGH_WATERMARKS].get(key, -1),
             clean=log_dir.clean and not new,
-            epoch_max=opening.state.leader_epoch,
+            epoch_max=-1 if opening.state is None else opening.state.leader_epoch,
             compacted=key in recorded[CLEANED],
             written=0 if new else log_dir.written(key),
             given_up=str(key) in self._given_up,
         )
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
-        partition.become_leader(opening.state.leader_epoch, opening.state.partition_epoch)
+        partition.min_isr = opening.replica.config["min.insync.replicas"]
+        if opening.state is not None:
+            partition.become_leader(opening.state.leader_epoch, opening.state.partition_epoch)
         return partition
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """What was found at the start does not lie there any more."""
+        for key in keys:
+            self._found.pop(key, None)
 
     def set_aside(self, key: TopicPartition, why: str) -> None:
         """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""

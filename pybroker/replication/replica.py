@@ -111,6 +111,7 @@ class Replica:
         self._flush_messages = config["flush.messages"]
         if self.log is not None and not self.gone:
             self.log.configure(core_config)
+            self.log.min_isr = config["min.insync.replicas"]
             if self.plane is not None:
                 self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
 
@@ -118,6 +119,11 @@ class Replica:
     def leader_epoch(self) -> int:
         """That it knows of; -1: none, or it is offline."""
         return -1 if self.log is None else self.log.role.leader_epoch
+
+    @property
+    def has_role(self) -> bool:
+        """Was it told in this life of the broker what it is? Its leader epoch may be what its log knows alone."""
+        return self.log is not None and self.log.role.partition_epoch >= 0
 
     def check_leads(self, known: int = -1) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours, and see whether we lead in it. One that is

@@ -22,7 +22,7 @@ from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.leaders import NO_LEADER, Leader
 from pybroker.replication.logdirs import Found, LogDir
-from pybroker.replication.opening import Opener, Opening
+from pybroker.replication.opening import Opener, Opening, Wanted
 from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
 from pybroker.replication.validation import Rules
@@ -134,28 +134,52 @@ class Replicas:
         return self._opener.directory_of(key)
 
     async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
-        """Open or create this broker's replicas of these topics from partition `first` on; what fails is offline.
+        """Open or create this broker's replicas of these topics from partition `first` on, and lead them alone; what
+        fails is offline.
 
-        Each log dir has threads of its own. `new`: nothing of these partitions can be on disk, none is made where one
-        cannot be (KAFKA_STORAGE_ERROR), and clients are served them once they are shown."""
+        `new`: nothing of these partitions can be on disk, none is made where one cannot be (KAFKA_STORAGE_ERROR), and
+        clients are served them once they are shown."""
+        opened = await self._open_all(
+            [
+                Wanted(TopicPartition(topic.name, index), topic.id, topic.config, topic.directories.get(index), state)
+                for topic in topics
+                for index, state in enumerate(topic.partitions)
+                if index >= first and self._broker_id in state.replicas
+            ],
+            new,
+        )
+        if new and (failed := next((replica for replica in opened if replica.log is None), None)):
+            await self._remove([replica.key for replica in opened])
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
+        if not new:
+            for replica in opened:
+                self._publish(replica)
+
+    async def open_in_no_role(self, wanted: Iterable[Wanted]) -> list[Replica]:
+        """Open or create these, neither led nor followed until it is said; what fails is offline."""
+        opened = await self._open_all(wanted, False)
+        for replica in opened:
+            self._publish(replica)
+        return opened
+
+    async def _open_all(self, wanted: Iterable[Wanted], new: bool) -> list[Replica]:
+        """Each log dir has threads of its own."""
         shares: dict[LogDir, list[Opening]] = {}
         opened: list[Replica] = []
-        for topic in topics:
-            settings = TopicConfig(self._config, topic.config, stored=True)
-            if settings.problems:
-                reason = "; ".join(settings.problems)
-                event(log, logging.WARNING, "settings ignored", topic=topic.name, reason=reason)
-            rules, core_config = Rules.of(settings), settings.core()
-            for index in range(first, len(topic.partitions)):
-                state = topic.partitions[index]
-                if self._broker_id not in state.replicas:
-                    continue
-                replica = Replica(TopicPartition(topic.name, index), topic.id, settings, core_config, rules, self._disk)
-                opened.append(replica)
-                log_dir, made = self._opener.place(replica, topic.directories.get(index), new)
-                if log_dir is not None:
-                    log_dir.placed += 1
-                    shares.setdefault(log_dir, []).append(Opening(replica, state, made))
+        settings: dict[str, tuple[TopicConfig, dict[str, int], Rules]] = {}
+        for each in wanted:
+            if each.key.topic not in settings:
+                config = TopicConfig(self._config, each.config, stored=True)
+                if config.problems:
+                    reason = "; ".join(config.problems)
+                    event(log, logging.WARNING, "settings ignored", topic=each.key.topic, reason=reason)
+                settings[each.key.topic] = config, config.core(), Rules.of(config)
+            replica = Replica(each.key, each.topic_id, *settings[each.key.topic], self._disk)
+            opened.append(replica)
+            log_dir, made = self._opener.place(replica, each.directory, new)
+            if log_dir is not None:
+                log_dir.placed += 1
+                shares.setdefault(log_dir, []).append(Opening(replica, each.state, made))
         loop = asyncio.get_running_loop()
         work = []
         for log_dir, share in shares.items():
@@ -164,12 +188,7 @@ class Replicas:
                 work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[i::threads]))
         await asyncio.gather(*work)
         self._held.update((replica.key, replica) for replica in opened)
-        if new and (failed := next((replica for replica in opened if replica.log is None), None)):
-            await self._remove([replica.key for replica in opened])
-            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
-        if not new:
-            for replica in opened:
-                self._publish(replica)
+        return opened
 
     def show(self, topic: Topic, first: int) -> None:
         """Serve clients the partitions from `first` on, that were opened as new."""
@@ -229,6 +248,26 @@ class Replicas:
             )
             self._published[replica.plane_key] = replica
 
+    async def truncate(self, replica: Replica, offset: int) -> None:
+        """Cut a replica's log back to `offset`: nobody is served of it meanwhile. Raises core.LogError, KafkaError."""
+        plane = replica.plane
+        self._unpublish(replica)
+        try:
+            await replica.at_disk(self._cut, replica, plane, offset)
+        finally:
+            if not replica.gone:
+                self._publish(replica)
+
+    def _cut(self, replica: Replica, plane: "core.Plane | None", offset: int) -> None:
+        log = replica.partition()
+        if plane is not None:
+            plane.withdraw(log)
+        log.truncate(offset)
+
+    async def remove(self, keys: Iterable[TopicPartition]) -> None:
+        """Take replicas from view at once, tell those who wait, then have their files removed."""
+        await self._remove(keys)
+
     def _unpublish(self, replica: Replica) -> None:
         """Python hears no more of it from the plane, which has still to withdraw it."""
         if replica.plane is not None:
@@ -243,6 +282,7 @@ class Replicas:
 
     async def _remove(self, keys: Iterable[TopicPartition]) -> None:
         gone = {key: self._held.pop(key, None) for key in keys}
+        self._opener.forget(gone)
         for replica in gone.values():
             if replica is not None:
                 replica.gone = True

@@ -15,7 +15,7 @@ import resource
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pybroker.clock import wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
@@ -32,7 +32,7 @@ from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.registration import Registration
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.store import NodeExists, NoNode, Session, StoreDamaged, StoreError
+from pybroker.coordination.store import NodeExists, NoNode, Session, Store, StoreDamaged, StoreError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -95,7 +95,7 @@ class Broker:
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
-        self._store: EmbeddedStore | None = None
+        self._store: Store | None = None
         self._session: Session | None = None
         self._sockets: SocketServer | None = None
         self._fetch: Fetch | None = None
@@ -212,17 +212,18 @@ class Broker:
         return replicas
 
     async def _open_store(self, log_dir: LogDir) -> Session:
-        self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
-        await self._store.open()
+        store = self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
+        await store.open()
         log_dir.keep_store(directories.STORE_FILE)
         return await self._store.session(SESSION_TIMEOUT_MS)
 
     async def _set_store_aside(self, problem: StoreDamaged) -> None:
         """Have the next start begin with a new store, and take over what lies in the log dirs. Raises OSError."""
-        assert self._store is not None
+        assert isinstance(self._store, EmbeddedStore)
+        path = self._store.path
         await self._release()
         self._session = self._sockets = self._exporter = self.replicas = None
-        directories.set_store_aside(self._store.path, problem)
+        directories.set_store_aside(path, problem)
         self._store_lost = True
 
     async def _settle_log_dirs(self, session: Session, store: LogDir) -> dict[str, str]:
@@ -445,8 +446,17 @@ async def _end_without_disks(broker: Broker) -> NoReturn:
     raise StartError(reason)
 
 
+def broker_of(config: BrokerConfig, **how: Any) -> Broker:
+    """The broker that a configuration is of: a lone one, or with zookeeper.connect one of a cluster."""
+    if config["zookeeper.connect"] is None:
+        return Broker(config, **how)
+    from pybroker.server.cluster_broker import ClusterBroker  # a lone broker starts without it
+
+    return ClusterBroker(config, **how)
+
+
 async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str]) -> None:
-    broker = Broker(config, give_up=give_up)
+    broker = broker_of(config, give_up=give_up)
     asked_to_stop = asyncio.Event()
 
     def on_signal() -> None:

@@ -1,12 +1,16 @@
 """Which handler serves which API: the one place where they are put together with what they ask."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.fetch_sessions import Sessions
+from pybroker.cluster.image import Node
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller.configs import ConfigAdmin
@@ -15,13 +19,13 @@ from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
 from pybroker.server.dispatch import Handler
-from pybroker.server.group_locator import Locator
 from pybroker.server.handlers import (
     acls,
     alter_configs,
     api_versions,
     cluster,
     configs,
+    control,
     elections,
     fetch,
     group_offsets,
@@ -37,6 +41,17 @@ from pybroker.server.handlers import (
     topics,
 )
 
+if TYPE_CHECKING:  # a lone broker starts without them
+    from pybroker.controller.cluster_configs import ClusterConfigs
+    from pybroker.controller.cluster_topics import ClusterTopics
+
+
+class Locates(Protocol):
+    """Who names the coordinator of a group."""
+
+    def locate(self, group_id: str, listener: str) -> Awaitable[Node]:
+        """The broker, as clients of a listener see it. Raises COORDINATOR_NOT_AVAILABLE."""
+
 
 @dataclass(slots=True)
 class Collaborators:
@@ -47,12 +62,14 @@ class Collaborators:
     metadata: MetadataCache
     topic_configs: ConfigRepository
     replicas: Replicas
-    admin: TopicAdmin
+    admin: TopicAdmin | ClusterTopics
     draw_producer_id: Callable[[], Awaitable[int]]
     workers: Executor
     groups: Coordinator
-    locator: Locator
-    configs: ConfigAdmin
+    locator: Locates
+    configs: ConfigAdmin | ClusterConfigs
+    peers: control.Peers | None = None  # of a broker of a cluster
+    followers: fetch.Followers | None = None
 
 
 def draw_session_id() -> int:
@@ -62,7 +79,7 @@ def draw_session_id() -> int:
 def fetch_of(c: Collaborators) -> fetch.Fetch:
     """The Fetch handler, which its owner must release before the connections are closed."""
     sessions = Sessions(c.config["max.incremental.fetch.session.cache.slots"], draw_session_id)
-    return fetch.Fetch(c.replicas, c.metadata, sessions, c.config["fetch.max.bytes"])
+    return fetch.Fetch(c.replicas, c.metadata, sessions, c.config["fetch.max.bytes"], c.followers)
 
 
 def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
@@ -90,8 +107,21 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.metadata), cluster.failed),
     }
-    by_name |= group_handlers(c) | admin_handlers(c)
+    by_name |= group_handlers(c) | admin_handlers(c) | control_handlers(c)
     return {api.key: by_name[api.name] for api in SERVED.values()}
+
+
+def control_handlers(c: Collaborators) -> dict[str, Handler]:
+    """What brokers of a cluster say to each other."""
+    by = control.Control(c.peers)
+    return {
+        "LeaderAndIsr": Handler(by.leader_and_isr, control.leader_and_isr_failed),
+        "StopReplica": Handler(by.stop_replica, control.stop_replica_failed),
+        "UpdateMetadata": Handler(by.update_metadata, control.update_metadata_failed),
+        "ControlledShutdown": Handler(by.controlled_shutdown, control.controlled_shutdown_failed),
+        "AlterPartition": Handler(by.alter_partition, control.alter_partition_failed),
+        "AllocateProducerIds": Handler(by.allocate_producer_ids, control.allocate_failed),
+    }
 
 
 def admin_handlers(c: Collaborators) -> dict[str, Handler]:

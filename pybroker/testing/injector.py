@@ -23,7 +23,7 @@ from pybroker import core
 from pybroker.cluster.caller import Call, Disconnect
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
-from pybroker.server.broker import Broker, Table
+from pybroker.server.broker import Table, broker_of
 from pybroker.server.dispatch import Handler
 from pybroker.testing.life import Plan
 from pybroker.testing.records import CLIENT_ID
@@ -75,7 +75,7 @@ class Injector:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.broker = Broker(plan.config(), through=self.through)
+        self.broker = broker_of(plan.config(), through=self.through)
         self._rules: dict[int, Rule] = {}
         self._commands: dict[str, Callable[..., Any]] = {
             "add": self._add,

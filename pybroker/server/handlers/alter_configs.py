@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
@@ -11,13 +11,16 @@ from pybroker.controller.configs import ConfigAdmin
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
+if TYPE_CHECKING:
+    from pybroker.controller.cluster_configs import ClusterConfigs
+
 TOPIC, BROKER = 2, 4
 
 
 class AlterConfigs:
     """What a resource is given replaces all that it had (superseded by KIP-339, and still sent)."""
 
-    def __init__(self, admin: ConfigAdmin) -> None:
+    def __init__(self, admin: "ConfigAdmin | ClusterConfigs") -> None:
         self._admin = admin
 
     async def __call__(self, request: Any, call: Call) -> Any:
@@ -30,7 +33,7 @@ class AlterConfigs:
 class IncrementalAlterConfigs:
     """What is not named stays as it is."""
 
-    def __init__(self, admin: ConfigAdmin) -> None:
+    def __init__(self, admin: "ConfigAdmin | ClusterConfigs") -> None:
         self._admin = admin
 
     async def __call__(self, request: Any, call: Call) -> Any:
@@ -42,7 +45,7 @@ class IncrementalAlterConfigs:
 
 
 async def _alter(
-    admin: ConfigAdmin, request: Any, asked: Iterable[list[Change]], kind: Any, *, replace: bool
+    admin: "ConfigAdmin | ClusterConfigs", request: Any, asked: Iterable[list[Change]], kind: Any, *, replace: bool
 ) -> list[Any]:
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     answers = []

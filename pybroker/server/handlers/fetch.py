@@ -4,11 +4,15 @@
       └──too few──> parked on its replicas ──append, deletion, deadline, the broker stops──> read again ──> answer
 
 Records are never touched: an answer carries slices of log files, which send themselves.
+
+A follower's fetch, on the inter-broker listener of a cluster, reads to the log's end, and tells that the follower has
+all before the offset that it fetches from; but not where its log diverges from ours.
 """
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
@@ -36,6 +40,8 @@ class _Read(NamedTuple):
     wanted: Wanted
     replica: Replica | None
     answer: Any
+    end: int = -1
+    """How far the reader saw."""
 
     @property
     def settled(self) -> bool:
@@ -59,13 +65,31 @@ class _Read(NamedTuple):
             self.answer.records.close()
 
 
+class _Fetcher(NamedTuple):
+    """Who fetches: a follower and the epoch of its broker, -1 where it does not say; -1 and -1 for a consumer."""
+
+    broker: int
+    epoch: int
+    refused: bool = False
+    """It comes by a listener that is not for brokers."""
+
+
+class Followers(NamedTuple):
+    """What a broker of a cluster does with its followers' fetches: those that come by its inter-broker listener."""
+
+    listener: str
+    fetched: Callable[[Replica, int], object]
+    """Called with a replica and the broker that fetched it."""
+
+
 class _Parked:
     """A fetch that waits for news of its partitions; what the native plane appended since the read counts at once."""
 
-    def __init__(self, reads: Iterable[_Read], until: float) -> None:
+    def __init__(self, reads: Iterable[_Read], until: float, *, to_log_end: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._until = until
-        self._ends = {read.replica: read.answer.high_watermark for read in reads if read.replica is not None}
+        self._to_log_end = to_log_end
+        self._ends = {read.replica: read.end for read in reads if read.replica is not None}
         self._news: asyncio.Future[None] = self._loop.create_future()
 
     async def wait(self) -> None:
@@ -73,7 +97,7 @@ class _Parked:
         timer = self._loop.call_at(self._until, self.release)
         for replica, end in self._ends.items():
             replica.wait(self)
-            if replica.gone or replica.log is None or replica.log.high_watermark != end:
+            if replica.gone or replica.log is None or self._end(replica.log) != end:
                 self.release()
         try:
             await self._news
@@ -81,6 +105,9 @@ class _Parked:
             timer.cancel()
             for replica in self._ends:
                 replica.leave(self)
+
+    def _end(self, log: core.Partition) -> int:
+        return log.log_end_offset if self._to_log_end else log.high_watermark
 
     def news(self, replica: Replica) -> None:
         self.release()
@@ -91,7 +118,12 @@ class _Parked:
 
 
 class Fetch:
-    def __init__(self, replicas: Replicas, metadata: MetadataCache, sessions: Sessions, bytes_max: int) -> None:
+    def __init__(
+        self, replicas: Replicas, metadata: MetadataCache, sessions: Sessions, bytes_max: int,
+        followers: Followers | None = None,
+    ) -> None:  # fmt: skip
+        """`followers`: of a broker of a cluster; a lone one has none."""
+        self._followers = followers
         self._replicas = replicas
         self._metadata = metadata
         self._sessions = sessions
@@ -123,15 +155,17 @@ class Fetch:
     async def _when_enough(self, plan: Plan, request: Any, call: Call, until: float) -> Any:
         """Read, and again at each news, until there is enough to answer or no time is left."""
         loop = asyncio.get_running_loop()
+        by, noted = self._fetcher(request, call), False
         while True:
             late = self._stopping or loop.time() >= until
-            reads = await self._read(plan, request, call.version)
+            reads = await self._read(plan, request, call.version, by, noted)
+            noted = True
             size = sum(len(read.answer.records) for read in reads)
             if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
                 return self._answer(plan, reads, call.caller.listener)
             for read in reads:
                 read.drop()
-            parked = _Parked(reads, until)
+            parked = _Parked(reads, until, to_log_end=by.broker >= 0)
             self._parked.add(parked)
             if self._stopping:
                 parked.release()
@@ -148,32 +182,59 @@ class Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    async def _read(self, plan: Plan, request: Any, version: int) -> list[_Read]:
-        """Read each partition in turn until the answer is full; the first that has any gives one batch at least."""
-        follower, image = _follower(request), self._metadata.image
-        reads = [self._find(image, key, wanted, version, follower) for key, wanted in plan.wanted.items()]
+    def _fetcher(self, request: Any, call: Call) -> _Fetcher:
+        """Who the request says that it comes from."""
+        state = request.replica_state  # from v15 on (KIP-903)
+        refused = self._followers is None or call.caller.listener != self._followers.listener
+        if request.replica_id != -1 or state is None:
+            return _Fetcher(int(request.replica_id), -1, refused)
+        return _Fetcher(int(state.replica_id), int(state.replica_epoch), refused)
+
+    async def _read(self, plan: Plan, request: Any, version: int, by: _Fetcher, noted: bool) -> list[_Read]:
+        """Read each partition in turn until the answer is full; the first that has any gives one batch at least.
+
+        `noted`: a follower's offsets are known from an earlier pass."""
+        image = self._metadata.image
+        reads = [self._find(image, key, wanted, version, by) for key, wanted in plan.wanted.items()]
         left = min(request.max_bytes, self._bytes_max)
         empty = True
         for log_dir, share in itertools.groupby(reads, lambda read: read.replica and read.replica.directory):
             here = [read for read in share if read.replica is not None]
             if here and log_dir is not None:
                 assert here[0].replica is not None
-                size = await here[0].replica.at_disk(self._fill_all, here, request.isolation_level, left, empty)
+                notes = None if noted else by
+                size = await here[0].replica.at_disk(
+                    self._fill_all, here, request.isolation_level, left, empty, by, notes
+                )
                 left -= size
                 empty = empty and size == 0
+        if by.broker >= 0 and not noted:
+            self._tell(reads, by)
         # What could not be read is of no replica: nobody waits for its news.
-        return [read._replace(replica=None) if read.answer.error_code else read for read in reads]
+        return [self._seen(read, by) for read in reads]
 
-    def _find(self, image: Image, key: Key, wanted: Wanted, version: int, follower: int) -> _Read:
+    def _tell(self, reads: Iterable[_Read], by: _Fetcher) -> None:
+        """A follower has what it has: who waits for the high watermark is told, and who keeps the ISR."""
+        for read in reads:
+            if read.replica is not None and not read.settled and self._followers is not None:
+                read.replica.tell()
+                self._followers.fetched(read.replica, by.broker)
+
+    def _seen(self, read: _Read, by: _Fetcher) -> _Read:
+        if read.answer.error_code or read.replica is None:
+            return read._replace(replica=None)
+        return read._replace(end=read.wanted.fetch_offset if by.broker >= 0 else read.answer.high_watermark)
+
+    def _find(self, image: Image, key: Key, wanted: Wanted, version: int, by: _Fetcher) -> _Read:
         """Whose records are wanted, with nothing read yet; no replica where it cannot be read."""
         answer = m.FetchResponse.Responses.Partitions(
             partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
         )
         try:
             replica = self._replica(image, key, wanted.leader_epoch)
-            if follower >= 0:
-                raise _no_replica(follower, wanted)
-            if version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
+            if by.broker >= 0 and by.refused:
+                raise _no_replica(by.broker, wanted)
+            if by.broker < 0 and version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
                 raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
             replica.partition()
         except KafkaError as problem:
@@ -181,7 +242,9 @@ class Fetch:
             return _Read(key, wanted, None, answer)
         return _Read(key, wanted, replica, answer)
 
-    def _fill_all(self, reads: Iterable[_Read], isolation: int, left: int, empty: bool) -> int:
+    def _fill_all(
+        self, reads: Iterable[_Read], isolation: int, left: int, empty: bool, by: _Fetcher, notes: _Fetcher | None
+    ) -> int:
         """Put what the logs of one log dir have into the answers, `left` bytes at most; how many. It reads the disk."""
         total = 0
         for read in reads:
@@ -189,7 +252,7 @@ class Fetch:
             limit = max(0, min(left - total, read.wanted.max_bytes))
             try:
                 log = read.replica.partition()
-                self._fill(read.answer, log, read.wanted, isolation, limit, empty and total == 0)
+                self._fill(read.answer, log, read.wanted, isolation, limit, empty and total == 0, by, notes)
             except (KafkaError, core.LogError, OSError) as problem:
                 read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
                 read.answer.high_watermark = -1
@@ -205,9 +268,11 @@ class Fetch:
         return self._replicas.leader(topic.name, key.partition, leader_epoch)
 
     def _fill(
-        self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool
-    ) -> None:
-        """Put what the log has into the answer, or where the client's log diverges from it. Raises core.LogError."""
+        self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool,
+        by: _Fetcher, notes: _Fetcher | None,
+    ) -> None:  # fmt: skip
+        """Put what the log has into the answer, or where the client's log diverges from it. `notes`: a follower whose
+        offset is news. Raises core.LogError."""
         if wanted.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
             if epoch < 0 or wanted.fetch_offset < log.log_start_offset:
@@ -216,8 +281,16 @@ class Fetch:
                 kind = m.FetchResponse.Responses.Partitions.DivergingEpoch
                 answer.diverging_epoch = kind(epoch=epoch, end_offset=end)
                 limit, minimum_one = 0, False
-        offset = log.log_start_offset if answer.diverging_epoch is not None else wanted.fetch_offset
-        read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one)
+        diverges = answer.diverging_epoch is not None
+        if notes is not None and notes.broker >= 0 and not diverges:
+            # Behind the look for a divergence: what only lies at the same offsets is not replicated.
+            log.note_fetch(
+                notes.broker, wanted.fetch_offset, leader_epoch=wanted.leader_epoch, broker_epoch=notes.epoch,
+                now_ms=time.monotonic_ns() // 1_000_000,
+            )  # fmt: skip
+        offset = log.log_start_offset if diverges else wanted.fetch_offset
+        to_end = by.broker >= 0
+        read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one, to_log_end=to_end)
         answer.high_watermark = read.high_watermark
         answer.last_stable_offset = read.last_stable_offset
         answer.log_start_offset = read.log_start_offset
@@ -261,12 +334,6 @@ def _sendable(found: core.Slice, *, slow: bool) -> core.Slice | bytes:
         return found.tobytes()
     finally:
         found.close()
-
-
-def _follower(request: Any) -> int:
-    """The broker that the request says it comes from; negative for a consumer's."""
-    state = request.replica_state  # from v15 on (KIP-903)
-    return int(request.replica_id if request.replica_id != -1 or state is None else state.replica_id)
 
 
 def _no_replica(broker_id: int, wanted: Wanted) -> KafkaError:

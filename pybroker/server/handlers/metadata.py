@@ -61,19 +61,21 @@ class Metadata:
         for name, topic_id in dict.fromkeys(named):
             if name is not None:
                 topic = image.topic(name)
-                yield describe(topic) if topic else self._missing(name, request.allow_auto_topic_creation)
+                yield describe(topic) if topic else self._missing(image, name, request.allow_auto_topic_creation)
             elif call.version < IDS_VERSION:
                 raise KafkaError(errors.INVALID_REQUEST, f"Metadata v{call.version} needs the names of topics")
             else:
                 topic = image.topic_by_id(topic_id)
                 yield describe(topic) if topic else _no_such_id(topic_id)
 
-    def _missing(self, name: str, may_create: bool) -> Any:
-        """A topic that is not there, and perhaps will be."""
+    def _missing(self, image: Image, name: str, may_create: bool) -> Any:
+        """A topic that is not there, and perhaps will be; or is, and no controller has told this broker yet."""
         code = errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_name(name)
-            if may_create and self._auto_create:
+            if not image.brokers:
+                code = errors.LEADER_NOT_AVAILABLE
+            elif may_create and self._auto_create:
                 self._creator.auto_create(name)
                 code = errors.LEADER_NOT_AVAILABLE
         except KafkaError as refusal:

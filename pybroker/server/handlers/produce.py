@@ -86,6 +86,8 @@ class Produce:
                 if replica.rules.concern(records):
                     work = partial(apply, replica.rules, records, now_ms, replica.key)
                     records = await loop.run_in_executor(self._workers, work)
+                if request.acks == ACKS_ALL and replica.log is not None and replica.log.under_min_isr:
+                    raise KafkaError(errors.NOT_ENOUGH_REPLICAS, f"{replica.key} has too few replicas in sync")
             except _REFUSALS as problem:
                 _refuse(answer, problem)
             else:
@@ -158,7 +160,9 @@ class Produce:
                 async with asyncio.timeout_at(deadline_s):
                     await replica.committed(end, epoch)
             except TimeoutError:
-                _refuse(answer, KafkaError(errors.REQUEST_TIMED_OUT, f"{replica.key} was not replicated in time"))
+                few = replica.log is not None and replica.log.under_min_isr
+                code = errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND if few else errors.REQUEST_TIMED_OUT
+                _refuse(answer, KafkaError(code, f"{replica.key} was not replicated in time"))
             except _REFUSALS as problem:
                 _refuse(answer, problem)
 

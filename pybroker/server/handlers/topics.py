@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
@@ -21,6 +21,9 @@ from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.protocol import messages as m
+
+if TYPE_CHECKING:
+    from pybroker.controller.cluster_topics import ClusterTopics
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ def _tell_late(task: "asyncio.Task[Any]") -> None:
 
 
 class CreateTopics:
-    def __init__(self, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, admin: "TopicAdmin | ClusterTopics", config: BrokerConfig) -> None:
         self._admin = admin
         self._config = config
 
@@ -131,7 +134,7 @@ def create_failed(request: Any, code: int, message: str) -> Any:
 
 
 class DeleteTopics:
-    def __init__(self, admin: TopicAdmin, metadata: MetadataCache, enabled: bool) -> None:
+    def __init__(self, admin: "TopicAdmin | ClusterTopics", metadata: MetadataCache, enabled: bool) -> None:
         self._admin = admin
         self._metadata = metadata
         self._enabled = enabled
@@ -180,7 +183,7 @@ def delete_failed(request: Any, code: int, message: str) -> Any:
 
 
 class CreatePartitions:
-    def __init__(self, admin: TopicAdmin) -> None:
+    def __init__(self, admin: "TopicAdmin | ClusterTopics") -> None:
         self._admin = admin
 
     async def __call__(self, request: Any, call: Call) -> Any:

@@ -1,0 +1,264 @@
+"""Follows a leader broker: fetches what its partitions have, and appends it as it comes.
+
+    assigned ──fetch──> appended, the high watermark learnt ──> fetch again, at once
+       │ the logs diverge ──> cut back to where they agree (KIP-101, 279), fetch on
+       │ below the leader's start, or beyond its end after an unclean election ──> begin again where it has records
+       │ another leader, another epoch ──> wait: the controller will say
+       └ the connection ends ──> connect again
+
+One connection and one request at a time for each leader. What is appended is checked by core: length, CRC, offsets,
+epoch. A partition that was given to another fetcher meanwhile has another leader epoch, which core holds an append to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.client.link import Link
+from pybroker.clock import wall_ms
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+FETCH, LIST_OFFSETS = 17, 9
+RETRY_S = 0.1
+LATEST, EARLIEST = -1, -2
+WAIT = (
+    errors.NOT_LEADER_OR_FOLLOWER,
+    errors.FENCED_LEADER_EPOCH,
+    errors.UNKNOWN_LEADER_EPOCH,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UNKNOWN_TOPIC_ID,
+)
+"""What the next word of the controller settles."""
+
+
+class Fetcher:
+    """The way to one leader; `truncate` cuts a replica's log back while nobody is served of it."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader: int,
+        config: BrokerConfig,
+        epoch: Callable[[], int],
+        connect: Callable[[int], Awaitable[Link]],
+        truncate: Callable[[Replica, int], Awaitable[object]],
+    ) -> None:
+        """`connect` opens a link to a broker by its id. Raises OSError."""
+        self._broker_id = broker_id
+        self._leader = leader
+        self._config = config
+        self._epoch = epoch
+        self._connect = connect
+        self._truncate = truncate
+        self._followed: dict[TopicPartition, tuple[Replica, int]] = {}
+        self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
+        self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
+        self._changed = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, replica: Replica, leader_epoch: int) -> None:
+        """Fetch a partition from its log's end on, in this leader epoch."""
+        self._followed[replica.key] = replica, leader_epoch
+        self._held_back.pop(replica.key, None)
+        self._changed.set()
+
+    def leave(self, key: TopicPartition) -> None:
+        """Fetch it no more. What is being appended is held to its leader epoch by core."""
+        self._followed.pop(key, None)
+        self._begins.pop(key, None)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- the round ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        link: Link | None = None
+        told = False
+        try:
+            while True:
+                if not self._followed:
+                    self._changed.clear()
+                    await self._changed.wait()
+                try:
+                    if link is None or link.closed.done():
+                        link = await self._connect(self._leader)
+                        told = False
+                    await self._round(link)
+                except OSError as problem:
+                    if link is not None:
+                        link.close()
+                    if not told:
+                        event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
+                    told = True
+                    await asyncio.sleep(RETRY_S)
+                except Exception as problem:  # one broken answer is not the end of following
+                    event(log, logging.ERROR, "fetch failed", leader=self._leader, reason=problem, exc_info=problem)
+                    await asyncio.sleep(self._config["replica.fetch.backoff.ms"] / 1000)
+        finally:
+            if link is not None:
+                link.close()
+
+    async def _round(self, link: Link) -> None:
+        """One request and its answer."""
+        loop = asyncio.get_running_loop()
+        self._held_back = {key: until for key, until in self._held_back.items() if until > loop.time()}
+        asked = {key: each for key, each in self._followed.items() if key not in self._held_back}
+        for key in [key for key, (replica, _) in asked.items() if replica.offline or replica.gone]:
+            del asked[key]
+            self._followed.pop(key, None)
+        if not asked:
+            await asyncio.sleep(RETRY_S)
+            return
+        request, by_id = self._request(asked)
+        answer = await link.ask(request, FETCH)
+        if answer.error_code:
+            name = errors.lookup(answer.error_code).name
+            raise ConnectionError(f"the leader answered {name}")
+        for topic in answer.responses:
+            for p in topic.partitions:
+                key = TopicPartition(by_id.get(topic.topic_id, ""), p.partition_index)
+                if key in asked and self._followed.get(key) == asked[key]:
+                    await self._take(link, *asked[key], p)
+
+    def _request(self, asked: dict[TopicPartition, tuple[Replica, int]]) -> tuple[Any, dict[bytes, str]]:
+        kind = m.FetchRequest.Topics
+        by_id: dict[bytes, str] = {}
+        topics: dict[bytes, list[Any]] = {}
+        for key, (replica, leader_epoch) in asked.items():
+            partition = replica.partition()
+            end = max(partition.log_end_offset, self._begins.get(key, 0))
+            if end == partition.log_end_offset:
+                self._begins.pop(key, None)
+            epochs = partition.epochs()
+            by_id[replica.topic_id] = key.topic
+            topics.setdefault(replica.topic_id, []).append(
+                kind.Partitions(
+                    partition=key.partition,
+                    current_leader_epoch=leader_epoch,
+                    fetch_offset=end,
+                    last_fetched_epoch=-1 if key in self._begins else last_epoch(epochs, end),
+                    log_start_offset=partition.log_start_offset,
+                    partition_max_bytes=self._config["replica.fetch.max.bytes"],
+                )
+            )
+        request = m.FetchRequest(
+            replica_state=m.FetchRequest.ReplicaState(replica_id=self._broker_id, replica_epoch=self._epoch()),
+            max_wait_ms=self._config["replica.fetch.wait.max.ms"],
+            min_bytes=self._config["replica.fetch.min.bytes"],
+            max_bytes=self._config["replica.fetch.response.max.bytes"],
+            session_epoch=-1,
+            topics=[kind(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        return request, by_id
+
+    async def _take(self, link: Link, replica: Replica, leader_epoch: int, answer: Any) -> None:
+        """Append what came for one partition, or do what its leader says of it."""
+        try:
+            if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
+                await self._begin_again(link, replica)
+            elif answer.error_code:
+                self._hold_back(replica, leader_epoch, answer.error_code)
+            elif answer.diverging_epoch is not None and answer.diverging_epoch.epoch >= 0:
+                await self._cut(replica, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+            else:
+                await self._append(replica, leader_epoch, answer)
+        except (core.LogError, KafkaError) as problem:
+            if problem.code not in WAIT:
+                event(log, logging.ERROR, "partition not followed", partition=replica.key, reason=problem)
+            self._hold_back(replica, leader_epoch, errors.NONE)
+
+    async def _append(self, replica: Replica, leader_epoch: int, answer: Any) -> None:
+        partition = replica.partition()
+        records = answer.records
+        if records:
+            await replica.at_disk(
+                partition.append_replica, bytes(records), leader_epoch=leader_epoch,
+                high_watermark=answer.high_watermark, now_ms=wall_ms(),
+            )  # fmt: skip
+        elif answer.high_watermark > partition.high_watermark:
+            partition.append_replica(b"", leader_epoch=leader_epoch, high_watermark=answer.high_watermark)
+        if answer.log_start_offset > partition.log_start_offset:
+            start = min(answer.log_start_offset, partition.high_watermark)
+            if start > partition.log_start_offset:
+                await replica.at_disk(partition.set_log_start, start)
+        replica.tell()
+
+    def _hold_back(self, replica: Replica, leader_epoch: int, code: int) -> None:
+        """Ask for it later: the controller, or time, will have changed something."""
+        seconds = self._config["replica.fetch.backoff.ms"] / 1000
+        if code in WAIT:
+            seconds = min(seconds, RETRY_S)
+        elif code:
+            name = errors.lookup(code).name
+            event(log, logging.WARNING, "partition not fetched", partition=replica.key, leader=self._leader, error=name)
+        self._held_back[replica.key] = asyncio.get_running_loop().time() + seconds
+
+    # -- truncation --------------------------------------------------------------------------------------------------
+
+    async def _cut(self, replica: Replica, epoch: int, end: int) -> None:
+        """Cut the log back to where it agrees with the leader's, which has its epoch `epoch` end at `end`; if that
+        epoch is not ours, to the end of the largest one below it, and ask again."""
+        partition = replica.partition()
+        ours, our_end = partition.end_offset_for_epoch(epoch)
+        to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else partition.log_start_offset
+        await self._cut_to(replica, min(to, partition.log_end_offset), f"epoch {epoch} ends at {end} at the leader")
+
+    async def _cut_to(self, replica: Replica, offset: int, why: str) -> None:
+        partition = replica.partition()
+        committed = offset < partition.high_watermark
+        event(
+            log, logging.ERROR if committed else logging.INFO,
+            "log truncated below its high watermark" if committed else "log truncated", partition=replica.key,
+            offset=offset, end=partition.log_end_offset, high_watermark=partition.high_watermark, cause=why,
+        )  # fmt: skip
+        await self._truncate(replica, offset)
+
+    async def _begin_again(self, link: Link, replica: Replica) -> None:
+        """The leader has nothing where our log ends: it ends earlier, or begins later."""
+        partition = replica.partition()
+        latest = await self._offset(link, replica.key, LATEST)
+        if latest < partition.log_end_offset:
+            await self._cut_to(replica, latest, f"the leader's log ends at {latest}")
+            return
+        earliest = await self._offset(link, replica.key, EARLIEST)
+        if earliest > partition.log_end_offset:
+            await self._cut_to(replica, partition.log_start_offset, f"the leader's log begins at {earliest}")
+            self._begins[replica.key] = earliest  # what comes is appended behind the gap
+
+    async def _offset(self, link: Link, key: TopicPartition, timestamp: int) -> int:
+        kind = m.ListOffsetsRequest.Topics
+        asked = kind(
+            name=key.topic,
+            partitions=[
+                kind.Partitions(partition_index=key.partition, current_leader_epoch=-1, timestamp=timestamp)
+            ],
+        )
+        request = m.ListOffsetsRequest(replica_id=self._broker_id, isolation_level=0, topics=[asked])
+        answer = await link.ask(request, LIST_OFFSETS)
+        (p,) = answer.topics[0].partitions
+        if p.error_code:
+            raise KafkaError(p.error_code, f"the leader of {key} does not tell its offsets")
+        return int(p.offset)
+
+
+def last_epoch(epochs: list[tuple[int, int]], end: int) -> int:
+    """The leader epoch of the last record below `end`; -1 for an empty log."""
+    return max((epoch for epoch, start in epochs if start < end), default=-1)

@@ -1,0 +1,250 @@
+"""The ISR of the partitions that are led here: who fell behind goes, who caught up comes, as the controller agrees.
+
+    settled ──a follower lags, or has caught up──> asked for: the maximal ISR is the union ──AlterPartition──> settled
+       ^                                                │
+       └── a LeaderAndIsr, or an answer that refuses ────┘
+
+One change at a time is under way for a partition. Until it is settled the high watermark waits for both the old members
+and the new; and only the ISR that the controller knows counts for min.insync.replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.cluster.isr import FollowerState, laggards, may_join
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.replication.controller_link import ControllerLink
+from pybroker.replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+ALTER_PARTITION = 3
+RETRY_S = 0.05
+REFUSED_MS = 500
+"""How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
+AGAIN = (errors.NOT_CONTROLLER, errors.STALE_BROKER_EPOCH)
+
+
+@dataclass(slots=True)
+class Led:
+    """A partition that is led here, in one leader epoch."""
+
+    replica: Replica
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    since_ms: int
+    epoch_start: int
+    asked: tuple[int, ...] | None = None
+    """The ISR that the controller was asked for."""
+    not_before_ms: int = 0
+    """When it may be asked again, after it refused."""
+
+
+class IsrKeeper:
+    """Of one broker; `epoch` gives its broker epoch, `now_ms` is monotonic."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        metadata: MetadataCache,
+        link: ControllerLink,
+        epoch: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._config = config
+        self._metadata = metadata
+        self._link = link
+        self._epoch = epoch
+        self._now_ms = now_ms
+        self._led: dict[TopicPartition, Led] = {}
+        self._wanted: dict[TopicPartition, tuple[tuple[int, ...], str]] = {}
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._look_now_and_then()), loop.create_task(self._ask_on())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- what is led here --------------------------------------------------------------------------------------------
+
+    def lead(self, replica: Replica, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> None:
+        """A partition is led here in this epoch, with this ISR."""
+        known = self._led.get(replica.key)
+        since_ms = self._now_ms() if known is None or known.leader_epoch != leader_epoch else known.since_ms
+        start = dict(replica.partition().epochs()).get(leader_epoch, replica.partition().log_end_offset)
+        self._led[replica.key] = Led(replica, leader_epoch, partition_epoch, isr, since_ms, start)
+        self._wanted.pop(replica.key, None)
+
+    def resign(self, key: TopicPartition) -> None:
+        """It is not led here any more."""
+        self._led.pop(key, None)
+        self._wanted.pop(key, None)
+
+    def fetched(self, replica: Replica, broker: int) -> None:
+        """A follower has fetched: has it caught up?"""
+        led = self._led.get(replica.key)
+        if led is not None and broker not in led.isr:
+            self._grow(led)
+
+    def _followers(self, led: Led) -> list[FollowerState]:
+        return [
+            FollowerState(f.broker, f.log_end_offset, f.caught_up_ms, f.broker_epoch)
+            for f in led.replica.partition().followers
+        ]
+
+    def _grow(self, led: Led) -> None:
+        if led.asked is not None or self._now_ms() < led.not_before_ms:
+            return
+        partition, alive = led.replica.partition(), self._metadata.image.brokers
+        joining = [
+            follower.broker
+            for follower in self._followers(led)
+            if follower.broker not in led.isr
+            and may_join(
+                follower, partition.high_watermark, led.epoch_start, -1 if follower.broker in alive else None
+            )
+        ]
+        if joining:
+            why = f"brokers {','.join(map(str, joining))} have caught up"
+            self._want(led, (*led.isr, *joining), why)
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            lag_ms: int = self._config["replica.lag.time.max.ms"]
+            await asyncio.sleep(lag_ms / 2000)
+            for led in list(self._led.values()):
+                if led.asked is None and not led.replica.offline:
+                    self._shrink(led, lag_ms)
+
+    def _shrink(self, led: Led, lag_ms: int) -> None:
+        end = led.replica.partition().log_end_offset
+        out = laggards(self._followers(led), led.isr, end, led.since_ms, self._now_ms(), lag_ms)
+        if out:
+            why = f"brokers {','.join(map(str, sorted(out)))} lag for more than {lag_ms} ms"
+            self._want(led, tuple(broker for broker in led.isr if broker not in out), why)
+        else:
+            self._grow(led)
+
+    # -- asking the controller ---------------------------------------------------------------------------------------
+
+    def _want(self, led: Led, isr: tuple[int, ...], why: str) -> None:
+        """Have the high watermark wait for old and new members from now on, and ask."""
+        maximal = set(led.isr) | set(isr)
+        try:
+            led.replica.partition().set_isr(
+                maximal, led.leader_epoch, led.partition_epoch, in_sync=len(led.isr)
+            )
+        except (core.LogError, KafkaError):
+            return  # another role by now
+        led.asked = isr
+        self._wanted[led.replica.key] = isr, why
+        self._news.set()
+
+    async def _ask_on(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._wanted:
+                wanted, self._wanted = self._wanted, {}
+                try:
+                    await self._ask({key: (isr, why) for key, (isr, why) in wanted.items() if key in self._led})
+                except KafkaError as problem:
+                    event(log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem)
+                    for key, isr in wanted.items():
+                        if key in self._led and self._led[key].asked is not None:
+                            self._wanted.setdefault(key, isr)
+                    await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, wanted: dict[TopicPartition, tuple[tuple[int, ...], str]]) -> None:
+        """Ask for all of them in one request, and go by the answer. Raises KafkaError."""
+        asked = {key: self._led[key] for key in wanted}
+        by_topic: dict[bytes, list[TopicPartition]] = {}
+        for key, led in asked.items():
+            by_topic.setdefault(led.replica.topic_id, []).append(key)
+        kind = m.AlterPartitionRequest.Topics
+        topics = [
+            kind(topic_id=topic_id, partitions=[self._asked_of(key, asked[key], wanted[key][0]) for key in keys])
+            for topic_id, keys in by_topic.items()
+        ]
+        request = m.AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=self._epoch(), topics=topics)
+        answer = await self._link.ask(request, ALTER_PARTITION)
+        if answer.error_code:
+            raise KafkaError(answer.error_code, f"the controller answered {errors.lookup(answer.error_code).name}")
+        names = {led.replica.topic_id: key.topic for key, led in asked.items()}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                key = TopicPartition(names[topic.topic_id], p.partition_index)
+                self._settle(asked[key], p, wanted[key])
+
+    def _asked_of(self, key: TopicPartition, led: Led, isr: tuple[int, ...]) -> Any:
+        kind = m.AlterPartitionRequest.Topics.Partitions
+        epochs = {follower.broker: follower.broker_epoch for follower in self._followers(led)}
+        epochs[self._broker_id] = self._epoch()
+        return kind(
+            partition_index=key.partition,
+            leader_epoch=led.leader_epoch,
+            new_isr_with_epochs=[
+                kind.NewIsrWithEpochs(broker_id=broker, broker_epoch=epochs.get(broker, -1)) for broker in isr
+            ],
+            leader_recovery_state=0,
+            partition_epoch=led.partition_epoch,
+        )
+
+    def _known(self, led: Led) -> tuple[tuple[int, ...], int]:
+        """The ISR and the partition epoch that we were told last, by the controller's own change perhaps."""
+        told = self._metadata.image.partition(*led.replica.key)
+        newer = told is not None and told.partition_epoch > led.partition_epoch
+        if told is not None and newer and told.leader_epoch == led.leader_epoch:
+            led.isr, led.partition_epoch = told.isr, told.partition_epoch
+        return led.isr, led.partition_epoch
+
+    def _settle(self, led: Led, answer: Any, wanted: tuple[tuple[int, ...], str]) -> None:
+        """Go by what the controller answered for one partition, unless it has another role by now."""
+        if self._led.get(led.replica.key) is not led:
+            return
+        key = led.replica.key
+        led.asked = None
+        if answer.error_code in AGAIN:
+            self._want(led, *wanted)
+            return
+        if answer.error_code:
+            name = errors.lookup(answer.error_code).name
+            event(log, logging.INFO, "ISR not changed", partition=key, error=name, asked=_names(wanted[0]))
+            led.not_before_ms = self._now_ms() + REFUSED_MS
+            isr, epoch = self._known(led)
+        else:
+            isr, epoch = tuple(answer.isr), answer.partition_epoch
+        try:
+            led.replica.partition().set_isr(isr, led.leader_epoch, epoch)
+        except (core.LogError, KafkaError):
+            return
+        if not answer.error_code:
+            event(
+                log, logging.INFO, "ISR shrunk" if len(isr) < len(led.isr) else "ISR expanded", partition=key,
+                isr=_names(isr), before=_names(led.isr), partition_epoch=epoch, cause=wanted[1],
+            )  # fmt: skip
+            led.isr, led.partition_epoch = isr, epoch
+        led.replica.tell()
+
+
+def _names(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,251 @@
+"""What the controller says of replicas here, done: who leads and follows, what stops, and what brokers know.
+
+    LeaderAndIsr    its epochs are checked; logs are opened or made; each replica leads, or follows by a fetcher
+    UpdateMetadata  the metadata cache has a new image
+    StopReplica     a replica follows nobody, or is deleted with its log
+
+Requests are done strictly in their order, and may come twice, late, or from a controller that is none any more: its
+epoch, the epoch of our registration and the leader epoch of each partition say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pybroker import core, errors
+from pybroker.client.link import Link
+from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import HostPort, TopicPartition
+from pybroker.replication.fetcher import Fetcher
+from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.opening import Wanted
+from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DELETED = -2
+"""As a leader: the topic is being deleted."""
+Leadership = Callable[[Replica, bool, int], object]
+"""Called with a replica, whether it leads, and its leader epoch."""
+
+
+class ReplicaManager:
+    """Of one broker of a cluster; `epoch` is that of its present registration."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        replicas: Replicas,
+        metadata: MetadataCache,
+        isr: IsrKeeper,
+        topic_config: Callable[[str], Awaitable[Mapping[str, str]]],
+        connect: Callable[[int], Awaitable[Link]],
+    ) -> None:
+        """`topic_config` gives a topic's own settings; `connect` opens a link to a broker. Raises OSError."""
+        self.epoch = -1
+        self._broker_id = broker_id
+        self._config = config
+        self._replicas = replicas
+        self._metadata = metadata
+        self._isr = isr
+        self._topic_config = topic_config
+        self._connect = connect
+        self._fetchers: dict[int, Fetcher] = {}
+        self._follows: dict[TopicPartition, int] = {}
+        self._controller_epoch = -1
+        self._stopped = False
+        self._in_order = asyncio.Lock()
+        self.on_leadership: list[Leadership] = []
+
+    async def open_found(self) -> None:
+        """Open every log that lies here, in no role. Raises StartError."""
+        wanted = [
+            Wanted(key, found.topic_id, await self._topic_config(key.topic), None, None)
+            for key, found in self._replicas.survey({}).items()
+            if found.topic_id is not None
+        ]
+        await self._replicas.open_in_no_role(wanted)
+
+    async def stop(self) -> None:
+        """Fetch no more, and do nothing more that is said."""
+        self._stopped = True
+        async with self._in_order:  # what is being done may begin to follow yet
+            fetchers, self._fetchers = self._fetchers, {}
+            await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))
+
+    def _check(self, request: Any) -> None:
+        """Raises BROKER_NOT_AVAILABLE, STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH. One that knows of a later
+        registration of ours than we do passes (KAFKA-9839)."""
+        if self._stopped:
+            raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker stops")
+        if request.controller_epoch < self._controller_epoch:
+            raise KafkaError(
+                errors.STALE_CONTROLLER_EPOCH,
+                f"broker {request.controller_id} was the controller of epoch {request.controller_epoch}, and that of "
+                f"epoch {self._controller_epoch} has spoken",
+            )
+        if 0 <= request.broker_epoch < self.epoch:
+            problem = f"it is for epoch {request.broker_epoch} of this broker, which is {self.epoch}"
+            raise KafkaError(errors.STALE_BROKER_EPOCH, problem)
+        self._controller_epoch = request.controller_epoch
+
+    # -- UpdateMetadata ----------------------------------------------------------------------------------------------
+
+    async def update_metadata(self, request: Any) -> None:
+        """Know what the controller tells of brokers and partitions. Raises KafkaError."""
+        async with self._in_order:
+            self._check(request)
+            topics, deleted = [], []
+            for topic in request.topic_states:
+                if any(p.leader == DELETED for p in topic.partition_states):
+                    deleted.append(topic.topic_name)
+                    continue
+                states = {
+                    p.partition_index: PartitionState(
+                        tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, p.zk_version
+                    )
+                    for p in topic.partition_states
+                }
+                topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
+            live = [_broker(broker) for broker in request.live_brokers]
+            self._metadata.update(
+                UpdateMetadata(request.controller_id, request.controller_epoch, live, topics, deleted)
+            )
+
+    # -- LeaderAndIsr ------------------------------------------------------------------------------------------------
+
+    async def leader_and_isr(self, request: Any) -> dict[TopicPartition, int]:
+        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for all of it."""
+        async with self._in_order:
+            self._check(request)
+            codes: dict[TopicPartition, int] = {}
+            accepted: list[tuple[TopicPartition, bytes, Any]] = []
+            for topic in request.topic_states:
+                for p in topic.partition_states:
+                    key = TopicPartition(topic.topic_name, p.partition_index)
+                    codes[key] = self._judge(key, topic.topic_id, p)
+                    if not codes[key]:
+                        accepted.append((key, topic.topic_id, p))
+            await self._open(accepted)
+            work = [self._take_role(key, p) for key, _, p in accepted]
+            for (key, _, _), code in zip(accepted, await asyncio.gather(*work), strict=True):
+                codes[key] = code
+            return codes
+
+    def _judge(self, key: TopicPartition, topic_id: bytes, p: Any) -> int:
+        """May this be done? The code of the refusal, 0 for none."""
+        if self._broker_id not in p.replicas:
+            return errors.UNKNOWN_TOPIC_OR_PARTITION
+        replica = self._replicas.get(*key)
+        if replica is None:
+            return errors.NONE
+        if any(topic_id) and replica.topic_id != topic_id:
+            return errors.INCONSISTENT_TOPIC_ID
+        if p.leader_epoch < replica.leader_epoch or (p.leader_epoch == replica.leader_epoch and replica.has_role):
+            return errors.STALE_CONTROLLER_EPOCH
+        return errors.NONE
+
+    async def _open(self, accepted: list[tuple[TopicPartition, bytes, Any]]) -> None:
+        """Open or make the logs that are not open."""
+        wanted = [
+            Wanted(key, topic_id, await self._topic_config(key.topic), None, None)
+            for key, topic_id, _ in accepted
+            if self._replicas.get(*key) is None
+        ]
+        if wanted:
+            await self._replicas.open_in_no_role(wanted)
+
+    async def _take_role(self, key: TopicPartition, p: Any) -> int:
+        """Lead or follow; the code."""
+        replica = self._replicas.get(*key)
+        if replica is None or replica.offline:
+            return errors.KAFKA_STORAGE_ERROR
+        try:
+            self._leave(key)
+            if p.leader == self._broker_id:
+                others = [broker for broker in p.replicas if broker != self._broker_id]
+                await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr))
+                self._isr.lead(replica, p.leader_epoch, p.partition_epoch, tuple(p.isr))
+            else:
+                self._isr.resign(key)
+                await replica.follow(p.leader, p.leader_epoch, p.partition_epoch)
+                if p.leader >= 0:
+                    self._follow(replica, p.leader, p.leader_epoch)
+        except core.LogError as problem:
+            event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
+            return int(problem.code)
+        except (KafkaError, OSError) as problem:
+            event(log, logging.ERROR, "role not taken", partition=key, reason=problem)
+            return errors.KAFKA_STORAGE_ERROR
+        for tell in self.on_leadership:
+            tell(replica, p.leader == self._broker_id, p.leader_epoch)
+        return errors.NONE
+
+    def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
+        if leader not in self._fetchers:
+            self._fetchers[leader] = Fetcher(
+                self._broker_id, leader, self._config, lambda: self.epoch, self._connect, self._replicas.truncate
+            )
+        self._fetchers[leader].follow(replica, leader_epoch)
+        self._follows[replica.key] = leader
+
+    def _leave(self, key: TopicPartition) -> None:
+        leader = self._follows.pop(key, None)
+        if leader is not None and leader in self._fetchers:
+            self._fetchers[leader].leave(key)
+
+    # -- StopReplica -------------------------------------------------------------------------------------------------
+
+    async def stop_replica(self, request: Any) -> dict[TopicPartition, int]:
+        """Stop fetching, or delete; the code of each partition. Raises KafkaError for all of it."""
+        async with self._in_order:
+            self._check(request)
+            codes: dict[TopicPartition, int] = {}
+            doomed = []
+            for topic in request.topic_states:
+                for p in topic.partition_states:
+                    key = TopicPartition(topic.topic_name, p.partition_index)
+                    replica = self._replicas.get(*key)
+                    codes[key] = errors.NONE
+                    if replica is not None and 0 <= p.leader_epoch < replica.leader_epoch:
+                        codes[key] = errors.FENCED_LEADER_EPOCH
+                        continue
+                    await self._stop(key, replica, p.leader_epoch)
+                    if p.delete_partition:
+                        doomed.append(key)
+            if doomed:
+                await self._replicas.remove(doomed)
+            return codes
+
+    async def _stop(self, key: TopicPartition, replica: Replica | None, leader_epoch: int) -> None:
+        self._leave(key)
+        self._isr.resign(key)
+        if replica is None or replica.log is None:
+            return
+        role = replica.log.role
+        epoch = leader_epoch if leader_epoch >= 0 else role.leader_epoch
+        try:
+            await replica.at_disk(replica.log.become_offline, epoch, max(role.partition_epoch, 0))
+        except (core.LogError, KafkaError) as problem:
+            event(log, logging.WARNING, "replica not stopped", partition=key, reason=problem)
+        replica.tell()
+        for tell in self.on_leadership:
+            tell(replica, False, epoch)
+
+
+def _broker(told: Any) -> LiveBroker:
+    """A live broker as UpdateMetadata has it."""
+    endpoints = {e.listener: HostPort(e.host, e.port) for e in told.endpoints}
+    protocols = {e.listener: PROTOCOLS[e.security_protocol] for e in told.endpoints}
+    return LiveBroker(told.id, endpoints, protocols, told.rack)
+

@@ -1,0 +1,278 @@
+"""A broker of a cluster: what it starts in which order, and how it leaves.
+
+Start: log dirs are locked and read; a session of the store; whose they are is settled; the sockets are bound; settings
+are read; the logs are opened, in no role; the sockets accept; the broker is registered, and stands for election. What
+it leads and follows, the controller tells it. It accepts before it is registered, for whoever is refused at the address
+of a registered broker takes that for the proof that its process is dead.
+
+Stop: the controller moves what is led here to others, and the rest is as with a lone broker; the session ends last.
+
+A session that expired: the controllership is over with it, the lease lapses; a new session, and a new broker epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from pybroker.client.link import Link
+from pybroker.clock import wall_ms
+from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.image import Image, LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
+from pybroker.controller import identity, loading, nodes
+from pybroker.controller.cluster_configs import ClusterConfigs
+from pybroker.controller.cluster_topics import ClusterTopics
+from pybroker.controller.config_watch import ConfigWatch
+from pybroker.controller.controller import Controller
+from pybroker.controller.producer_ids import ProducerIds
+from pybroker.coordination.store import Session, Store, StoreDamaged, StoreError
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.protocol import messages as m
+from pybroker.replication.controller_link import ControllerLink
+from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.logdirs import StartError, open_log_dirs, owner
+from pybroker.replication.manager import ReplicaManager
+from pybroker.server import directories
+from pybroker.server.broker import Broker, Table
+from pybroker.server.cluster_groups import ClusterGroups
+from pybroker.server.handlers.control import Peers
+from pybroker.server.handlers.fetch import Followers
+from pybroker.server.membership import Membership
+from pybroker.server.table import Collaborators
+
+log = logging.getLogger(__name__)
+
+TOLD_SECONDS = 10.0
+"""How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
+CONNECT_SECONDS = 5.0
+CONTROLLED_SHUTDOWN = 3
+CONTROLLED_SHUTDOWN_SECONDS = 10.0
+
+
+class ClusterBroker(Broker):
+    """One broker of a cluster, as Broker is a lone one: `await start()`, serve, `await stop()`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        native_plane: bool = True,
+        through: Callable[[Table], Table] | None = None,
+        give_up: Collection[str] = (),
+        store: Store | None = None,
+    ) -> None:
+        """As Broker; `store`: the cluster's, in place of the ZooKeeper that zookeeper.connect names."""
+        super().__init__(config, native_plane=native_plane, through=through, give_up=give_up)
+        self._cluster_store = store
+        self._inter_broker = config.listeners.inter_broker
+        self._controller: Controller | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._serving = False
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        try:
+            await self._join()
+        except StoreDamaged as problem:
+            raise StartError(str(problem)) from None
+
+    async def _join(self) -> None:
+        config = self.config
+        self._dirs = open_log_dirs(config.log_dirs)
+        timeout_ms: int = config["zookeeper.session.timeout.ms"]
+        store = self._store = self._cluster_store or _zookeeper(config)
+        await store.open()
+        member = self._member = Membership(store, timeout_ms, self._advertised, wall_ms)
+        session = self._session = await member.open()
+        await loading.prepare(session, nodes.OF_A_CLUSTER)
+        await self._settle(session)
+        sockets = await self._bind()
+        replicas = self._make_replicas(sockets)
+        self._topic_configs = ConfigRepository()
+        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, self.metadata, replicas)
+        self._watch.on_broker_altered.append(self._go_by_settings)
+        await self._watch.read_all(session)
+        self._link = ControllerLink(self.metadata, self._connect_to)
+        self._isr = IsrKeeper(
+            self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms
+        )
+        self._manager = ReplicaManager(
+            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect
+        )
+        await self._manager.open_found()
+        await self._serve(self._collaborators())
+        self._isr.start()
+        self._serving = True
+        member.on_lost.append(self._end_reign)
+        member.on_registered.append(self._registered)
+        await member.register()
+        await self._told()
+
+    def _collaborators(self) -> Collaborators:
+        assert self.replicas is not None
+        config, metadata, member, replicas = self.config, self.metadata, self._member, self.replicas
+        groups, workers = self._work(replicas)
+        topics = ClusterTopics(lambda: member.session, config, metadata, self._random)
+        located = ClusterGroups(config, metadata, topics, groups)
+        self._manager.on_leadership.append(located.lead)
+        metadata.watch(located.show)
+        ids = ProducerIds(lambda: member.session, self.broker_id, replicas.highest_producer_id())
+        settings = ClusterConfigs(
+            lambda: member.session, self.broker_id, config, self._topic_configs, metadata, self._watch, wall_ms
+        )
+        peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
+        return Collaborators(
+            self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
+            settings, peers, Followers(self._inter_broker, self._isr.fetched),
+        )  # fmt: skip
+
+    def _advertised(self) -> LiveBroker:
+        assert self._sockets is not None
+        return self._sockets.advertised(self.broker_id)
+
+    async def _settle(self, session: Session) -> None:
+        """Settle who this is, and write it into the log dirs. Raises KafkaError, OSError."""
+        mine = owner(self._dirs)
+        if directories.had_store(self._dirs):
+            raise StartError(
+                "the log directories are a lone broker's, whose topics its own coordination store knows: start it "
+                "without zookeeper.connect"
+            )
+        in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
+        configured: int = self.config["broker.id"]
+        recorded = identity.Identity(mine.cluster_id or "", -1 if mine.broker_id is None else mine.broker_id)
+        forced = f"broker-{max(configured, recorded.broker_id)}" in self._give_up
+        self.cluster_id, self.broker_id = await identity.join(
+            session, configured, recorded, self._random, in_use=in_use, forced=forced
+        )
+        directories.claim(self._dirs, self.cluster_id, self.broker_id, None, self._random)
+        self.metadata = MetadataCache(self.cluster_id)
+
+    async def _told(self) -> None:
+        """Wait until the controller has told who is alive, ourselves among them."""
+        told = asyncio.Event()
+
+        def look(image: Image) -> None:
+            if self.broker_id in image.brokers:
+                told.set()
+
+        self.metadata.watch(look)
+        try:
+            async with asyncio.timeout(TOLD_SECONDS):
+                await told.wait()
+        except TimeoutError:
+            event(log, logging.WARNING, "no controller yet", waited_s=TOLD_SECONDS)
+        finally:
+            self.metadata.unwatch(look)
+
+    async def _topic_config(self, topic: str) -> Mapping[str, str]:
+        """A topic's own settings, which may have come a moment ago; none where the store does not tell."""
+        with contextlib.suppress(StoreError):
+            await self._watch.topic(self._member.session, topic)
+        return self._topic_configs.topic(topic)
+
+    # -- other brokers -----------------------------------------------------------------------------------------------
+
+    async def _connect(self, broker_id: int) -> Link:
+        """A link to a broker, as the metadata has it. Raises OSError."""
+        broker = self.metadata.image.brokers.get(broker_id)
+        if broker is None:
+            raise OSError(f"broker {broker_id} is not known to be alive")
+        return await self._connect_to(broker)
+
+    async def _connect_to(self, broker: LiveBroker) -> Link:
+        """A link to the inter-broker listener of a broker. Raises OSError."""
+        at = broker.endpoints.get(self._inter_broker)
+        if at is None:
+            raise OSError(f"broker {broker.id} has no listener {self._inter_broker}")
+        return await Link.open(at.host, at.port, client_id=str(self.broker_id), timeout_s=CONNECT_SECONDS)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def _registered(self, session: Session, epoch: int) -> None:
+        """Another registration: what was meant for the old one is refused from now on."""
+        self._epoch = self._manager.epoch = epoch
+        if self._controller is not None and self._session is session:
+            return
+        self._session = session
+        await self._end_reign()
+        self._following = asyncio.get_running_loop().create_task(self._follow_settings(session))
+        self._controller = Controller(
+            session, self.broker_id, self.config, self._topic_configs.topic, self._connect_to, wall_ms
+        )
+        self._controller.start()
+
+    async def _follow_settings(self, session: Session) -> None:
+        try:
+            await self._watch.follow(session)
+        except StoreError as problem:
+            event(log, logging.WARNING, "settings not watched", reason=problem)
+
+    async def _end_reign(self) -> None:
+        """The session is over, and with it the controllership."""
+        controller, self._controller = self._controller, None
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+        if controller is not None:
+            await controller.stop()
+
+    # -- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Hand over what is led here, then end as a lone broker does; the registration goes last."""
+        if self._serving:
+            if self.config["controlled.shutdown.enable"]:
+                await self._hand_over()
+            await self._leave()
+        await super().stop()
+
+    async def abort(self) -> None:
+        if self._serving:
+            await self._leave()
+        await super().abort()
+
+    async def _hand_over(self) -> None:
+        """Have the controller move leadership to others, as often as the settings say."""
+        request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
+        for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
+            try:
+                answer = await self._link.ask(request, CONTROLLED_SHUTDOWN, CONTROLLED_SHUTDOWN_SECONDS)
+                left = len(answer.remaining_partitions)
+                if not answer.error_code and not left:
+                    return
+                reason = f"error {answer.error_code}, {left} partitions are led here still"
+            except KafkaError as problem:
+                reason = problem.message
+            if not last or self.metadata.image.brokers.keys() <= {self.broker_id}:
+                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
+                return
+            await asyncio.sleep(self.config["controlled.shutdown.retry.backoff.ms"] / 1000)
+
+    async def _leave(self) -> None:
+        """Follow nobody, ask nobody, be nobody's controller."""
+        self._serving = False
+        await self._manager.stop()
+        await self._isr.stop()
+        await self._member.close()
+        await self._end_reign()
+        self._link.close()
+        self._session = self._member.session
+
+
+def _zookeeper(config: BrokerConfig) -> Store:
+    from pybroker.coordination.zookeeper import ZooKeeperStore  # which needs kazoo
+
+    timeout_ms = config["zookeeper.connection.timeout.ms"] or config["zookeeper.session.timeout.ms"]
+    return ZooKeeperStore(config["zookeeper.connect"], connection_timeout_ms=timeout_ms)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,40 @@
+"""One ZooKeeper for all clusters of a worker, each in a corner of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.testing.zookeeper import ZooKeeper
+from tests.brokers.kit import Cluster
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    """Three brokers."""
+    with Cluster(tmp_path, zookeeper) as running:
+        yield running
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[..., Cluster]]:
+    """A cluster with settings of a test's own: `start_cluster(zookeeper_session_timeout_ms=2000)`."""
+    started: list[Cluster] = []
+
+    def start(**sets: object) -> Cluster:
+        cluster = Cluster(tmp_path, zookeeper, **sets)  # type: ignore[arg-type]
+        started.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.close()

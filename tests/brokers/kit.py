@@ -1,0 +1,124 @@
+"""A cluster of real processes: brokers and a real ZooKeeper, killed, frozen and started again one by one."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pybroker.testing.zookeeper import ZooKeeper
+from tests.harness import HOST, BrokerProcess, free_port, until
+
+QUIET = {"log_level": 0}
+SETS = {
+    "default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 2,
+    "offsets.topic.replication.factor": 3, "group.initial.rebalance.delay.ms": 0, "replica.lag.time.max.ms": 3000,
+    "zookeeper.session.timeout.ms": 6000, "num.network.threads": 1, "controlled.shutdown.retry.backoff.ms": 500,
+}  # fmt: skip
+
+
+class Cluster:
+    """Brokers 1 to `count` in a corner of a ZooKeeper; each keeps its port and its data for life."""
+
+    def __init__(self, home: Path, zookeeper: ZooKeeper, count: int = 3, **sets: object) -> None:
+        self.zookeeper = zookeeper
+        connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
+        own = {name.replace("_", "."): value for name, value in sets.items()}
+        given = {**SETS, "zookeeper.connect": connect, **own}
+        self.brokers = {
+            number: BrokerProcess(home / f"broker-{number}", free_port(), {**given, "broker.id": number})
+            for number in range(1, count + 1)
+        }
+        self._admin: AdminClient | None = None
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers.values())
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
+        return self._admin
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, *numbers: int) -> None:
+        """Start those that are down, beside each other."""
+        down = [self.brokers[n] for n in numbers or self.brokers if not self.brokers[n].running]
+        for broker in down:
+            broker.begin()
+        for broker in down:
+            broker.wait_ready()
+
+    def kill(self, *numbers: int) -> None:
+        for number in numbers:
+            self.brokers[number].kill()
+
+    def restart(self, *numbers: int) -> None:
+        """Start again what was killed: its own ghost holds its id for a session at most."""
+        self.start(*numbers)
+
+    def signal(self, number: int, what: signal.Signals) -> None:
+        process = self.brokers[number].process
+        assert process is not None
+        process.signal(what)
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.close()
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int = 1, replicas: list[list[int]] | None = None, **config: str) -> str:
+        how = {"config": {key.replace("_", "."): value for key, value in config.items()}}
+        if replicas is None:
+            topic = NewTopic(name, partitions, 3, **how)
+        else:
+            topic = NewTopic(name, len(replicas), replica_assignment=replicas, **how)
+        self.admin.create_topics([topic])[name].result(20)
+        return name
+
+    def partition(self, topic: str, index: int = 0) -> tuple[int, list[int]]:
+        """(leader, ISR) as some live broker says."""
+        found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.get(index)
+        return (-1, []) if found is None else (found.leader, list(found.isrs))
+
+    def leader(self, topic: str, index: int = 0) -> int:
+        return self.partition(topic, index)[0]
+
+    def controller(self) -> int:
+        return int(self.admin.list_topics(timeout=10).controller_id)
+
+    def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3) -> None:
+        def in_sync() -> bool:
+            return all(len(self.partition(topic, index)[1]) == size for index in range(partitions))
+
+        until(f"{size} replicas of {topic} are in sync", in_sync, timeout_s=40, every_s=0.05)
+
+    # -- what lies on disk -------------------------------------------------------------------------------------------
+
+    def log_bytes(self, number: int, topic: str, index: int = 0) -> bytes:
+        """All that a broker has of a partition, from its first segment to its last."""
+        directory = self.brokers[number].partition_dir(topic, index)
+        return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+    def differing(self, topic: str, partitions: Iterable[int] = (0,)) -> list[str]:
+        """The partitions whose replicas are not the same bytes."""
+        wrong = []
+        for index in partitions:
+            logs = {number: self.log_bytes(number, topic, index) for number in self.brokers}
+            if len(set(logs.values())) > 1:
+                sizes = {number: len(log) for number, log in logs.items()}
+                wrong.append(f"{topic}-{index}: the replicas differ, of {sizes} bytes")
+        return wrong

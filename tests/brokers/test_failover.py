@@ -1,0 +1,254 @@
+"""Three brokers under a real client: what is acknowledged is there, whoever dies."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from tests.brokers.kit import QUIET, Cluster
+from tests.harness import until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+
+class Writer:
+    """An idempotent producer with acks=all; remembers what was acknowledged where and when."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
+        self.sent = 0
+        self.acked: dict[tuple[int, int], bytes] = {}
+        self.times: list[float] = []
+        self.failed: list[str] = []
+        self.producer = ck.Producer({
+            "bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0,
+            "message.timeout.ms": 60_000, "topic.metadata.refresh.interval.ms": 1000, **QUIET,
+        })  # fmt: skip
+
+    def _told(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        self.times.append(time.monotonic())
+        self.acked[message.partition(), message.offset()] = message.value()
+
+    def write(self, count: int, partition: int = 0) -> None:
+        for _ in range(count):
+            self.producer.produce(self.topic, b"%d" % self.sent, partition=partition, on_delivery=self._told)
+            self.sent += 1
+            self.producer.poll(0)
+
+    def write_for(self, seconds: float, partition: int = 0) -> None:
+        """One record each 5 ms."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.write(1, partition)
+            self.producer.poll(0.005)
+
+    def settle(self) -> None:
+        assert self.producer.flush(60) == 0
+        assert not self.failed
+        assert len(self.acked) == self.sent, "each record has an offset of its own"
+
+    def gap_s(self) -> float:
+        return max(later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False))
+
+
+def end_of(consumer: ck.Consumer, partition: ck.TopicPartition) -> int:
+    """Where a partition ends, as its leader says, whoever that is by now."""
+    found: list[int] = []
+
+    def told() -> bool:
+        try:
+            found.append(consumer.get_watermark_offsets(partition, timeout=5)[1])
+        except ck.KafkaException:
+            return False
+        return True
+
+    until("the leader says where it ends", told, timeout_s=30)
+    return found[0]
+
+
+def read_all(cluster: Cluster, topic: str, partition: int = 0) -> dict[tuple[int, int], bytes]:
+    consumer = ck.Consumer({
+        "bootstrap.servers": cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False, **QUIET
+    })  # fmt: skip
+    end = end_of(consumer, ck.TopicPartition(topic, partition))
+    consumer.assign([ck.TopicPartition(topic, partition, 0)])
+    found: dict[tuple[int, int], bytes] = {}
+    deadline = time.monotonic() + 30
+    while len(found) < end and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.5):
+            assert message.error() is None
+            found[message.partition(), message.offset()] = message.value()
+    consumer.close()
+    return found
+
+
+def test_acknowledged_is_on_all_three(cluster: Cluster) -> None:
+    """Batches that the leader acknowledged with acks=all are the same bytes on each broker."""
+    topic = cluster.create("t", 2)
+    writer = Writer(cluster, topic)
+    writer.write(500, 0)
+    writer.write(500, 1)
+    writer.settle()
+    assert read_all(cluster, topic, 0) | read_all(cluster, topic, 1) == writer.acked
+    until("replicas are the same", lambda: cluster.differing(topic, (0, 1)) == [])
+
+
+def test_a_leader_is_killed(cluster: Cluster) -> None:
+    """Its process dies, the next in-sync replica leads half a second later, and nothing acknowledged is lost; when it
+    is back it has what the others have."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write_for(1)
+    cluster.kill(1)
+    writer.write_for(2)
+    writer.settle()
+    assert cluster.leader(topic) == 2
+    print(f"longest gap {writer.gap_s() * 1000:.0f} ms")
+    cluster.restart(1)
+    cluster.until_in_sync(topic)
+    writer.write(100)
+    writer.settle()
+    assert read_all(cluster, topic) == writer.acked
+    until("replicas are the same", lambda: cluster.differing(topic) == [])
+
+
+def test_each_broker_is_killed_in_turn(cluster: Cluster) -> None:
+    """Whoever leads; twice around, with what is in flight."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    for _ in range(4):
+        writer.write_for(0.5)
+        leader = cluster.leader(topic)
+        cluster.kill(leader)
+        writer.write_for(1)
+        cluster.restart(leader)
+        cluster.until_in_sync(topic)
+    writer.settle()
+    assert read_all(cluster, topic) == writer.acked
+    until("replicas are the same", lambda: cluster.differing(topic) == [])
+
+
+def test_all_are_killed_at_once(cluster: Cluster) -> None:
+    """What was acknowledged is there when they are back."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write(1000)
+    writer.settle()
+    cluster.kill(1, 2, 3)
+    cluster.restart(1, 2, 3)
+    cluster.until_in_sync(topic)
+    assert read_all(cluster, topic) == writer.acked
+
+
+def test_too_few_are_in_sync(cluster: Cluster) -> None:
+    """Below min.insync.replicas acks=all is refused, and what was acknowledged stays; with one back it goes on."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write(100)
+    writer.settle()
+    cluster.kill(2, 3)
+    until("the ISR is one", lambda: cluster.partition(topic) == (1, [1]), timeout_s=20)
+    refused: list[Any] = []
+    producer = ck.Producer({
+        "bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 2000, "retries": 0, **QUIET
+    })  # fmt: skip
+    producer.produce(topic, b"no", partition=0, on_delivery=lambda error, _: refused.append(error))
+    producer.flush(20)
+    assert [error.code() for error in refused] == [ck.KafkaError.NOT_ENOUGH_REPLICAS]
+    cluster.restart(2)
+    cluster.until_in_sync(topic, size=2)
+    writer.write(100)
+    writer.settle()
+    assert read_all(cluster, topic) == writer.acked
+
+
+def test_the_controller_is_killed(cluster: Cluster) -> None:
+    """Another is elected, and elects: a leader that dies next is missed as fast."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    first = cluster.controller()
+    cluster.kill(first)
+    until("another controls", lambda: cluster.controller() not in (-1, first), timeout_s=20)
+    cluster.restart(first)
+    cluster.until_in_sync(topic)
+    writer = Writer(cluster, topic)
+    writer.write_for(0.5)
+    leader = cluster.leader(topic)
+    cluster.kill(leader)
+    writer.write_for(1)
+    writer.settle()
+    assert read_all(cluster, topic) == writer.acked
+
+
+def test_a_clean_stop_hands_over(cluster: Cluster) -> None:
+    """Leadership moves before the broker goes; the client hardly waits."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write_for(0.5)
+    cluster.signal(1, signal.SIGTERM)
+    writer.write_for(2)
+    writer.settle()
+    print(f"longest gap {writer.gap_s() * 1000:.0f} ms")
+    assert cluster.brokers[1].wait_end() == 0
+    assert cluster.leader(topic) == 2
+    assert read_all(cluster, topic) == writer.acked
+
+
+def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:
+    """Its session ends, another leads; when it goes on, what it appended alone is cut off, and was not acknowledged."""
+    cluster = start_cluster(zookeeper_session_timeout_ms=2000)
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write_for(0.5)
+    cluster.signal(1, signal.SIGSTOP)
+    writer.write_for(5)
+    cluster.signal(1, signal.SIGCONT)
+    writer.write_for(1)
+    writer.settle()
+    cluster.until_in_sync(topic)
+    assert cluster.leader(topic) != 1
+    assert read_all(cluster, topic) == writer.acked
+    until("replicas are the same", lambda: cluster.differing(topic) == [])
+
+
+def test_a_group_goes_on(cluster: Cluster) -> None:
+    """The coordinator dies; the committed offset is the next one's."""
+    topic = cluster.create("t", 1)
+    writer = Writer(cluster, topic)
+    writer.write(50)
+    writer.settle()
+    how = {
+        "bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, **QUIET,
+    }  # fmt: skip
+    consumer = ck.Consumer(how)
+    consumer.subscribe([topic])
+    got = 0
+    while got < 20:
+        got += len(consumer.consume(20 - got, 1))
+    assert [p.offset for p in consumer.commit(asynchronous=False)] == [20]
+    coordinator = next(p for p in range(2) if p == abs_hash("g") % 2)
+    cluster.kill(cluster.leader("__consumer_offsets", coordinator))
+    rest = []
+    deadline = time.monotonic() + 40
+    while len(rest) < 30 and time.monotonic() < deadline:
+        rest += [message.value() for message in consumer.consume(30, 0.5)]
+    assert rest == [b"%d" % number for number in range(20, 50)]
+    assert [p.offset for p in consumer.commit(asynchronous=False)] == [50]
+    consumer.close()
+    again = ck.Consumer(how)
+    assert [p.offset for p in again.committed([ck.TopicPartition(topic, 0)], timeout=20)] == [50]
+    again.close()
+
+
+def abs_hash(text: str) -> int:
+    from pybroker.groups.coordinator import partition_of
+
+    return partition_of(text, 1 << 30)
