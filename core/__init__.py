@@ -31,6 +31,7 @@ from pybroker.core.columns.encode import Encoder, partitions_of
 from pybroker.core.columns.objects import Record, read_records
 from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
+from pybroker.core.fetcher import Fetcher, FetcherEvent
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
 
 __all__ = [
@@ -53,6 +54,8 @@ __all__ = [
     "Columns",
     "Delivery",
     "Encoder",
+    "Fetcher",
+    "FetcherEvent",
     "Follower",
     "HeaderColumn",
     "Headers",

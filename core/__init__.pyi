@@ -36,6 +36,8 @@ from pybroker.core.columns.objects import read_records as read_records
 from pybroker.core.columns.partition_batches import PartitionBatches as PartitionBatches
 from pybroker.core.columns.source import ByteColumn as ByteColumn
 from pybroker.core.columns.source import HeaderColumn as HeaderColumn
+from pybroker.core.fetcher import Fetcher as Fetcher
+from pybroker.core.fetcher import FetcherEvent as FetcherEvent
 from pybroker.core.log_dirs import LogDirs as LogDirs
 from pybroker.core.log_handle import Log as Log
 from pybroker.core.partition_handle import Appended as Appended
@@ -206,7 +208,7 @@ class Plane:
     def adopt(self, fd: int, *, listener: int = 0) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours."""
     def fileno(self) -> int: ...
-    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown"], int, int, bytes | None]]:
+    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown", "fetcher"], int, int, bytes | None]]:
         """The letters: (kind, id, token, frame); the frame is None if there is no memory for it."""
     def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
         """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered."""

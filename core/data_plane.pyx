@@ -7,7 +7,7 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.unistd cimport close as close_fd
@@ -31,10 +31,11 @@ from pybroker.core.plane.inbox cimport inbox_leave, inbox_ring
 from pybroker.core.plane.mailbox cimport (
     CLOSED, GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
-from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave
+from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
 from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_new, nodes_t
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
+from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, view_t
 from pybroker.core.storage.open_files cimport files_hold
@@ -44,7 +45,7 @@ import os
 import threading
 import weakref
 
-KINDS = ("request", "gone", "closed", "grown")
+KINDS = ("request", "gone", "closed", "grown", "fetcher")
 PLANES = weakref.WeakSet()
 
 
@@ -127,19 +128,6 @@ cdef frame_of(const letter_t* l):
 cdef class Plane:
     """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
 
-    cdef plane_t state
-    cdef reactor_t** reactors
-    cdef int count
-    cdef int64_t adopted
-    cdef Broker owner
-    cdef list threads
-    cdef dict bells              # Partition -> the address of its bell_t
-    cdef set away                # tokens of requests that were taken and not answered: their connections are not freed
-    cdef int64_t published
-    cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
-    cdef bint inherited          # this process is such a child: the plane is out of use
-    cdef object __weakref__
-
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500,
@@ -157,6 +145,7 @@ cdef class Plane:
         self.state.fetch_bytes_max = fetch_bytes_max
         self.state.idle_ms = idle_ms
         pool_init(&self.state.pool, pool_bytes)
+        pool_init(&self.state.replica_pool, INT64_MAX)
         self.state.requests_max = requests_max
         self.state.holder_ms = holder_ms
         sessions_init(&self.state.sessions, fetch_sessions)
@@ -183,6 +172,7 @@ cdef class Plane:
         sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
         pool_destroy(&self.state.pool)
+        pool_destroy(&self.state.replica_pool)
         registry_free(self.state.registry)
         free(self.state.nodes)
 
@@ -200,7 +190,7 @@ cdef class Plane:
             close_fd(self.reactors[i].inbox.bell)
         close_fd(self.state.mailbox.fd)
 
-    cdef int _check(self) except -1:
+    cdef int check(self) except -1:
         if self.inherited:
             raise RuntimeError("this plane was made before a fork and works in the parent process only")
         return 0
@@ -209,7 +199,7 @@ cdef class Plane:
 
     def start(self) -> None:
         """Run each reactor on a thread of its own, without the GIL."""
-        self._check()
+        self.check()
         for i in range(self.count):
             thread = threading.Thread(target=self._run, args=(i,), name=f"pybroker-network-{i}", daemon=True)
             thread.start()
@@ -221,7 +211,7 @@ cdef class Plane:
 
     def step(self, int reactor=0, int64_t timeout_ms=0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
-        self._check()
+        self.check()
         with nogil:
             reactor_step(self.reactors[reactor], timeout_ms)
 
@@ -336,19 +326,24 @@ cdef class Plane:
     def adopt(self, int fd, *, int listener=0) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the
         caller's."""
+        return self.take_over(fd, listener, NULL)
+
+    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher) except -1:
+        """The same for a socket whose peer is a client, or with `fetcher`, a reference that it takes over, a leader."""
+        cdef pool_t* pool = &self.state.pool if fetcher == NULL else &self.state.replica_pool
         cdef conn_t* c
         cdef note_t* n
         cdef reactor_t* r
         cdef address_t* address
         cdef int64_t id = self.adopted + 1
-        self._check()
+        self.check()
         self.sockets[id] = fd, os.fstat(fd).st_ino
         c = <conn_t*>calloc(1, sizeof(conn_t))
         n = <note_t*>calloc(1, sizeof(note_t))
-        address = pool_join(&self.state.pool, fd)
+        address = pool_join(pool, fd)
         if c == NULL or n == NULL or address == NULL:
             if address != NULL:
-                pool_leave(&self.state.pool, address)
+                pool_leave(pool, address)
             free(c)
             free(n)
             del self.sockets[id]
@@ -360,8 +355,12 @@ cdef class Plane:
         c.listener = listener
         c.state = OPEN
         c.inbox = &r.inbox
-        c.pool = &self.state.pool
+        c.pool = pool
         c.address = address
+        if fetcher != NULL:
+            c.fetcher = fetcher
+            fetcher.conn = c
+            fetcher.inbox = c.inbox
         n.conn = c
         n.is_new = 1
         inbox_leave(c.inbox, n)    # from here on it is the reactor's, which may have freed it already
@@ -374,11 +373,12 @@ cdef class Plane:
     def take(self) -> list:
         """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
         comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says
-        why unless its peer ended it; "grown": see watch(). A frame that there is no memory for is None."""
+        why unless its peer ended it; "grown": see watch(); "fetcher": see Fetcher. A frame that there is no memory for
+        is None."""
         cdef letter_t* l
         cdef letter_t* after
         out = []
-        self._check()
+        self.check()
         with nogil:
             l = mailbox_take(&self.state.mailbox)
         while l != NULL:
@@ -407,7 +407,7 @@ cdef class Plane:
         cdef conn_t* c = <conn_t*>token
         cdef note_t* n
         cdef uint8_t size[4]
-        self._check()
+        self.check()
         if token not in self.away:
             raise ValueError(f"no request with the token {token} waits for an answer")
         n = <note_t*>calloc(1, sizeof(note_t))

@@ -109,6 +109,7 @@ cdef struct conn_t:
     int32_t behind               # its next frame is such a Fetch
     operation_t* away            # AWAY: whose request it is; NULL: one that had not waited
     warm_t warm
+    void* fetcher                # replica_fetcher_t: its peer leads, and we ask; NULL: it is a client
 
 cdef struct output_t:            # the chunks behind a slot that is being filled
     chunk_t* first
@@ -129,6 +130,7 @@ cdef struct inbox_t:             # of a reactor: what other threads leave there
     note_t* notes
     note_t* notes_last
     chain_t told                 # operations that have news
+    chain_t fetchers             # connections to leaders for which Python left orders
     int32_t rung                 # the bell was rung for what is in it
     int32_t operations           # that are there, over or not: the reactor's own
 

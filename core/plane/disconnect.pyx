@@ -20,6 +20,7 @@ from pybroker.core.plane.conn cimport AWAY, CLOSING, conn_free, conn_t, operatio
 from pybroker.core.plane.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.plane.operation cimport operations_end
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
+from pybroker.core.plane.replica_fetcher cimport replica_fetcher_end, replica_fetcher_t
 
 
 cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
@@ -56,6 +57,8 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     chain_remove(&c.listed)
     chain_remove(&c.ready)
     chain_remove(&c.waiting)
+    if c.fetcher != NULL:
+        replica_fetcher_end(<replica_fetcher_t*>c.fetcher)
     store_i32(&r.connections, r.connections - 1)
     conn_free(c)
 

@@ -21,6 +21,7 @@ from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
+from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.storage.group_commit cimport sync_t
 
 
@@ -95,6 +96,8 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
             op.is_warm = 1
             op.reading = 0
         chain_append(&r.due, &op.due, op)
+    while r.inbox.fetchers.first != NULL:
+        make_ready(r, (<replica_fetcher_t*>chain_take(&r.inbox.fetchers)).conn)
     pthread_mutex_unlock(&r.inbox.lock)
     while n != NULL:
         after = n.next

@@ -9,6 +9,7 @@ cdef enum letter_kind_t:
     GONE                     # the client of a request that is away has gone: nobody will read its answer
     CLOSED                   # a connection ended
     GROWN                    # a partition that Python watches grew, or went
+    FETCHER                  # what became of a partition that is copied from a leader
 
 cdef struct letter_t:
     letter_t* next

@@ -94,7 +94,7 @@ cdef void move_line(reactor_t* r) noexcept nogil:
 cdef const char* must_go(reactor_t* r, conn_t* c, bint claimed) noexcept nogil:
     """Why a connection has to make room; NULL: it may stay."""
     cdef int64_t moved = c.bytes_in + c.bytes_out
-    if c.state != OPEN or c.fd < 0 or c.operations.first != NULL or conn_holds(c) == 0:
+    if c.state != OPEN or c.fetcher != NULL or c.fd < 0 or c.operations.first != NULL or conn_holds(c) == 0:
         c.mark_ms = 0
         return NULL
     if claimed and c.loan == 0 and load_i64(&c.address.held) > pool_share(&r.plane.pool):

@@ -36,6 +36,7 @@ from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
 from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.plane.receive cimport drain, has_work, resume_due, serve
+from pybroker.core.plane.replica_fetch cimport replica_fetch_serve, replica_fetch_silence
 from pybroker.core.plane.timer cimport timer_stop
 
 cdef enum:
@@ -187,13 +188,14 @@ cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
 
 
 cdef inline bint is_idle(const conn_t* c) noexcept nogil:
-    return c.state == OPEN and c.operations.first == NULL
+    return c.state == OPEN and c.operations.first == NULL and c.fetcher == NULL
 
 
 cdef void sweep(reactor_t* r) noexcept nogil:
     """Once a second: give back large buffers of connections that rest, close those that rested too long."""
     cdef link_t* link = r.listed.first
     cdef conn_t* c
+    cdef const char* why
     while link != NULL:
         c = <conn_t*>link.owner
         if r.now_ms - c.active_ms < SWEEP_MS:
@@ -202,6 +204,9 @@ cdef void sweep(reactor_t* r) noexcept nogil:
             conn_free_own(c)
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and is_idle(c):
             close_conn(r, c, "")
+        why = replica_fetch_silence(c, r.now_ms) if c.fetcher != NULL and c.state == OPEN else NULL
+        if why != NULL:
+            close_conn(r, c, why)
         link = link.next
     collect(&r.plane.context.reclaim)
 
@@ -251,6 +256,11 @@ cdef void close_books(reactor_t* r, int64_t took_ns) noexcept nogil:
     poke_i64(&r.parked, r.timers.fetches)
 
 
+cdef inline int64_t talker(const conn_t* c) noexcept nogil:
+    """A client that may have the turns to itself; a leader, for which others wait, is none."""
+    return c.id if c.fetcher == NULL else 0
+
+
 cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     """One turn, after waiting up to timeout_ms for something to do."""
     cdef epoll_event events[EVENTS_MAX]
@@ -273,14 +283,14 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         heed(r, load_i32(&r.plane.diverted), cut)
     resume_due(r)
     link = r.ready.first
-    only = (<conn_t*>link.owner).id if link != NULL and link.next == NULL else 0
+    only = talker(<conn_t*>link.owner) if link != NULL and link.next == NULL else 0
     alone = only > 0 and only == r.talker and r.began_ns - r.ended_ns <= AWAKE_NS
     r.brisk = min(r.brisk + alone, <int32_t>alone)
     r.talker = only
     while link != NULL:
         c = <conn_t*>link.owner
         if c.state == OPEN:
-            why = serve(r, c)
+            why = serve(r, c) if c.fetcher == NULL else replica_fetch_serve(r, c)
             if why != NULL:
                 close_conn(r, c, why)
         link = link.next

@@ -26,7 +26,8 @@ cdef struct plane_t:             # what all reactors of a broker share
     sessions_t sessions
     nodes_t* nodes               # where the leaders of other partitions are; NULL: nobody said yet
     mailbox_t mailbox
-    pool_t pool
+    pool_t pool                  # what clients' connections hold,
+    pool_t replica_pool          # and those to leaders, which no client's memory holds up
     int64_t holder_ms            # that a request which was let through may take while memory is short
     int32_t requests_max         # queued.max.requests: that wait in the mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes

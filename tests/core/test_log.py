@@ -193,8 +193,8 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
 
 
 def test_a_replica_takes_all_that_came_together_or_nothing(home: Home) -> None:
-    """A batch with a wrong CRC, one whose offset goes back, one of a later epoch than its leader: what came before it in
-    the same bytes is not appended either."""
+    """A batch with a wrong CRC, one whose offset goes back, one of a later epoch than its leader: what came before it
+    in the same bytes is not appended either."""
     p = home.open()
     p.become_follower(2, 4, 1)
     good = stamp(batch(2), 0, 4)

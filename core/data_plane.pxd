@@ -1,0 +1,23 @@
+# The data plane as the rest of the wall sees it.
+from libc.stdint cimport int64_t
+
+from pybroker.core.broker cimport Broker
+from pybroker.core.plane.reactor cimport plane_t, reactor_t
+from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
+
+
+cdef class Plane:
+    cdef plane_t state
+    cdef reactor_t** reactors
+    cdef int count
+    cdef int64_t adopted
+    cdef Broker owner
+    cdef list threads
+    cdef dict bells              # Partition -> the address of its bell_t
+    cdef set away                # tokens of requests that were taken and not answered: their connections are not freed
+    cdef int64_t published
+    cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
+    cdef bint inherited          # this process is such a child: the plane is out of use
+    cdef object __weakref__
+    cdef int check(self) except -1
+    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher) except -1

@@ -1,0 +1,334 @@
+"""A follower's turns: a connection to a leader is served as those of clients are, the other way round.
+
+    asks ──> awaits ──the answer is whole──> appends what it brings ──> asks, in the same turn
+             nothing is fetched: it asks for nothing until Python adds a partition
+
+The leader keeps a Fetch that finds nothing until there are records or its time is over, so there is no timer here. What
+an answer brings is appended from where it was received: the reactor's arena, or the connection's own buffer where it is
+larger than one read. That buffer grows with the bytes that come.
+
+An answer that cannot be read ends the connection, before anything of it is appended. What is wrong with one partition
+is told to Python (`tell`) and takes that partition out, the others go on. An answer for a partition that the request
+did not name, or that left meanwhile, counts for nothing.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.atomic cimport load_i32, poke_i64
+from pybroker.core.base.chain cimport chain_append, link_t
+from pybroker.core.base.clock cimport wall_ms
+from pybroker.core.base.counters cimport tally
+from pybroker.core.base.cursor cimport (
+    OK, load_be32, write_i32, write_i64, write_i8, writer_init, writer_t,
+)
+from pybroker.core.base.error_codes cimport MESSAGE_TOO_LARGE
+from pybroker.core.base.socket cimport recv
+from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
+from pybroker.core.plane.conn cimport (
+    OWN_KEPT, conn_flush, conn_forget_own, conn_grow_own, conn_keep, conn_t,
+)
+from pybroker.core.plane.mailbox cimport FETCHER, mailbox_put
+from pybroker.core.plane.reactor cimport ARENA_BYTES, READ_BYTES, reactor_t
+from pybroker.core.plane.replica_fetch_wire cimport (
+    NO_MORE, answer_t, brought_t, replica_answer_next, replica_answer_open, replica_fetch_write,
+)
+from pybroker.core.plane.replica_fetcher cimport (
+    fetched_t, replica_fetcher_find, replica_fetcher_forget_all, replica_fetcher_forget_session,
+    replica_fetcher_let_go, replica_fetcher_t, replica_fetcher_take_orders,
+)
+from pybroker.core.storage.log cimport log_view, view_t
+
+cdef enum:
+    VERSION_IDS = 13
+    ARENA_LEAST = 64 << 10       # with less room there, answers are read into the connection's own buffer
+    READS_MAX = 16               # in one turn
+    LOOK_MS = 1000               # between two looks at whether logs begin elsewhere
+    NO_PARTITION = -1
+    SESSION_EPOCH_MAX = 0x7FFFFFFF
+
+
+cdef const char* GONE = ""       # its leader closed it, or Python did
+cdef const char* MALFORMED = "its leader sent an answer that cannot be read"
+cdef const char* UNASKED = "its leader sent bytes that nobody asked for, or too many"
+cdef const char* REFUSED = "its leader refuses to be fetched from"
+cdef const char* SILENT = "its leader did not answer a Fetch"
+cdef const char* NO_MEMORY = "no memory for what its leader sends"
+
+
+cdef inline replica_fetcher_t* fetcher_of(const conn_t* c) noexcept nogil:
+    return <replica_fetcher_t*>c.fetcher
+
+
+# -- what Python is told -----------------------------------------------------------------------------------------------
+
+cdef bint tell(
+    reactor_t* r, const conn_t* c, int event, int64_t id, int32_t code, int32_t epoch, int64_t offset) noexcept nogil:
+    """Tell Python of a partition; False without memory for it."""
+    cdef uint8_t letter[EVENT_BYTES]
+    cdef writer_t w
+    writer_init(&w, letter, EVENT_BYTES)
+    write_i8(&w, <signed char>event)
+    write_i32(&w, code)
+    write_i64(&w, id)
+    write_i32(&w, epoch)
+    write_i64(&w, offset)
+    return mailbox_put(&r.plane.mailbox, FETCHER, c.id, NULL, letter, EVENT_BYTES) == 0
+
+
+cdef bint take_out(
+    reactor_t* r, const conn_t* c, fetched_t* q, int event, int32_t code, int32_t epoch, int64_t offset) noexcept nogil:
+    """Fetch a partition no longer, and tell Python why."""
+    cdef bint told = tell(r, c, event, q.id, code, epoch, offset)
+    replica_fetcher_let_go(fetcher_of(c), q)
+    return told
+
+
+# -- an answer ---------------------------------------------------------------------------------------------------------
+
+cdef int append(fetched_t* q, const brought_t* b, int64_t now_ms) noexcept nogil:
+    cdef replicated_t sent
+    sent.data = b.records
+    sent.n = max(b.records_bytes, <int32_t>0)
+    sent.leader_epoch = q.leader_epoch
+    sent.offset = q.asked_offset
+    sent.high_watermark = b.high_watermark
+    sent.gone = &q.gone
+    return partition_append_replica(q.partition, &sent, now_ms)
+
+
+cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, int64_t now_ms) noexcept nogil:
+    """Take what an answer brings for a partition; False where Python cannot be told of it."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef fetched_t* q = replica_fetcher_find(f, &b.topic, b.index)
+    cdef view_t v
+    cdef int status
+    if q == NULL or not q.is_asked or load_i32(&q.gone):
+        return True
+    if b.error != 0:
+        return take_out(r, c, q, FAILED, b.error, -1, -1)
+    if b.diverges:
+        return take_out(r, c, q, DIVERGED, 0, b.diverging_epoch, b.diverging_end)
+    status = append(q, b, now_ms)
+    if status == NOT_ASKED:
+        chain_append(&f.changed, &q.changed, q)
+        return True
+    if status != 0:
+        return take_out(r, c, q, FAILED, status, -1, -1)
+    poke_i64(&q.leader_end, b.high_watermark)
+    log_view(q.partition.log, &v)
+    if v.log_end != q.asked_offset:
+        chain_append(&f.changed, &q.changed, q)
+    elif b.records_bytes > 0 and alone:
+        return take_out(r, c, q, FAILED, MESSAGE_TOO_LARGE, -1, -1)  # no whole batch, and none would come again
+    if b.log_start > max(v.log_start, q.told_start):
+        q.told_start = b.log_start
+        return tell(r, c, LOG_START, q.id, 0, -1, b.log_start)
+    return True
+
+
+cdef int count_brought(answer_t a, int32_t* with_records) noexcept nogil:
+    """Read an answer to its end, before anything of it is taken: OK, SHORT or BAD."""
+    cdef brought_t b
+    cdef int status = OK
+    with_records[0] = 0
+    while status == OK:
+        status = replica_answer_next(&a, &b)
+        with_records[0] += status == OK and b.records_bytes > 0
+    return OK if status == NO_MORE else status
+
+
+cdef bint keep_session(replica_fetcher_t* f, int32_t session_id) noexcept nogil:
+    """What the answer says of the session that it is in; False if it is not in the one that was asked."""
+    if f.session_epoch != 0 and session_id != f.session_id:
+        replica_fetcher_forget_session(f)
+        return False
+    f.session_id = session_id
+    f.session_epoch = 0 if session_id == 0 else 1 if f.session_epoch == SESSION_EPOCH_MAX else f.session_epoch + 1
+    if session_id == 0:
+        replica_fetcher_forget_all(f)
+    return True
+
+
+cdef const char* take_refusal(reactor_t* r, conn_t* c, int32_t code) noexcept nogil:
+    """The leader refused the request as a whole: it knows no such session, and is asked for all once more."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    if f.session_epoch != 0:
+        replica_fetcher_forget_session(f)
+        return NULL
+    tell(r, c, FAILED, NO_PARTITION, code, -1, -1)
+    return REFUSED
+
+
+cdef const char* take_answer(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Append what an answer brings; why the connection must end, or NULL."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef answer_t a
+    cdef brought_t b
+    cdef int32_t with_records
+    cdef int64_t now_ms
+    f.is_awaiting = 0
+    if replica_answer_open(&a, frame, n, f.version >= VERSION_IDS) != OK or a.correlation != f.correlation:
+        return MALFORMED
+    if a.error != 0:
+        return take_refusal(r, c, a.error)
+    if count_brought(a, &with_records) != OK:
+        return MALFORMED
+    if not keep_session(f, a.session_id):
+        return NULL
+    now_ms = wall_ms() if with_records > 0 else 0
+    while replica_answer_next(&a, &b) == OK:
+        if not take_brought(r, c, &b, with_records == 1, now_ms):
+            return NO_MEMORY
+    return NULL
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------------
+
+cdef int64_t announced(reactor_t* r, const replica_fetcher_t* f, const uint8_t* data, int64_t n) noexcept nogil:
+    """The bytes of the answer that begins here, with its size; 0: not known yet; -1: none is allowed, or none so large.
+
+    The first batch of an answer comes whole, however large it is: so much is allowed beyond what was asked for."""
+    cdef int64_t length
+    if n == 0:
+        return 0
+    if not f.is_awaiting:
+        return -1
+    if n < 4:
+        return 0
+    length = load_be32(data)
+    return -1 if length < 0 or length > f.response_bytes_max + r.plane.frame_bytes_max else 4 + length
+
+
+cdef const char* take_frames(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n, int64_t* used) noexcept nogil:
+    """Take the whole answers at the start of `data`; the bytes used up, and why the connection must end, or NULL."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef int64_t size
+    cdef const char* why = NULL
+    used[0] = 0
+    while why == NULL:
+        size = announced(r, f, data + used[0], n - used[0])
+        if size < 0:
+            return UNASKED
+        if size == 0 or n - used[0] < size:
+            return NULL
+        why = take_answer(r, c, data + used[0] + 4, size - 4)
+        used[0] += size
+    return why
+
+
+cdef const char* read_own(reactor_t* r, conn_t* c, int64_t* got) noexcept nogil:
+    """Read into the connection's own buffer, and take what is whole there."""
+    cdef int64_t need = OWN_KEPT, used, size
+    cdef const char* why
+    if c.own_used >= 4:
+        need = 4 + <int64_t>load_be32(c.own)  # which is allowed: it was looked at
+    need = max(need, c.own_used + 1)
+    # What was announced is believed only as far as it came: the buffer doubles.
+    if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
+        return NO_MEMORY
+    size = c.own_capacity - c.own_used
+    got[0] = recv(c.fd, c.own + c.own_used, size, 0)
+    if got[0] <= 0:
+        return NULL
+    if got[0] < size:
+        c.readable = c.ended     # its end is not told twice
+    c.own_used += got[0]
+    why = take_frames(r, c, c.own, c.own_used, &used)
+    conn_forget_own(c, used)
+    return why
+
+
+cdef const char* read_arena(reactor_t* r, conn_t* c, int64_t* got) noexcept nogil:
+    """Read into what is left of the arena, and take what is whole; what is over moves to the connection."""
+    cdef uint8_t* at = r.arena + r.arena_used
+    cdef int64_t used, room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
+    cdef const char* why
+    got[0] = recv(c.fd, at, room, 0)
+    if got[0] <= 0:
+        return NULL
+    if got[0] < room:
+        c.readable = c.ended
+    why = take_frames(r, c, at, got[0], &used)
+    if why == NULL and used < got[0] and conn_keep(c, at + used, got[0] - used) < 0:
+        return NO_MEMORY
+    return why
+
+
+cdef const char* receive(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read once; why the connection must end, or NULL."""
+    cdef int64_t got = 0
+    cdef const char* why
+    if c.own_used > 0 or c.own_capacity >= OWN_KEPT or ARENA_BYTES - r.arena_used < ARENA_LEAST:
+        why = read_own(r, c, &got)
+    else:
+        why = read_arena(r, c, &got)
+    if why != NULL:
+        return why
+    if got > 0:
+        c.bytes_in += got
+        tally(&r.bytes_in, got)
+        tally(&fetcher_of(c).bytes_in, got)
+    elif got < 0 and errno == EAGAIN:
+        c.readable = 0
+    elif got == 0 or errno != EINTR:
+        return GONE
+    return NULL
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+cdef void look_at_all(replica_fetcher_t* f, bint full) noexcept nogil:
+    """Have the request name all partitions, or those whose logs are not as the leader was told."""
+    cdef link_t* link = f.listed.first
+    cdef fetched_t* q
+    cdef view_t v
+    while link != NULL:
+        q = <fetched_t*>link.owner
+        log_view(q.partition.log, &v)
+        if full or v.log_end != q.asked_offset or v.log_start != q.asked_start:
+            chain_append(&f.changed, &q.changed, q)
+        link = link.next
+
+
+cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
+    """Send the next request, unless one is not answered yet, or there is nothing to fetch."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef int64_t sent = c.bytes_out
+    if f.is_awaiting or f.listed.first == NULL:
+        return NULL
+    if f.session_id == 0 or (f.nameless > 0) == (f.version >= VERSION_IDS):
+        replica_fetcher_forget_session(f)
+        replica_fetcher_forget_all(f)
+        look_at_all(f, True)
+    elif r.now_ms - f.looked_ms >= LOOK_MS:
+        look_at_all(f, False)
+        f.looked_ms = r.now_ms
+    f.correlation = (f.correlation + 1) & 0x7FFFFFFF
+    if replica_fetch_write(f, c) < 0:
+        return NO_MEMORY
+    f.is_awaiting = 1
+    f.asked_ms = r.now_ms
+    tally(&f.requests, 1)
+    if conn_flush(c) < 0:        # now: a client's ack may wait for it, and the turn's appends come before its answers
+        return GONE
+    tally(&r.bytes_out, c.bytes_out - sent)
+    return NULL
+
+
+cdef const char* replica_fetch_serve(reactor_t* r, conn_t* c) noexcept nogil:
+    """A leader's connection's share of a turn; why it must end, empty if its leader or Python ended it, or NULL."""
+    cdef const char* why = NULL
+    cdef int reads = 0
+    if not replica_fetcher_take_orders(fetcher_of(c)):
+        return GONE
+    while why == NULL and c.readable and not c.close_after and reads < READS_MAX:
+        reads += 1
+        why = receive(r, c)
+    return why if why != NULL or c.close_after else ask(r, c)
+
+
+cdef const char* replica_fetch_silence(const conn_t* c, int64_t now_ms) noexcept nogil:
+    """Why a connection must end whose leader says nothing any more, or NULL."""
+    cdef const replica_fetcher_t* f = fetcher_of(c)
+    return SILENT if f.is_awaiting and now_ms - max(f.asked_ms, c.active_ms) > f.answer_ms_max else NULL

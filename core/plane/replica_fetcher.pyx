@@ -1,0 +1,258 @@
+"""A connection to a leader: which partitions are copied over it, and what the leader's session knows of them (KIP-227).
+
+    add ──> ADDED ──its reactor looks──> FETCHED ──taken away, diverged, or failed──> OUT ──add──> ADDED, as another
+
+Python adds partitions and takes them away from any thread: it leaves them among the fetcher's orders, and rings its
+reactor. All the rest is the reactor's. One that was taken away is not appended to any more when that call returns: the
+mark is set, and whoever appends looks at it under the append mutex, which the call has had once since.
+
+A partition that leaves is in the leader's session still, until a request names it as forgotten.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memset
+
+from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
+from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.partition.partition cimport (
+    TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
+)
+from pybroker.core.plane.mailbox cimport ring
+from pybroker.core.plane.wire cimport text_t
+
+cdef enum:
+    VERSION_NAMES = 12           # the last that names topics
+    VERSION_IDS = 17
+    TABLE_MIN = 16
+
+
+cdef const uint8_t* NO_ID = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef replica_fetcher_t* replica_fetcher_new() noexcept nogil:
+    """A fetcher without a connection; its only reference is the caller's. NULL without memory."""
+    cdef replica_fetcher_t* f = <replica_fetcher_t*>calloc(1, sizeof(replica_fetcher_t))
+    if f != NULL:
+        f.refs = 1
+        f.version = VERSION_IDS
+    return f
+
+
+cdef void replica_fetcher_drop(replica_fetcher_t* f) noexcept nogil:
+    if add_i32(&f.refs, -1) == 0:
+        free(f.table)
+        free(f)
+
+
+cdef void fetched_drop(fetched_t* q) noexcept nogil:
+    if add_i32(&q.refs, -1) == 0:
+        partition_drop(q.partition)
+        free(q)
+
+
+cdef void replica_fetcher_end(replica_fetcher_t* f) noexcept nogil:
+    """Its connection goes, and takes no more orders."""
+    cdef fetched_t* q
+    pthread_mutex_lock(&f.inbox.lock)
+    f.is_over = 1
+    chain_remove(&f.told)
+    pthread_mutex_unlock(&f.inbox.lock)
+    f.conn = NULL
+    while f.orders.first != NULL:
+        fetched_drop(<fetched_t*>chain_take(&f.orders))
+    replica_fetcher_forget_all(f)
+    while f.listed.first != NULL:
+        q = <fetched_t*>chain_take(&f.listed)
+        chain_remove(&q.changed)
+        fetched_drop(q)
+    replica_fetcher_drop(f)
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+cdef void tell(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
+    """Have its reactor look at a partition (NULL: at the fetcher). From any thread."""
+    pthread_mutex_lock(&f.inbox.lock)
+    if not f.is_over:
+        if q != NULL and chain_append(&f.orders, &q.told, q):
+            add_i32(&q.refs, 1)
+        if chain_append(&f.inbox.fetchers, &f.told, f) and not f.inbox.rung:
+            f.inbox.rung = 1
+            ring(f.inbox.bell)
+    pthread_mutex_unlock(&f.inbox.lock)
+
+
+cdef fetched_t* replica_fetcher_add(
+    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t id) noexcept nogil:
+    """Copy a partition from its log's end on; a reference for the caller, or NULL without memory."""
+    cdef fetched_t* q = <fetched_t*>calloc(1, sizeof(fetched_t))
+    if q == NULL:
+        return NULL
+    q.refs = 1
+    q.id = id
+    q.leader_epoch = leader_epoch
+    q.partition = p
+    q.leader_end = -1
+    partition_hold(p)
+    tell(f, q)
+    return q
+
+
+cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
+    """Copy a partition no longer. When this returns nothing is appended to it any more."""
+    store_i32(&q.gone, 1)
+    pthread_mutex_lock(&q.partition.log.append_mutex)
+    pthread_mutex_unlock(&q.partition.log.append_mutex)
+    tell(f, q)
+
+
+cdef void replica_fetcher_close(replica_fetcher_t* f) noexcept nogil:
+    """End the connection."""
+    store_i32(&f.is_ending, 1)
+    tell(f, NULL)
+
+
+cdef bint replica_fetcher_take_orders(replica_fetcher_t* f) noexcept nogil:
+    """Take in what Python added and took away; False if it ends the connection."""
+    cdef fetched_t* q
+    while True:
+        pthread_mutex_lock(&f.inbox.lock)
+        q = <fetched_t*>chain_take(&f.orders)
+        pthread_mutex_unlock(&f.inbox.lock)
+        if q == NULL:
+            return not load_i32(&f.is_ending)
+        if q.state == ADDED and not load_i32(&q.gone):
+            admit(f, q)
+        elif q.state == ADDED:
+            q.state = OUT
+        elif q.state == FETCHED:
+            replica_fetcher_let_go(f, q)
+        fetched_drop(q)
+
+
+# -- what is fetched ---------------------------------------------------------------------------------------------------
+
+cdef inline bint is_nameless(const partition_t* p) noexcept nogil:
+    return memcmp(p.topic_id, NO_ID, TOPIC_ID_BYTES) == 0
+
+
+cdef bint is_same(const partition_t* a, const partition_t* b) noexcept nogil:
+    """Do a request's topic and index name both?"""
+    return (a.index == b.index and memcmp(a.topic_id, b.topic_id, TOPIC_ID_BYTES) == 0
+            and a.topic_length == b.topic_length and memcmp(a.topic, b.topic, a.topic_length) == 0)
+
+
+cdef void admit(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
+    """The next request names it. If the leader's session has it from before, it is to stay there."""
+    cdef link_t* link = f.forgotten.first
+    cdef fetched_t* old
+    while link != NULL:
+        old = <fetched_t*>link.owner
+        link = link.next
+        if is_same(old.partition, q.partition):
+            chain_remove(&old.listed)
+            fetched_drop(old)
+    q.state = FETCHED
+    add_i32(&q.refs, 1)
+    f.nameless += is_nameless(q.partition)
+    f.is_table_stale = 1
+    chain_append(&f.listed, &q.listed, q)
+    chain_append(&f.changed, &q.changed, q)
+
+
+cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
+    """Its answers count no longer, and the next request says so to the leader's session."""
+    q.state = OUT
+    f.nameless -= is_nameless(q.partition)
+    f.is_table_stale = 1
+    chain_remove(&q.changed)
+    chain_remove(&q.listed)
+    if q.is_asked and (f.session_id != 0 or f.is_awaiting):
+        chain_append(&f.forgotten, &q.listed, q)
+    else:
+        fetched_drop(q)
+
+
+cdef void replica_fetcher_forget_all(replica_fetcher_t* f) noexcept nogil:
+    """No session of the leader has what is forgotten."""
+    while f.forgotten.first != NULL:
+        fetched_drop(<fetched_t*>chain_take(&f.forgotten))
+
+
+cdef void replica_fetcher_forget_session(replica_fetcher_t* f) noexcept nogil:
+    """The next request is a full one, by topic ids if all topics have one."""
+    cdef int32_t version = VERSION_NAMES if f.nameless > 0 else VERSION_IDS
+    f.is_table_stale |= version != f.version
+    f.version = version
+    f.session_id = f.session_epoch = 0
+
+
+# -- by topic and index ------------------------------------------------------------------------------------------------
+
+cdef inline void key_of(const replica_fetcher_t* f, const partition_t* p, text_t* out) noexcept nogil:
+    """What answers name its topic by."""
+    if f.version >= VERSION_IDS:
+        out.at = &p.topic_id[0]
+        out.length = TOPIC_ID_BYTES
+    else:
+        out.at = <const uint8_t*>p.topic
+        out.length = p.topic_length
+
+
+cdef int index_all(replica_fetcher_t* f) noexcept nogil:
+    """Bring the table up to date; 0 or -ENOMEM."""
+    cdef int32_t size = max(f.table_size, <int32_t>TABLE_MIN)
+    cdef fetched_t** table
+    cdef fetched_t* q
+    cdef link_t* link = f.listed.first
+    cdef text_t key
+    cdef uint32_t i
+    if not f.is_table_stale:
+        return 0
+    while size < 2 * f.listed.count:
+        size *= 2
+    if size > f.table_size:
+        table = <fetched_t**>calloc(size, sizeof(fetched_t*))
+        if table == NULL:
+            return -ENOMEM
+        free(f.table)
+        f.table = table
+        f.table_size = size
+    else:
+        memset(f.table, 0, size * sizeof(fetched_t*))
+    while link != NULL:
+        q = <fetched_t*>link.owner
+        key_of(f, q.partition, &key)
+        i = partition_hash(key.at, key.length, q.partition.index) & <uint32_t>(size - 1)
+        while f.table[i] != NULL:
+            i = (i + 1) & <uint32_t>(size - 1)
+        f.table[i] = q
+        link = link.next
+    f.is_table_stale = 0
+    return 0
+
+
+cdef fetched_t* replica_fetcher_find(replica_fetcher_t* f, const text_t* topic, int32_t index) noexcept nogil:
+    """The partition that an answer names; NULL if it is none that is fetched."""
+    if index_all(f) < 0 or f.table_size == 0:
+        return NULL
+    return look_up(f, topic, index)
+
+
+cdef fetched_t* look_up(const replica_fetcher_t* f, const text_t* topic, int32_t index) noexcept nogil:
+    cdef uint32_t mask = <uint32_t>(f.table_size - 1)
+    cdef uint32_t i = partition_hash(topic.at, topic.length, index) & mask
+    cdef fetched_t* q = f.table[i]
+    cdef text_t key
+    while q != NULL:
+        key_of(f, q.partition, &key)
+        if q.partition.index == index and key.length == topic.length and memcmp(key.at, topic.at, key.length) == 0:
+            return q
+        i = (i + 1) & mask
+        q = f.table[i]
+    return NULL

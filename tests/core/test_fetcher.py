@@ -1,0 +1,171 @@
+"""A follower in core: it asks its leader, appends what comes, and asks on; the leader is played over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.following import EPOCH, TOPIC_ID, Brought, Following, asked, batch, content, forgotten
+
+SESSION = 4711
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    following = Following(tmp_path)
+    yield following
+    following.close()
+
+
+def test_it_copies_what_its_leader_has(following: Following) -> None:
+    """Byte for byte, an answer after the other; each request asks from where the log ends."""
+    request = following.add(0)
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (7, 77)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 10 << 20)
+    assert [(t.topic_id, [p.partition for p in t.partitions]) for t in request.topics] == [(TOPIC_ID, [0])]
+    assert asked(request) == {0: (EPOCH, 0, -1, 0)}
+    first, second = batch(3, 0, 4), batch(2, 3)
+    assert asked(following.turn({0: first})) == {0: (EPOCH, 3, 4, 0)}
+    assert asked(following.turn({0: second + batch(1, 5)}, high_watermark=3)) == {0: (EPOCH, 6, EPOCH, 0)}
+    assert content(following.log) == first + second + batch(1, 5)
+    assert following.log.epochs() == [(4, 0), (EPOCH, 3)]
+    assert following.log.high_watermark == 3
+    assert following.events() == []
+
+
+def test_the_high_watermark_comes_with_an_empty_answer(following: Following) -> None:
+    """Nothing is written; what the leader committed is committed here, as far as it is here."""
+    following.add(0)
+    following.turn({0: batch(4)}, high_watermark=0)
+    assert following.log.high_watermark == 0
+    following.turn({0: b""}, high_watermark=3)
+    assert following.log.high_watermark == 3
+    following.turn({0: b""}, high_watermark=9)
+    assert following.log.high_watermark == 4
+    assert following.fetcher.lag(following.log) == 5
+
+
+def test_in_a_session_a_request_names_what_changed(following: Following) -> None:
+    """All at first; then those that grew, those that were added, and those that are to be forgotten."""
+    request = following.add()
+    assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
+    request = following.turn({1: batch(2)}, session=SESSION)
+    assert (request.session_id, request.session_epoch) == (SESSION, 1)
+    assert asked(request) == {1: (EPOCH, 2, EPOCH, 0)}
+    request = following.turn(session=SESSION)
+    assert (request.session_epoch, asked(request), forgotten(request)) == (2, {}, [])
+    following.fetcher.remove(following.partitions[1])
+    request = following.turn(session=SESSION)
+    assert (asked(request), forgotten(request)) == ({}, [1])
+    request = following.turn({1: batch(1, 2)}, session=SESSION)
+    assert (asked(request), forgotten(request)) == ({}, [])
+    assert following.partitions[1].log_end_offset == 2
+    following.fetcher.add(following.partitions[1], EPOCH)
+    request = following.turn(session=SESSION)
+    assert (request.session_epoch, asked(request)) == (5, {1: (EPOCH, 2, EPOCH, 0)})
+
+
+def test_one_that_leaves_and_comes_back_at_once_is_not_forgotten(following: Following) -> None:
+    """A request that names a partition and forgets it would take it out of the leader's session."""
+    following.add()
+    following.turn(session=SESSION)
+    following.fetcher.remove(following.partitions[0])
+    following.fetcher.add(following.partitions[0], EPOCH)
+    request = following.turn(session=SESSION)
+    assert (asked(request), forgotten(request)) == ({0: (EPOCH, 0, -1, 0)}, [])
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_a_session_that_the_leader_lost_is_begun_anew(following: Following, code: int) -> None:
+    """All partitions are asked for once more, from where their logs end."""
+    following.add()
+    following.turn({0: batch(3)}, session=SESSION)
+    request = following.turn(error=code)
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert asked(request) == {0: (EPOCH, 3, EPOCH, 0), 1: (EPOCH, 0, -1, 0)}
+
+
+def test_without_a_session_every_request_names_all(following: Following) -> None:
+    following.add()
+    for _ in range(3):
+        request = following.turn()
+        assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
+
+
+def test_topics_without_an_id_are_fetched_by_name(tmp_path: Path) -> None:
+    """By version 12, which tells who we are in its old place."""
+    following = Following(tmp_path, topic_id=bytes(16))
+    request = following.add(0)
+    assert (following.leader.version, request.replica_id) == (12, 7)
+    assert [(t.topic, [p.partition for p in t.partitions]) for t in request.topics] == [("t", [0])]
+    following.turn({0: batch(3)}, session=SESSION)
+    assert content(following.log) == batch(3)
+    following.close()
+
+
+def test_a_divergence_is_told_and_the_rest_goes_on(following: Following) -> None:
+    """Python truncates, and adds the partition anew; until then it is not asked for."""
+    following.add()
+    following.turn({0: batch(6, 0, 4), 1: batch(1)}, session=SESSION)
+    diverged = Brought(diverging_epoch=Brought.DivergingEpoch(epoch=4, end_offset=2), records=b"")
+    request = following.turn({0: diverged, 1: batch(2, 1)}, session=SESSION)
+    assert (asked(request), forgotten(request)) == ({1: (EPOCH, 3, EPOCH, 0)}, [0])
+    assert following.events() == [("diverged", following.log, 0, 4, 2)]
+    assert following.log.log_end_offset == 6
+    following.log.truncate(0)
+    following.fetcher.add(following.log, EPOCH)
+    request = following.turn(session=SESSION)
+    assert asked(request) == {0: (EPOCH, 0, -1, 0)}
+
+
+@pytest.mark.parametrize("code", [1, 3, 6, 56, 74, 75, 100])
+def test_an_error_of_a_partition_is_told_and_the_rest_goes_on(following: Following, code: int) -> None:
+    following.add()
+    following.turn(session=SESSION)
+    request = following.turn({0: Brought(error_code=code, records=b""), 1: batch(2)}, session=SESSION)
+    assert (asked(request), forgotten(request)) == ({1: (EPOCH, 2, EPOCH, 0)}, [0])
+    assert following.events() == [("failed", following.log, code, -1, -1)]
+
+
+BAD = {
+    "a wrong CRC": (batch(2, 2)[:-1] + b"!", 2),
+    "an offset that goes back": (batch(2, 1), 87),
+    "a later epoch than the leader's": (batch(2, 2, EPOCH + 1), 2),
+    "an old format": (batch(2, 2)[:16] + b"\1" + batch(2, 2)[17:], 43),
+    "a size below a header": (batch(2, 2)[:8] + (20).to_bytes(4, "big") + batch(2, 2)[12:], 2),
+    "more records than offsets": (batch(2, 2)[:57] + (9).to_bytes(4, "big") + batch(2, 2)[61:], 2),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_batch_fails_its_partition_alone(following: Following, what: str) -> None:
+    """Nothing of what came with it is appended; the others go on."""
+    bad, code = BAD[what]
+    following.add()
+    request = following.turn({0: batch(2) + bad, 1: batch(2)}, session=SESSION)
+    assert following.events() == [("failed", following.log, code, -1, -1)]
+    assert (following.log.log_end_offset, following.partitions[1].log_end_offset) == (0, 2)
+    assert (asked(request), forgotten(request)) == ({1: (EPOCH, 2, EPOCH, 0)}, [0])
+
+
+def test_a_gap_is_appended_as_it_comes(following: Following) -> None:
+    """Compaction leaves gaps."""
+    following.add(0)
+    assert asked(following.turn({0: batch(1, 3) + batch(2, 9)}))[0][1] == 11
+    assert content(following.log) == batch(1, 3) + batch(2, 9)
+
+
+def test_a_partial_batch_at_the_end_is_left_out(following: Following) -> None:
+    following.add(0)
+    assert asked(following.turn({0: batch(2) + batch(2, 2)[:-1]}))[0][1] == 2
+    assert asked(following.turn({0: batch(2, 2) + b"\0"}))[0][1] == 4
+    assert content(following.log) == batch(2) + batch(2, 2)
+
+
+def test_a_batch_that_never_comes_whole_fails_its_partition(following: Following) -> None:
+    """Asking again would bring the same for ever."""
+    following.add(0)
+    following.leader.answer({0: batch(2)[:-1]})
+    assert following.events() == [("failed", following.log, 10, -1, -1)]
