@@ -95,6 +95,11 @@ lives: SECONDS = 600
 lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7
 	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+.PHONY: chaos
+chaos: SECONDS = 600
+chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper under kills, freezes and restarts: SECONDS=600 SEED=7
+	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 .PHONY: spark-cluster
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for
 	@$(PY) -m pytest -m "spark_cluster or long" -p no:xdist --durations 0 tests/spark $(PYTEST_ARGS)

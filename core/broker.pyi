@@ -48,6 +48,11 @@ class Broker(LogDirs):
     def lost_file(self, log_dir: str) -> Partition | None:
         """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
         dir is offline then. None if there is none."""
+    def set_lease(self, until_ms: int) -> None:
+        """Until when, in ms since the host was started, this broker may act as leader alone; 0: for ever. Once it has
+        lapsed, the plane leaves Produce with acks 0 and 1 to Python, which refuses it."""
+    @property
+    def lease_lapsed(self) -> bool: ...
     def take_suspects(self) -> list[tuple[Partition, int]]:
         """Where reads met what is no batch since the last call: a partition, and the base offset of the segment. A scan
         of it (SegmentScan) lets reads pass by what is bad."""

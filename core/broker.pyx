@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32, store_i64
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.status cimport raise_status
@@ -13,6 +13,7 @@ from pybroker.core.opening cimport open_partition
 from pybroker.core.partition.partition cimport partition_tell_all
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.storage.backlog cimport backlog_discard
+from pybroker.core.storage.context cimport lease_lapsed
 from pybroker.core.storage.flusher cimport log_close
 from pybroker.core.storage.idle_files cimport IDLE_SEALED, log_close_idle
 from pybroker.core.storage.log cimport log_lock_files, log_t, log_trust
@@ -168,6 +169,15 @@ cdef class Broker(LogDirs):
             found = logs_lost(logs, n)
         free(logs)
         return held[found] if found >= 0 else None
+
+    def set_lease(self, int64_t until_ms) -> None:
+        """Act as leader alone until then; see the wall."""
+        poke_i64(&self.context.lease_ms, until_ms)
+
+    @property
+    def lease_lapsed(self) -> bool:
+        """May others lead what this broker leads?"""
+        return lease_lapsed(self.context)
 
     def take_suspects(self) -> list:
         """Where reads met what is no batch since the last call: (partition, base offset of the segment)."""

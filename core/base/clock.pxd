@@ -1,6 +1,16 @@
-# The two clocks. The monotonic one for durations and deadlines, the wall's for timestamps only: it jumps.
+# The clocks. The monotonic one for durations and deadlines, the wall's for timestamps only: it jumps. The one since boot
+# counts what a host slept, too: by it a lease lapses.
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+cdef extern from "<time.h>" nogil:
+    const int CLOCK_BOOTTIME
+
+
+cdef inline int64_t boot_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_BOOTTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 cdef inline int64_t monotonic_ns() noexcept nogil:

@@ -74,7 +74,6 @@ cdef struct partition_t:
     int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
     int64_t min_isr          # min.insync.replicas
     follower_t* followers    # of a leader
-    int64_t lease_deadline_ms    # boot time until which this broker may act as leader alone; without a lease: forever
     pthread_mutex_t watch_mutex
     watchers_t watchers[<int>WATCH_LISTS]
 

@@ -28,7 +28,6 @@ cdef partition_t* partition_new(log_t* l) noexcept nogil:
     p.refs = 1
     p.log = l
     p.role.leader = p.role.leader_epoch = p.role.partition_epoch = -1
-    p.lease_deadline_ms = (<int64_t>1) << 62
     pthread_mutex_init(&p.watch_mutex, NULL)
     return p
 

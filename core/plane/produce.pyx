@@ -32,6 +32,7 @@ from pybroker.core.plane.timer cimport timer_set
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
+from pybroker.core.storage.context cimport lease_lapsed
 from pybroker.core.storage.group_commit cimport sync_put, sync_unasked
 from pybroker.core.storage.log cimport log_is_open, log_sync_due, log_view, view_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
@@ -112,7 +113,7 @@ cdef order_t* check_partition(
     o.refused = 0
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
-    if acks == -1 and is_under_min_isr(o.partition):
+    if is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context):
         return NULL              # it is refused, in words
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.checked) != 0:
         return NULL

@@ -1,6 +1,8 @@
 # The broker's context: what all of its logs share. No state outlives it and none is global.
 from libc.stdint cimport int32_t, int64_t
 
+from pybroker.core.base.atomic cimport peek_i64
+from pybroker.core.base.clock cimport boot_ms
 from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.base.reclamation cimport reclaim_t
 from pybroker.core.base.vfs cimport vfs_t
@@ -17,7 +19,15 @@ cdef struct context_t:
     int32_t no_cleaning          # compaction ends where it is
     int32_t suspects             # a log has a segment in which a read met what is no batch
     int64_t write_behind_bytes   # of one log, before the kernel is asked to begin writing
+    int64_t lease_ms             # until when, by the clock since boot, it may act as leader alone; 0: it needs no lease
     int64_t idle_ms              # between two looks at the trash of a log dir
+
+
+cdef inline bint lease_lapsed(context_t* c) noexcept nogil:
+    """May others have taken over what this broker leads, though it has not heard of it?"""
+    cdef int64_t until = peek_i64(&c.lease_ms)
+    return until != 0 and boot_ms() > until
+
 
 cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms, task_fn close_idle) noexcept nogil
 cdef void context_free(context_t* c) noexcept nogil

@@ -73,6 +73,16 @@ class Replicas:
         self._threads = self._config["num.recovery.threads.per.data.dir"]
         self._workers.resize(self._pool_threads())
 
+    def set_lease(self, until_ms: int) -> None:
+        """Until when, by the clock since boot, this broker is a member of its cluster for certain."""
+        self._core.set_lease(until_ms)
+
+    @property
+    def lease_lapsed(self) -> bool:
+        """May others lead what this broker leads, though it has not heard of it? What followers have acknowledged is
+        safe all the same, by epochs and ISR; what this broker would acknowledge alone is not."""
+        return self._core.lease_lapsed
+
     def __len__(self) -> int:
         return len(self._held)
 

@@ -111,6 +111,7 @@ class ClusterBroker(Broker):
         self._isr.start()
         self._serving = True
         member.on_lost.append(self._end_reign)
+        member.on_lease.append(replicas.set_lease)
         member.on_registered.append(self._registered)
         await member.register()
         await self._told()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
 import pytest
 
+from pybroker.testing.zookeeper import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 
@@ -252,3 +254,35 @@ def abs_hash(text: str) -> int:
     from pybroker.groups.coordinator import partition_of
 
     return partition_of(text, 1 << 30)
+
+
+def test_a_leader_without_its_store(tmp_path: Path) -> None:
+    """ZooKeeper is gone: acks=all goes on, for epochs and ISR make it safe; acks=1 is refused once the lease has lapsed,
+    for another might lead. With ZooKeeper back both go on, and nobody was re-elected meanwhile."""
+    with ZooKeeper() as own:
+        cluster = Cluster(tmp_path, own, zookeeper_session_timeout_ms=2000)
+        with cluster:
+            topic = cluster.create("t", replicas=[[1, 2, 3]])
+            alone = ck.Producer({
+                "bootstrap.servers": cluster.bootstrap, "acks": 1, "message.timeout.ms": 1500, "linger.ms": 0, **QUIET
+            })  # fmt: skip
+
+            def accepted() -> bool:
+                found: list[Any] = []
+                alone.produce(topic, b"alone", partition=0, on_delivery=lambda error, _: found.append(error))
+                alone.flush(10)
+                return [error is None for error in found] == [True]
+
+            writer = Writer(cluster, topic)
+            writer.write(50)  # an idempotent producer has its id from the store
+            writer.settle()
+            assert accepted()
+            own.kill()
+            until("acks=1 is refused", lambda: not accepted(), timeout_s=20)
+            writer.write(50)
+            writer.settle()
+            own.start()
+            until("acks=1 is taken again", accepted, timeout_s=30)
+            writer.write(50)
+            writer.settle()
+            assert set(writer.acked.items()) <= set(read_all(cluster, topic).items())
