@@ -95,6 +95,10 @@ lives: SECONDS = 600
 lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7
 	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+.PHONY: cluster
+cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and how to use them; Ctrl-C ends them
+	@$(PY) tools/cluster.py
+
 .PHONY: chaos
 chaos: SECONDS = 600
 chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper under kills, freezes and restarts: SECONDS=600 SEED=7

@@ -38,7 +38,7 @@ COMMANDS: Final = {
     "delete-records": Command(
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
     ),
-    "cluster": Command("pybroker.cli.cluster", "Show a cluster's id and its brokers."),
+    "cluster": Command("pybroker.cli.cluster", "Show a cluster's brokers, and what partitions lack."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
     "scrub": Command("pybroker.cli.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.doctor", "Examine a log dir that no broker uses, and mend it."),
+    "zookeeper": Command("pybroker.cli.zookeeper", "Run a ZooKeeper for development."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }

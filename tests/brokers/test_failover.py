@@ -257,7 +257,7 @@ def abs_hash(text: str) -> int:
 
 
 def test_a_leader_without_its_store(tmp_path: Path) -> None:
-    """ZooKeeper is gone: acks=all goes on, for epochs and ISR make it safe; acks=1 is refused once the lease has lapsed,
+    """ZooKeeper is gone: acks=all goes on, for epochs and ISR make it safe; acks=1 is refused once the lease lapsed,
     for another might lead. With ZooKeeper back both go on, and nobody was re-elected meanwhile."""
     with ZooKeeper() as own:
         cluster = Cluster(tmp_path, own, zookeeper_session_timeout_ms=2000)

@@ -1,0 +1,36 @@
+"""`pybroker zookeeper`: a real ZooKeeper for development, from jars that are here already."""
+
+import signal
+import threading
+
+import click
+
+from pybroker.cli.main import Failure, Whole
+
+
+@click.command(name="zookeeper")
+@click.option("--servers", type=Whole(1, 7), default=1, show_default=True, help="How many; 3 are an ensemble.")
+@click.option("--port", type=Whole(1, 65535), default=2181, show_default=True, help="The first's; others follow.")
+@click.option("--data-dir", metavar="DIR", help="Where the data lies; without it, it goes with the servers.")
+@click.option("--jars", metavar="DIR", help="A directory with ZooKeeper's jars; without it, PySpark's.")
+def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> None:
+    """Run ZooKeeper until SIGTERM or Ctrl-C, for development and tests: nobody else is let in than this machine.
+
+    As soon as it serves, a line with what zookeeper.connect is to be goes to standard output. It needs Java 17 or
+    newer, and the jars that PySpark brings or a directory of them.
+
+    Exit codes: 0 stopped; 1 it could not start; 2 an option is wrong.
+    """
+    from pybroker.testing.life import BrokerFailed
+    from pybroker.testing.zookeeper import ZooKeeper
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        running = ZooKeeper(servers, port=port, data_dir=data_dir, jars=jars)
+    except BrokerFailed as problem:
+        raise Failure(str(problem)) from None
+    with running:
+        click.echo(f"zookeeper ready: zookeeper.connect={running.connect}")
+        ended.wait()
