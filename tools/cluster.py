@@ -10,8 +10,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from pybroker.testing.life import BrokerFailed
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.replication.logdirs import StartError
+from pybroker.server.zookeeper_server import ZooKeeper
 
 PORT = 9092
 BROKERS = 3
@@ -60,7 +60,7 @@ def main() -> int:
             for broker in brokers:
                 broker.wait(30)
         return 0
-    except BrokerFailed as problem:
+    except StartError as problem:
         print(f"cluster: {problem}", file=sys.stderr)
         return 1
     finally:

@@ -1,5 +1,5 @@
-# The clocks. The monotonic one for durations and deadlines, the wall's for timestamps only: it jumps. The one since boot
-# counts what a host slept, too: by it a lease lapses.
+# The clocks. The monotonic one for durations and deadlines, the wall's for timestamps only: it jumps. The one since
+# boot counts what a host slept, too: by it a lease lapses.
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 

@@ -21,16 +21,16 @@ def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> 
 
     Exit codes: 0 stopped; 1 it could not start; 2 an option is wrong.
     """
-    from pybroker.testing.life import BrokerFailed
-    from pybroker.testing.zookeeper import ZooKeeper
+    from pybroker.replication.logdirs import StartError
+    from pybroker.server.zookeeper_server import ZooKeeper
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     try:
         running = ZooKeeper(servers, port=port, data_dir=data_dir, jars=jars)
-    except BrokerFailed as problem:
-        raise Failure(str(problem)) from None
+    except StartError as problem:
+        raise Failure(problem.message) from None
     with running:
         click.echo(f"zookeeper ready: zookeeper.connect={running.connect}")
         ended.wait()

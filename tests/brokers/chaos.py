@@ -24,7 +24,7 @@ from pathlib import Path
 
 import confluent_kafka as ck
 
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent

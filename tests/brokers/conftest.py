@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.harness import HOST, BrokerProcess, free_port, until
 
 QUIET = {"log_level": 0}

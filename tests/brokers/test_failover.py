@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 

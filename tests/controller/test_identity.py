@@ -63,3 +63,45 @@ async def test_the_store_says_whose_it_is(stage: Stage) -> None:
     assert await identity.stored_broker(stage.session) == 3
     with pytest.raises(KafkaError):
         await settle(stage, 2)
+
+
+# -- of a cluster ----------------------------------------------------------------------------------------------------
+
+
+async def join(stage: Stage, configured: int = -1, cluster: str = "", broker: int = -1, **how: bool) -> tuple[str, int]:
+    recorded = identity.Identity(cluster, broker)
+    in_use, forced = how.get("in_use", False), how.get("forced", False)
+    return tuple(
+        await identity.join(stage.session, configured, recorded, stage.random, in_use=in_use, forced=forced)
+    )
+
+
+async def test_brokers_agree_on_one_cluster(stage: Stage) -> None:
+    """The first one names it, by its log dirs or anew; ids are drawn, each once."""
+    cluster, first = await join(stage)
+    assert await identity.cluster_id(stage.session) == cluster
+    assert await join(stage) == (cluster, first + 1)
+    assert await join(stage, 7) == (cluster, 7)
+    assert await join(stage, -1, cluster, 8, in_use=True) == (cluster, 8)
+
+
+@pytest.mark.parametrize(
+    ("configured", "cluster", "broker", "how", "code", "says"),
+    [
+        (-1, "other", 8, {}, errors.INCONSISTENT_CLUSTER_ID, "are of the cluster other"),
+        (7, "", 8, {}, errors.INVALID_CONFIG, "broker.id is 7, but the data is of broker 8"),
+        (-1, "", -1, {"in_use": True}, errors.INVALID_CONFIG, "set broker.id"),
+        (1, "", -1, {}, errors.INVALID_CONFIG, "broker 1 has partitions in this cluster, and the log directories are"),
+    ],
+)
+async def test_who_may_not_join(
+    stage: Stage, configured: int, cluster: str, broker: int, how: dict[str, bool], code: int, says: str
+) -> None:
+    """One of another cluster, of two ids, of none; and one that would lead what it has lost, unless it is forced."""
+    await stage.topics.create(NewTopic("t", assignment={0: [1]}))
+    await join(stage)
+    with pytest.raises(KafkaError, match=says) as told:
+        await join(stage, configured, cluster, broker, **how)
+    assert told.value.code == code
+    if configured == 1:
+        assert (await join(stage, 1, forced=True))[1] == 1

@@ -15,7 +15,7 @@ from pybroker.coordination.local_session import Job
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
-from pybroker.testing.zookeeper import ZooKeeper
+from pybroker.server.zookeeper_server import ZooKeeper
 
 TIMEOUT_MS = 4000
 

@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pybroker.replication.logdirs import StartError
 from pybroker.spark.java import find_java
-from pybroker.testing.life import HOST, BrokerFailed
 
+HOST: Final = "127.0.0.1"
 TICK_MS: Final = 500
 START_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 10.0
@@ -43,17 +44,17 @@ MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_jars(directory: str | None = None) -> list[Path]:
-    """The jars of a server, in a directory or where PySpark is installed. Raises BrokerFailed in one sentence."""
+    """The jars of a server, in a directory or where PySpark is installed. Raises StartError in one sentence."""
     if directory is None:
         spark = importlib.util.find_spec("pyspark")
         if spark is None or spark.origin is None:
-            raise BrokerFailed("no ZooKeeper is here: pip install pyspark brings one, or name a directory of its jars")
+            raise StartError("no ZooKeeper is here: pip install pyspark brings one, or name a directory of its jars")
         directory = str(Path(spark.origin).parent / "jars")
     found = []
     for pattern in JARS:
         jar = max(Path(directory).glob(pattern), default=None)
         if jar is None and pattern.startswith(("zookeeper", "slf4j")):
-            raise BrokerFailed(f"{directory} has no {pattern}: it holds no ZooKeeper")
+            raise StartError(f"{directory} has no {pattern}: it holds no ZooKeeper")
         if jar is not None:
             found.append(jar)
     return found
@@ -105,7 +106,7 @@ class Server:
         """Does it answer, as one alone, leader or follower?"""
         if not self.running:
             said = (self._directory / "zookeeper.log").read_text(errors="replace")[-2000:]
-            raise BrokerFailed(f"ZooKeeper ended:\n{said}")
+            raise StartError(f"ZooKeeper ended:\n{said}")
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1) as asking:
             asking.sendall(b"srvr")
             return b"Mode:" in asking.recv(4096)
@@ -134,7 +135,7 @@ class Server:
 
 
 class ZooKeeper:
-    """One server, or an ensemble of `servers`, started when it is made. Raises BrokerFailed."""
+    """One server, or an ensemble of `servers`, started when it is made. Raises StartError."""
 
     def __init__(
         self, servers: int = 1, *, port: int = 0, jars: str | None = None, data_dir: str | None = None,
@@ -168,7 +169,7 @@ class ZooKeeper:
         self.close()
 
     def start(self, *numbers: int) -> None:
-        """Start those that are down, of these numbers or all, and wait until they serve. Raises BrokerFailed."""
+        """Start those that are down, of these numbers or all, and wait until they serve. Raises StartError."""
         chosen = self._chosen(numbers)
         for server in chosen:
             if not server.running:
@@ -176,7 +177,7 @@ class ZooKeeper:
         deadline_s = time.monotonic() + START_S_MAX
         while not all(server.serves() for server in chosen):
             if time.monotonic() > deadline_s:
-                raise BrokerFailed(f"ZooKeeper at {self.connect} does not serve {START_S_MAX:g} s after its start")
+                raise StartError(f"ZooKeeper at {self.connect} does not serve {START_S_MAX:g} s after its start")
             time.sleep(LOOK_S)
 
     def stop(self, *numbers: int) -> None:
