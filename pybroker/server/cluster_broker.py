@@ -41,6 +41,7 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.server import directories
 from pybroker.server.broker import Broker, Table
 from pybroker.server.cluster_groups import ClusterGroups
+from pybroker.server.controller_watch import ControllerWatch
 from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
@@ -73,6 +74,7 @@ class ClusterBroker(Broker):
         self._inter_broker = config.listeners.inter_broker
         self._controller: Controller | None = None
         self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._serving = False
 
     # -- start -----------------------------------------------------------------------------------------------------
@@ -114,6 +116,9 @@ class ClusterBroker(Broker):
         member.on_lease.append(replicas.set_lease)
         member.on_registered.append(self._registered)
         await member.register()
+        if config["broker.death.proof.enable"]:
+            watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._connect_to)
+            self._watching = asyncio.get_running_loop().create_task(watch.run())
         await self._told()
 
     def _collaborators(self) -> Collaborators:
@@ -260,6 +265,8 @@ class ClusterBroker(Broker):
     async def _leave(self) -> None:
         """Follow nobody, ask nobody, be nobody's controller."""
         self._serving = False
+        if self._watching is not None:
+            self._watching.cancel()
         await self._manager.stop()
         await self._isr.stop()
         await self._member.close()
