@@ -49,6 +49,7 @@ class Replica:
     __slots__ = (
         "_appending",
         "_flush_messages",
+        "_followed",
         "_waiters",
         "config",
         "core_config",
@@ -87,6 +88,7 @@ class Replica:
         self.gone = False
         self._flush_messages: int = config["flush.messages"]
         self._appending: asyncio.Lock | None = None  # made at the first append by Python
+        self._followed = False  # then who waits is told of the log's end by the plane, of what is committed by `tell`
         self._waiters: dict[Waiter, None] | None = None  # made at the first wait: most partitions never need it
 
     def partition(self) -> core.Partition:
@@ -141,6 +143,7 @@ class Replica:
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
     ) -> None:
         """Lead from now on, with these brokers as followers. Raises core.LogError where we know of newer epochs."""
+        self._followed = bool(followers)
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
         await self.at_disk(become, leader_epoch, partition_epoch)
         self.tell()
@@ -213,12 +216,12 @@ class Replica:
             self._waiters = {}
         self._waiters[waiter] = None
         if self.plane is not None and self.log is not None:
-            self.plane.watch(self.log)
+            self.plane.watch(self.log, to_log_end=self._followed)
 
     def grown(self) -> None:
         """The plane saw an append, or the end: tell those who wait, and go on watching while somebody does."""
         if self._waiters and self.plane is not None and self.log is not None and not self.gone:
-            self.plane.watch(self.log)
+            self.plane.watch(self.log, to_log_end=self._followed)
         self.tell()
 
     @property
