@@ -11,6 +11,7 @@ is closed.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +74,15 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             self._end(f"{self.address} did not answer {api.name} in {timeout_s:g} s")
             raise
+
+    @property
+    def hung_up(self) -> bool:
+        """Has the other end closed, though the event loop has not come to it yet?"""
+        if self.closed.done() or self._transport is None:
+            return True
+        looked = select.poll()
+        looked.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(looked.poll(0))
 
     def close(self) -> None:
         """End the connection; what is not answered yet fails. Again does nothing."""

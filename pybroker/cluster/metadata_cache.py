@@ -41,6 +41,12 @@ class MetadataCache:
 
     def __init__(self, cluster_id: str = "") -> None:
         self.image = Image(cluster_id)
+        self.suspects: set[int] = set()
+        """Brokers whose connection ended under those who follow them: until the next word of the controller, or until
+        they are reached again, clients are told that their partitions have no leader. One that asks at the moment of a
+        death asks again soon then, and not after its whole refresh interval."""
+        self.look: Callable[[], object] = lambda: None
+        """Has whoever follows others see who hung up, before an answer says who leads."""
         self._watchers: list[Callable[[Image], None]] = []
 
     def watch(self, watcher: Callable[[Image], None]) -> None:
@@ -55,6 +61,7 @@ class MetadataCache:
         """Take what a controller says. Raises STALE_CONTROLLER_EPOCH where a later one has spoken, and KafkaError for
         partitions that leave a gap; then nothing of it is taken."""
         self.image = updated(self.image, request)
+        self.suspects.clear()
         for watcher in self._watchers:
             watcher(self.image)
 

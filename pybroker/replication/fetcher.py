@@ -53,8 +53,11 @@ class Fetcher:
         epoch: Callable[[], int],
         connect: Callable[[int], Awaitable[Link]],
         truncate: Callable[[Replica, int], Awaitable[object]],
+        suspects: set[int],
     ) -> None:
-        """`connect` opens a link to a broker by its id. Raises OSError."""
+        """`connect` opens a link to a broker by its id. Raises OSError. `suspects` has the leaders whose connection
+        ended, until they are reached again."""
+        self._suspects = suspects
         self._broker_id = broker_id
         self._leader = leader
         self._config = config
@@ -65,6 +68,7 @@ class Fetcher:
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
         self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
         self._changed = asyncio.Event()
+        self._link: Link | None = None
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def __len__(self) -> int:
@@ -81,6 +85,11 @@ class Fetcher:
         self._followed.pop(key, None)
         self._begins.pop(key, None)
 
+    def look(self) -> None:
+        """Suspect the leader at once if its end of the connection is closed."""
+        if self._link is not None and self._link.hung_up:
+            self._suspects.add(self._leader)
+
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -92,6 +101,7 @@ class Fetcher:
         told = False
         try:
             while True:
+                self._link = link
                 if not self._followed:
                     self._changed.clear()
                     await self._changed.wait()
@@ -99,10 +109,14 @@ class Fetcher:
                     if link is None or link.closed.done():
                         link = await self._connect(self._leader)
                         told = False
+                        self._suspects.discard(self._leader)
+                        self._link = link
                     await self._round(link)
                 except OSError as problem:
                     if link is not None:
+                        self._suspects.add(self._leader)
                         link.close()
+                        link = None
                     if not told:
                         event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
                     told = True

@@ -67,6 +67,11 @@ class ReplicaManager:
         self._in_order = asyncio.Lock()
         self.on_leadership: list[Leadership] = []
 
+    def look(self) -> None:
+        """See which leaders hung up."""
+        for fetcher in self._fetchers.values():
+            fetcher.look()
+
     async def open_found(self) -> None:
         """Open every log that lies here, in no role. Raises StartError."""
         wanted = [
@@ -194,8 +199,9 @@ class ReplicaManager:
     def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
         if leader not in self._fetchers:
             self._fetchers[leader] = Fetcher(
-                self._broker_id, leader, self._config, lambda: self.epoch, self._connect, self._replicas.truncate
-            )
+                self._broker_id, leader, self._config, lambda: self.epoch, self._connect, self._replicas.truncate,
+                self._metadata.suspects,
+            )  # fmt: skip
         self._fetchers[leader].follow(replica, leader_epoch)
         self._follows[replica.key] = leader
 

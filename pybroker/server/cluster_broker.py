@@ -108,6 +108,7 @@ class ClusterBroker(Broker):
         self._manager = ReplicaManager(
             self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect
         )
+        self.metadata.look = self._manager.look
         await self._manager.open_found()
         await self._serve(self._collaborators())
         self._isr.start()

@@ -106,8 +106,8 @@ def test_acknowledged_is_on_all_three(cluster: Cluster) -> None:
 
 
 def test_a_leader_is_killed(cluster: Cluster) -> None:
-    """Its process dies, the next in-sync replica leads half a second later, and nothing acknowledged is lost; when it
-    is back it has what the others have."""
+    """Its process dies, the next in-sync replica leads at once, and nothing acknowledged is lost; when it is back it
+    has what the others have. The producer, whose own timers are of half a second, does not wait for a session to end."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write_for(1)
@@ -115,7 +115,7 @@ def test_a_leader_is_killed(cluster: Cluster) -> None:
     writer.write_for(2)
     writer.settle()
     assert cluster.leader(topic) == 2
-    print(f"longest gap {writer.gap_s() * 1000:.0f} ms")
+    assert writer.gap_s() < SESSION_S / 2
     cluster.restart(1)
     cluster.until_in_sync(topic)
     writer.write(100)

@@ -87,11 +87,11 @@ async def test_an_end_of_the_other_side_fails_what_waits_and_is_told(peer: Peer)
     link = await Link.open(HOST, await peer.open(), client_id="1")
     asked = asyncio.create_task(link.ask(update(), 8))
     await peer.frames.get()
-    assert peer.writer is not None
+    assert peer.writer is not None and not link.hung_up
     peer.writer.transport.abort()
     with pytest.raises(ConnectionError):
         await asked
-    assert "connection" in (await link.closed).lower()
+    assert "connection" in (await link.closed).lower() and link.hung_up
     with pytest.raises(ConnectionError, match="is closed"):
         await link.ask(update(), 8)
 

@@ -90,11 +90,16 @@ class Restless(MetadataCache):
     """Another image each time that somebody looks."""
 
     def __init__(self, images: list[Image]) -> None:
-        self._images = images
+        self._images = [Image(), *images]
+        super().__init__()
 
     @property
     def image(self) -> Image:  # type: ignore[override]
         return self._images.pop(0)
+
+    @image.setter
+    def image(self, image: Image) -> None:
+        self._images.pop(0)
 
 
 def test_an_answer_is_of_one_image(cache: MetadataCache) -> None:
@@ -106,6 +111,18 @@ def test_an_answer_is_of_one_image(cache: MetadataCache) -> None:
     assert asked(restless, "INSIDE") == asked(MetadataCacheOf(cache.image), "INSIDE")
 
 
+def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
+    """Until the controller's next word its partitions have no leader: clients ask again soon."""
+    cache.look = lambda: cache.suspects.add(1)
+    (topic,) = asked(cache, "INSIDE").topics
+    assert [(p.leader_id, p.error_code) for p in topic.partitions[:2]] == [(-1, errors.LEADER_NOT_AVAILABLE), (2, 0)]
+    cache.look = lambda: None
+    cache.update(UpdateMetadata(1, 2, list(cache.image.brokers.values())))
+    (topic,) = asked(cache, "INSIDE").topics
+    assert [(p.leader_id, p.error_code) for p in topic.partitions[:2]] == [(1, 0), (2, 0)]
+
+
 class MetadataCacheOf(MetadataCache):
     def __init__(self, image: Image) -> None:
+        super().__init__()
         self.image = image

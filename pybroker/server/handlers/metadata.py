@@ -4,7 +4,7 @@ A topic that is not there may be created by the question (auto.create.topics.ena
 LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Protocol
 
 from pybroker import errors
@@ -37,6 +37,7 @@ class Metadata:
         self._auto_create = auto_create
 
     def __call__(self, request: Any, call: Call) -> Any:
+        self._metadata.look()
         kind, image = m.MetadataResponse, self._metadata.image
         nodes = image.nodes(call.caller.listener)
         asked_cluster = request.include_cluster_authorized_operations
@@ -53,7 +54,7 @@ class Metadata:
     def _topics(self, image: Image, nodes: Iterable[Node], request: Any, call: Call) -> Iterator[Any]:
         asked_rights = request.include_topic_authorized_operations
         rights = operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED
-        describe = _Describer(image, nodes, call.version, rights)
+        describe = _Describer(image, nodes, call.version, rights, self._metadata.suspects)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
             yield from map(describe, image.topics())
             return
@@ -90,8 +91,11 @@ def _no_such_id(topic_id: bytes) -> Any:
 class _Describer:
     """Puts topics of one image into the words of one answer; its listener's clients see the brokers as `nodes`."""
 
-    def __init__(self, image: Image, nodes: Iterable[Node], version: int, rights: int) -> None:
+    def __init__(
+        self, image: Image, nodes: Iterable[Node], version: int, rights: int, suspects: Container[int]
+    ) -> None:
         self._brokers = image.brokers
+        self._suspects = suspects
         self._reachable = {node.id for node in nodes}
         old = version < LISTENER_NOT_FOUND_VERSION
         self._no_listener = errors.LEADER_NOT_AVAILABLE if old else errors.LISTENER_NOT_FOUND
@@ -109,7 +113,9 @@ class _Describer:
     def _partition(self, index: int, state: PartitionState) -> Any:
         """A leader that is not alive, or not there for this listener, is not named."""
         leader, code = state.leader, errors.NONE
-        if leader not in self._reachable:
+        if leader in self._suspects:
+            leader, code = NO_LEADER, errors.LEADER_NOT_AVAILABLE
+        elif leader not in self._reachable:
             code = self._no_listener if leader in self._brokers else errors.LEADER_NOT_AVAILABLE
             leader = NO_LEADER
         return m.MetadataResponse.Topics.Partitions(
