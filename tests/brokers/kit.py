@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,16 +20,29 @@ SETS = {
 }  # fmt: skip
 
 
+class Planted(BrokerProcess):
+    """A broker that may have a bug."""
+
+    def __init__(self, data_dir: Path, port: int, sets: Mapping[str, object], bug: str) -> None:
+        super().__init__(data_dir, port, sets)
+        self.bug = bug
+
+    def command(self) -> list[str]:
+        python, _, _, *rest = super().command()
+        return [python, "-m", "tests.brokers.planted", self.bug, *rest] if self.bug else super().command()
+
+
 class Cluster:
     """Brokers 1 to `count` in a corner of a ZooKeeper; each keeps its port and its data for life."""
 
-    def __init__(self, home: Path, zookeeper: ZooKeeper, count: int = 3, **sets: object) -> None:
+    def __init__(self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", **sets: object) -> None:
+        """`bug`: one of tests/brokers/planted.py, in all of them."""
         self.zookeeper = zookeeper
         connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
         own = {name.replace("_", "."): value for name, value in sets.items()}
         given = {**SETS, "zookeeper.connect": connect, **own}
         self.brokers = {
-            number: BrokerProcess(home / f"broker-{number}", free_port(), {**given, "broker.id": number})
+            number: Planted(home / f"broker-{number}", free_port(), {**given, "broker.id": number}, bug)
             for number in range(1, count + 1)
         }
         self._admin: AdminClient | None = None

@@ -107,7 +107,7 @@ def test_acknowledged_is_on_all_three(cluster: Cluster) -> None:
 
 def test_a_leader_is_killed(cluster: Cluster) -> None:
     """Its process dies, the next in-sync replica leads at once, and nothing acknowledged is lost; when it is back it
-    has what the others have. The producer, whose own timers are of half a second, does not wait for a session to end."""
+    has what the others have. The producer has timers of half a second, and does not wait for a session to end."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write_for(1)
@@ -220,6 +220,25 @@ def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:
     assert cluster.leader(topic) != 1
     assert read_all(cluster, topic) == writer.acked
     until("replicas are the same", lambda: cluster.differing(topic) == [])
+
+
+def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A broker that acknowledges what no follower has: its followers are frozen, it is killed, and the loss is seen."""
+    with Cluster(tmp_path, zookeeper, bug="acks_before_replication", replica_lag_time_max_ms=60_000) as cluster:
+        topic = cluster.create("t", replicas=[[1, 2, 3]])
+        writer = Writer(cluster, topic)
+        writer.write(10)
+        writer.settle()
+        cluster.signal(2, signal.SIGSTOP)
+        cluster.signal(3, signal.SIGSTOP)
+        writer.write(10)
+        writer.settle()
+        cluster.kill(1)
+        cluster.signal(2, signal.SIGCONT)
+        cluster.signal(3, signal.SIGCONT)
+        until("another leads", lambda: cluster.leader(topic) in (2, 3), timeout_s=20)
+        lost = set(writer.acked) - set(read_all(cluster, topic))
+        assert len(lost) >= 10
 
 
 def test_a_group_goes_on(cluster: Cluster) -> None:
