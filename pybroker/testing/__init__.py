@@ -6,6 +6,7 @@
 pytest has it as the fixture `pybroker`; docs/testing.md tells the rest. Importing this loads nothing of the broker.
 """
 
+from pybroker.testing.cluster import ClusterHandle, cluster
 from pybroker.testing.faults import Fault, Faults
 from pybroker.testing.handle import AsyncBroker, BrokerHandle, Mode, async_broker, broker
 from pybroker.testing.life import BrokerFailed
@@ -16,6 +17,7 @@ __all__ = [
     "AsyncBroker",
     "BrokerFailed",
     "BrokerHandle",
+    "ClusterHandle",
     "Fault",
     "Faults",
     "Mode",
@@ -24,4 +26,5 @@ __all__ = [
     "StoredRecord",
     "async_broker",
     "broker",
+    "cluster",
 ]

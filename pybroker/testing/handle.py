@@ -68,7 +68,7 @@ class BrokerHandle:
             raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
         self.mode: Mode = mode
         self.host = HOST
-        self._held = _hold_port()
+        self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
         self._directory = DataDir(data_dir)
         self.data_dir = self._directory.path
@@ -293,7 +293,7 @@ async def async_broker(
         await asyncio.to_thread(handle.close)
 
 
-def _hold_port() -> socket.socket:
+def hold_port() -> socket.socket:
     """A socket that holds a free port without listening, beside which the broker may listen."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

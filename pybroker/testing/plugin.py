@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from pybroker.testing.cluster import ClusterHandle
 from pybroker.testing.handle import MODES, BrokerHandle
 from pybroker.testing.shared import SharedBroker
 
@@ -36,6 +37,14 @@ def pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
     how: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     with BrokerHandle(**how) as handle:
+        yield handle
+
+
+@pytest.fixture
+def pybroker_cluster() -> Iterator[ClusterHandle]:
+    """Three fresh brokers of this test's own, that are one cluster."""
+    __tracebackhide__ = True
+    with ClusterHandle() as handle:
         yield handle
 
 

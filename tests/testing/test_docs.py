@@ -14,9 +14,9 @@ pytest_plugins = ["pytester"]
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_there_are_three() -> None:
+def test_there_are_four() -> None:
     """The page is read as it is written."""
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
     assert all("def test_" in example for example in EXAMPLES)
 
 
