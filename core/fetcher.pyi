@@ -39,11 +39,12 @@ class Fetcher:
     ) -> None:
         """fd: non-blocking; where this raises it is still the caller's. answer_ms_max: a leader that is silent for
         longer after a request is given up. Dropping the last reference closes the connection."""
-    def add(self, partition: Partition, leader_epoch: int) -> None:
-        """Copy a partition; one that is copied already begins anew. After "closed" it has no effect."""
-    def remove(self, partition: Partition) -> None:
+    def add(self, partition: Partition, leader_epoch: int, *, begin: int = 0) -> None:
+        """Copy a partition from its log's end on, or from `begin`, if its leader has nothing that is older: what comes
+        is appended behind the gap. One that is copied already begins anew. After "closed" it has no effect."""
+    def remove(self, partition: Partition, *, wait: bool = True) -> None:
         """Copy it no longer: when this returns nothing is appended any more. It waits for an append that is at the
-        disk; one that is not copied is no error."""
+        disk; without `wait` only none begins any more. One that is not copied is no error."""
     def read(self, letter: bytes) -> FetcherEvent | None:
         """What a "fetcher" letter tells; None if its partition was removed, or added anew, meanwhile. ValueError."""
     def lag(self, partition: Partition) -> int | None:

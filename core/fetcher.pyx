@@ -82,24 +82,24 @@ cdef class Fetcher:
             fetched_drop(<fetched_t*>address)
         replica_fetcher_drop(self.state)
 
-    def add(self, Partition partition not None, int32_t leader_epoch) -> None:
-        """Copy a partition from its log's end on."""
+    def add(self, Partition partition not None, int32_t leader_epoch, *, int64_t begin=0) -> None:
+        """Copy a partition from its log's end on; see the wall."""
         cdef fetched_t* q
         self.plane.check()
-        self.remove(partition)
+        self.remove(partition, wait=False)  # one reactor does for both what it does
         self.added += 1
-        q = replica_fetcher_add(self.state, partition.state, leader_epoch, self.added)
+        q = replica_fetcher_add(self.state, partition.state, leader_epoch, begin, self.added)
         if q == NULL:
             raise MemoryError()
         self.held[partition] = <uintptr_t>q, self.added
         self.known[self.added] = partition
 
-    def remove(self, Partition partition not None) -> None:
-        """Copy a partition no longer; one that is not copied is no error."""
+    def remove(self, Partition partition not None, *, bint wait=True) -> None:
+        """Copy a partition no longer; see the wall."""
         cdef fetched_t* q = self.taken(partition)
         if q != NULL:
             with nogil:          # an append of its may be at the disk
-                replica_fetcher_take_away(self.state, q)
+                replica_fetcher_take_away(self.state, q, wait)
                 fetched_drop(q)
 
     cdef fetched_t* taken(self, Partition partition) except? NULL:

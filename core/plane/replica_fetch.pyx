@@ -91,7 +91,7 @@ cdef int append(fetched_t* q, const brought_t* b, int64_t now_ms) noexcept nogil
     sent.data = b.records
     sent.n = max(b.records_bytes, <int32_t>0)
     sent.leader_epoch = q.leader_epoch
-    sent.offset = q.asked_offset
+    sent.offset = q.asked_end
     sent.high_watermark = b.high_watermark
     sent.gone = &q.gone
     return partition_append_replica(q.partition, &sent, now_ms)
@@ -117,7 +117,7 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
         return take_out(r, c, q, FAILED, status, -1, -1)
     poke_i64(&q.leader_end, b.high_watermark)
     log_view(q.partition.log, &v)
-    if v.log_end != q.asked_offset:
+    if v.log_end != q.asked_end:
         chain_append(&f.changed, &q.changed, q)
     elif b.records_bytes > 0 and alone:
         return take_out(r, c, q, FAILED, MESSAGE_TOO_LARGE, -1, -1)  # no whole batch, and none would come again
@@ -286,7 +286,7 @@ cdef void look_at_all(replica_fetcher_t* f, bint full) noexcept nogil:
     while link != NULL:
         q = <fetched_t*>link.owner
         log_view(q.partition.log, &v)
-        if full or v.log_end != q.asked_offset or v.log_start != q.asked_start:
+        if full or v.log_end != q.asked_end or v.log_start != q.asked_start:
             chain_append(&f.changed, &q.changed, q)
         link = link.next
 

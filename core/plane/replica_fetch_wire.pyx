@@ -91,12 +91,13 @@ cdef void write_partition(writer_t* w, replica_fetcher_t* f, fetched_t* q) noexc
     cdef view_t v
     log_view(q.partition.log, &v)
     q.is_asked = 1
-    q.asked_offset = v.log_end
+    q.asked_end = v.log_end
     q.asked_start = v.log_start
     write_i32(w, q.partition.index)
     write_i32(w, q.leader_epoch)
-    write_i64(w, v.log_end)
-    write_i32(w, epochs_at(&q.partition.log.epochs, v.log_end - 1))
+    write_i64(w, max(v.log_end, q.begin))
+    # Behind a gap there is no record of ours to hold to the leader's epochs.
+    write_i32(w, -1 if q.begin > v.log_end else epochs_at(&q.partition.log.epochs, v.log_end - 1))
     write_i64(w, v.log_start)
     write_i32(w, f.partition_bytes_max)
     write_no_tags(w, True)

@@ -25,7 +25,8 @@ cdef struct fetched_t:           # a partition that is copied
     int64_t id                   # that Python knows it by
     partition_t* partition       # held
     int32_t is_asked             # a request named it: answers may bring something for it
-    int64_t asked_offset         # what the leader was told last: where the log ended,
+    int64_t begin                # where it goes on, if the log ends before that
+    int64_t asked_end            # what the leader was told last: where the log ended,
     int64_t asked_start          # and where it began
     int64_t told_start           # what Python was told of the leader's log start
     int64_t leader_end           # the leader's high watermark
@@ -69,8 +70,8 @@ cdef struct replica_fetcher_t:
 cdef replica_fetcher_t* replica_fetcher_new() noexcept nogil
 cdef void replica_fetcher_drop(replica_fetcher_t* f) noexcept nogil
 cdef fetched_t* replica_fetcher_add(
-    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t id) noexcept nogil
-cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q) noexcept nogil
+    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t id) noexcept nogil
+cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q, bint wait) noexcept nogil
 cdef void replica_fetcher_close(replica_fetcher_t* f) noexcept nogil
 cdef bint replica_fetcher_take_orders(replica_fetcher_t* f) noexcept nogil
 cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept nogil

@@ -3,8 +3,8 @@
     add ──> ADDED ──its reactor looks──> FETCHED ──taken away, diverged, or failed──> OUT ──add──> ADDED, as another
 
 Python adds partitions and takes them away from any thread: it leaves them among the fetcher's orders, and rings its
-reactor. All the rest is the reactor's. One that was taken away is not appended to any more when that call returns: the
-mark is set, and whoever appends looks at it under the append mutex, which the call has had once since.
+reactor. All the rest is the reactor's. One that was taken away has a mark, which whoever appends looks at under the
+append mutex: who has had that mutex once since then knows that nothing is appended any more.
 
 A partition that leaves is in the leader's session still, until a request names it as forgotten.
 """
@@ -88,14 +88,16 @@ cdef void tell(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
 
 
 cdef fetched_t* replica_fetcher_add(
-    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t id) noexcept nogil:
-    """Copy a partition from its log's end on; a reference for the caller, or NULL without memory."""
+    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t id) noexcept nogil:
+    """Copy a partition from its log's end on, or from `begin` if that is further; a reference for the caller, or NULL
+    without memory."""
     cdef fetched_t* q = <fetched_t*>calloc(1, sizeof(fetched_t))
     if q == NULL:
         return NULL
     q.refs = 1
     q.id = id
     q.leader_epoch = leader_epoch
+    q.begin = begin
     q.partition = p
     q.leader_end = -1
     partition_hold(p)
@@ -103,11 +105,12 @@ cdef fetched_t* replica_fetcher_add(
     return q
 
 
-cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
-    """Copy a partition no longer. When this returns nothing is appended to it any more."""
+cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q, bint wait) noexcept nogil:
+    """Copy a partition no longer. No append to it begins after this; with `wait` none runs any more."""
     store_i32(&q.gone, 1)
-    pthread_mutex_lock(&q.partition.log.append_mutex)
-    pthread_mutex_unlock(&q.partition.log.append_mutex)
+    if wait:
+        pthread_mutex_lock(&q.partition.log.append_mutex)
+        pthread_mutex_unlock(&q.partition.log.append_mutex)
     tell(f, q)
 
 

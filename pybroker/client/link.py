@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections import deque
 from typing import Any, Final, NamedTuple
 
@@ -80,9 +81,7 @@ class Link(asyncio.Protocol):
         """Has the other end closed, though the event loop has not come to it yet?"""
         if self.closed.done() or self._transport is None:
             return True
-        looked = select.poll()
-        looked.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        return bool(looked.poll(0))
+        return hung_up(self._transport.get_extra_info("socket").fileno())
 
     def close(self) -> None:
         """End the connection; what is not answered yet fails. Again does nothing."""
@@ -130,3 +129,34 @@ class Link(asyncio.Protocol):
                 asked.answer.set_exception(ConnectionError(why))
         self._asked.clear()
         self._received.clear()
+
+
+async def dial(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> socket.socket:
+    """A socket that is connected to another broker, and does not block. Raises OSError as `Link.open` does."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{host} has no address")
+    async with asyncio.timeout(timeout_s):
+        for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+                if sock.getsockname() == sock.getpeername():
+                    raise ConnectionRefusedError(f"nobody listens at {HostPort(host, port)}")
+            except OSError as refused:
+                sock.close()
+                problem = refused
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+    raise problem
+
+
+def hung_up(descriptor: int) -> bool:
+    """Has the other end of a connection closed it? Nothing is read."""
+    looked = select.poll()
+    looked.register(descriptor, select.POLLRDHUP)
+    return bool(looked.poll(0))

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FETCH, LIST_OFFSETS = 17, 9
 RETRY_S = 0.1
+WAIT_S = 0.02
+"""How long a partition waits whose leader does not lead it yet, or not any more: the controller tells both at once."""
 LATEST, EARLIEST = -1, -2
 WAIT = (
     errors.NOT_LEADER_OR_FOLLOWER,
@@ -90,6 +92,9 @@ class Fetcher:
         if self._link is not None and self._link.hung_up:
             self._suspects.add(self._leader)
 
+    def registered(self) -> None:
+        """This broker has another epoch."""
+
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -137,7 +142,7 @@ class Fetcher:
             del asked[key]
             self._followed.pop(key, None)
         if not asked:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(WAIT_S)
             return
         request, by_id = self._request(asked)
         answer = await link.ask(request, FETCH)
@@ -219,7 +224,7 @@ class Fetcher:
         """Ask for it later: the controller, or time, will have changed something."""
         seconds = self._config["replica.fetch.backoff.ms"] / 1000
         if code in WAIT:
-            seconds = min(seconds, RETRY_S)
+            seconds = min(seconds, WAIT_S)
         elif code:
             name = errors.lookup(code).name
             event(log, logging.WARNING, "partition not fetched", partition=replica.key, leader=self._leader, error=name)

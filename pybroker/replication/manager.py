@@ -25,6 +25,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort, TopicPartition
 from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.native_fetcher import Dial, NativeFetcher
 from pybroker.replication.opening import Wanted
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -50,9 +51,11 @@ class ReplicaManager:
         isr: IsrKeeper,
         topic_config: Callable[[str], Awaitable[Mapping[str, str]]],
         connect: Callable[[int], Awaitable[Link]],
+        dial: Dial,
     ) -> None:
-        """`topic_config` gives a topic's own settings; `connect` opens a link to a broker. Raises OSError."""
-        self.epoch = -1
+        """`topic_config` gives a topic's own settings; `connect` opens a link to a broker, `dial` a socket. Both raise
+        OSError."""
+        self._epoch = -1
         self._broker_id = broker_id
         self._config = config
         self._replicas = replicas
@@ -60,6 +63,7 @@ class ReplicaManager:
         self._isr = isr
         self._topic_config = topic_config
         self._connect = connect
+        self._dial = dial
         self._fetchers: dict[int, Fetcher] = {}
         self._follows: dict[TopicPartition, int] = {}
         self._controller_epoch = -1
@@ -71,6 +75,17 @@ class ReplicaManager:
         """See which leaders hung up."""
         for fetcher in self._fetchers.values():
             fetcher.look()
+
+    @property
+    def epoch(self) -> int:
+        """Of this broker's present registration."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        for fetcher in self._fetchers.values():
+            fetcher.registered()
 
     async def open_found(self) -> None:
         """Open every log that lies here, in no role. Raises StartError."""
@@ -198,12 +213,16 @@ class ReplicaManager:
 
     def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
         if leader not in self._fetchers:
-            self._fetchers[leader] = Fetcher(
-                self._broker_id, leader, self._config, lambda: self.epoch, self._connect, self._replicas.truncate,
-                self._metadata.suspects,
-            )  # fmt: skip
+            self._fetchers[leader] = self._fetcher(leader)
         self._fetchers[leader].follow(replica, leader_epoch)
         self._follows[replica.key] = leader
+
+    def _fetcher(self, leader: int) -> Fetcher:
+        """The way to a leader: in core where there is a plane."""
+        replicas = self._replicas
+        suspects = self._metadata.suspects
+        given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, replicas.truncate, suspects
+        return NativeFetcher(*given, self._dial, replicas.open_fetcher) if replicas.is_native else Fetcher(*given)
 
     def _leave(self, key: TopicPartition) -> None:
         leader = self._follows.pop(key, None)

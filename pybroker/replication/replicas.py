@@ -9,6 +9,7 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pybroker import core, errors
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -29,6 +30,9 @@ from pybroker.replication.validation import Rules
 from pybroker.replication.workers import Workers
 
 log = logging.getLogger(__name__)
+
+Hear = Callable[[str, bytes], object]
+"""Called with the kind of a fetcher's letter, and the letter."""
 
 
 class Replicas:
@@ -57,6 +61,7 @@ class Replicas:
         self.ending = False
         self.scrubbed = Scrubbed()
         self._plane: core.Plane | None = None
+        self._fetchers: dict[int, Hear] = {}
         self._published: dict[int, Replica] = {}  # by the plane's ids
         for log_dir in log_dirs:
             log_dir.core = self._core
@@ -249,6 +254,25 @@ class Replicas:
         replica = self._published.get(key)
         if replica is not None:
             replica.grown()
+
+    @property
+    def is_native(self) -> bool:
+        """Is there a plane, which copies from leaders too?"""
+        return self._plane is not None
+
+    def open_fetcher(self, fd: int, hear: Hear, **settings: Any) -> "core.Fetcher":
+        """Have the plane copy from the leader at the other end of a socket, which is the plane's from now on; `hear` is
+        handed the letters of the fetcher."""
+        assert self._plane is not None
+        fetcher = core.Fetcher(self._plane, fd, **settings)
+        self._fetchers[fetcher.key] = hear
+        return fetcher
+
+    def fetched(self, key: int, kind: str, letter: bytes | None) -> None:
+        """The plane tells of a fetcher."""
+        hear = self._fetchers.pop(key, None) if kind == "closed" else self._fetchers.get(key)
+        if hear is not None:
+            hear(kind, letter or b"")
 
     def _publish(self, replica: Replica) -> None:
         if self._plane is not None and replica.log is not None and not replica.gone:

@@ -45,11 +45,18 @@ class Adopted:
 class Bridge:
     """Carries requests between a plane and a responder; on the event loop's thread."""
 
-    def __init__(self, plane: core.Plane, grown: Callable[[int], object], listeners: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        plane: core.Plane,
+        grown: Callable[[int], object],
+        listeners: Sequence[str] = (),
+        fetched: Callable[[int, str, bytes | None], object] | None = None,
+    ) -> None:
         """`grown` is told the plane's id of a partition that was watched and grew; `listeners` are the names of those
-        that connections come by."""
+        that connections come by; `fetched` is handed the letters of fetchers by their keys: "fetcher", "closed"."""
         self._plane = plane
         self._grown = grown
+        self._fetched = fetched
         self._loop = asyncio.get_running_loop()
         self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
         self._running: dict[int, tuple[asyncio.Task[Answer], bool]] = {}
@@ -116,6 +123,8 @@ class Bridge:
             self._execute(key, token, frame)
         elif kind == "grown":
             self._grown(key)
+        elif self._fetched is not None and (kind == "fetcher" or (kind == "closed" and key not in self._adopted)):
+            self._fetched(key, kind, frame)
         elif kind == "closed":
             adopted, forget = self._adopted.pop(key)
             try:

@@ -343,7 +343,8 @@ class Broker:
             requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
         )
-        return Bridge(plane, replicas.grown, [endpoint.listener for endpoint in config.listeners.endpoints])
+        listeners = [endpoint.listener for endpoint in config.listeners.endpoints]
+        return Bridge(plane, replicas.grown, listeners, replicas.fetched)
 
     # -- stop ------------------------------------------------------------------------------------------------------
 

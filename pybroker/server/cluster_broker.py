@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from pybroker.client.link import Link
+from pybroker.client.link import Link, dial
 from pybroker.clock import wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import Image, LiveBroker
@@ -33,6 +34,7 @@ from pybroker.controller.producer_ids import ProducerIds
 from pybroker.coordination.store import Session, Store, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.model import HostPort
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
@@ -106,7 +108,7 @@ class ClusterBroker(Broker):
             self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms
         )
         self._manager = ReplicaManager(
-            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect
+            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial
         )
         self.metadata.look = self._manager.look
         await self._manager.open_found()
@@ -189,16 +191,28 @@ class ClusterBroker(Broker):
 
     async def _connect(self, broker_id: int) -> Link:
         """A link to a broker, as the metadata has it. Raises OSError."""
+        return await self._connect_to(self._known(broker_id))
+
+    async def _dial(self, broker_id: int) -> socket.socket:
+        """A socket that is connected to a broker, and does not block. Raises OSError."""
+        at = self._address(self._known(broker_id))
+        return await dial(at.host, at.port, timeout_s=CONNECT_SECONDS)
+
+    def _known(self, broker_id: int) -> LiveBroker:
         broker = self.metadata.image.brokers.get(broker_id)
         if broker is None:
             raise OSError(f"broker {broker_id} is not known to be alive")
-        return await self._connect_to(broker)
+        return broker
 
-    async def _connect_to(self, broker: LiveBroker) -> Link:
-        """A link to the inter-broker listener of a broker. Raises OSError."""
+    def _address(self, broker: LiveBroker) -> HostPort:
         at = broker.endpoints.get(self._inter_broker)
         if at is None:
             raise OSError(f"broker {broker.id} has no listener {self._inter_broker}")
+        return at
+
+    async def _connect_to(self, broker: LiveBroker) -> Link:
+        """A link to the inter-broker listener of a broker. Raises OSError."""
+        at = self._address(broker)
         return await Link.open(at.host, at.port, client_id=str(self.broker_id), timeout_s=CONNECT_SECONDS)
 
     # -- sessions ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,224 @@
+"""Follows a leader broker in core: the plane fetches and appends, and Python does what a decision needs.
+
+    assigned ──the plane copies──> copied, until the plane tells of it:
+       │ the logs diverge ──> cut back to where they agree, copied on
+       │ below the leader's start, or beyond its end ──> begin again where it has records
+       │ another error ──> once more in a moment; the controller, or time, will have changed something
+       │ the leader's log starts later ──> ours, too
+       └ the connection ends ──> connect again
+
+What is cut, and where a log begins again, is decided by the same code as for the fetcher in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+from pybroker import core, errors
+from pybroker.client.link import Link, hung_up
+from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher
+from pybroker.replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+Dial = Callable[[int], Awaitable[socket.socket]]
+"""Connects to a broker by its id. Raises OSError."""
+
+
+class NativeFetcher(Fetcher):
+    """The way to one leader, over which core copies."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader: int,
+        config: BrokerConfig,
+        epoch: Callable[[], int],
+        connect: Callable[[int], Awaitable[Link]],
+        truncate: Callable[[Replica, int], Awaitable[object]],
+        suspects: set[int],
+        dial: Dial,
+        open_fetcher: Callable[..., core.Fetcher],
+    ) -> None:
+        """As Fetcher; `open_fetcher` is Replicas.open_fetcher."""
+        self._dial = dial
+        self._open_fetcher = open_fetcher
+        self._native: core.Fetcher | None = None
+        self._ended = asyncio.Event()
+        self._told: asyncio.Queue[core.FetcherEvent] = asyncio.Queue()
+        self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._link: Link | None = None  # for what is asked beside
+        self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
+        super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
+        self._tending = asyncio.get_running_loop().create_task(self._tend())
+
+    def follow(self, replica: Replica, leader_epoch: int) -> None:
+        super().follow(replica, leader_epoch)
+        self._copy(replica.key)
+
+    def leave(self, key: TopicPartition) -> None:
+        followed = self._followed.get(key)
+        super().leave(key)
+        if key in self._later:
+            self._later.pop(key).cancel()
+        if self._native is not None and followed is not None and followed[0].log is not None:
+            self._native.remove(followed[0].log, wait=False)  # the next role waits for what is being appended
+
+    def registered(self) -> None:
+        if self._native is not None:
+            self._native.broker_epoch = self._epoch()
+
+    def look(self) -> None:
+        if self._seen is not None and hung_up(self._seen.fileno()):
+            self._suspects.add(self._leader)
+
+    async def close(self) -> None:
+        for timer in self._later.values():
+            timer.cancel()
+        self._tending.cancel()
+        await asyncio.gather(self._tending, super().close(), return_exceptions=True)
+        if self._native is not None:
+            self._native.close()
+        if self._link is not None:
+            self._link.close()
+
+    # -- the connection ----------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        told = False
+        while True:
+            if not self._followed:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                sock = await self._dial(self._leader)
+            except OSError as problem:
+                if not told:
+                    event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
+                told = True
+                await asyncio.sleep(RETRY_S)
+                continue
+            told = False
+            self._suspects.discard(self._leader)
+            await self._copy_over(sock)
+            self._suspects.add(self._leader)
+            await asyncio.sleep(RETRY_S)
+
+    async def _copy_over(self, sock: socket.socket) -> None:
+        """Have the plane copy over a connection until it ends."""
+        config = self._config
+        self._ended.clear()
+        with sock:
+            seen = self._seen = sock.dup()
+            native = self._native = self._open_fetcher(
+                sock.fileno(),
+                self._hear,
+                replica_id=self._broker_id,
+                broker_epoch=self._epoch(),
+                client_id=f"broker-{self._broker_id}-fetcher-0",
+                max_wait_ms=config["replica.fetch.wait.max.ms"],
+                min_bytes=config["replica.fetch.min.bytes"],
+                response_bytes_max=config["replica.fetch.response.max.bytes"],
+                partition_bytes_max=config["replica.fetch.max.bytes"],
+            )
+            sock.detach()  # it is the plane's now
+        for key in list(self._followed):
+            self._copy(key)
+        try:
+            await self._ended.wait()
+        finally:
+            self._native = self._seen = None
+            seen.close()
+            native.close()
+
+    def _copy(self, key: TopicPartition) -> None:
+        """Have the plane copy a partition, if it is still to be."""
+        self._later.pop(key, None)
+        if self._native is None or key not in self._followed:
+            return
+        replica, leader_epoch = self._followed[key]
+        if replica.log is None or replica.offline or replica.gone:
+            self._followed.pop(key)
+            return
+        self._native.add(replica.log, leader_epoch, begin=self._begins.get(key, 0))
+
+    def _hear(self, kind: str, letter: bytes) -> None:
+        if kind == "closed":
+            self._ended.set()
+            if letter:
+                why = letter.decode()
+                event(log, logging.WARNING, "connection to a leader closed", leader=self._leader, reason=why)
+        elif self._native is not None and (what := self._native.read(letter)) is not None:
+            self._told.put_nowait(what)
+
+    # -- what the plane tells ----------------------------------------------------------------------------------------
+
+    async def _tend(self) -> None:
+        """Do what each event asks for, one after the other."""
+        while True:
+            what = await self._told.get()
+            if what.partition is None:
+                self._complain(what.code)
+                continue
+            key = TopicPartition(what.partition.topic, what.partition.partition)
+            followed = self._followed.get(key)
+            if followed is None or followed[0].log is not what.partition:
+                continue
+            try:
+                await self._do(what, *followed)
+            except (core.LogError, KafkaError, OSError) as problem:
+                event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
+                self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+            except Exception as problem:  # of one partition: the others are followed on
+                event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
+                self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+
+    async def _do(self, what: core.FetcherEvent, replica: Replica, leader_epoch: int) -> None:
+        if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:
+            self._begins.pop(replica.key, None)  # it went on there: a cut further back leaves no gap
+        if what.kind == "log_start":
+            partition = replica.partition()
+            start = min(what.offset, partition.high_watermark)
+            if start > partition.log_start_offset:
+                await replica.at_disk(partition.set_log_start, start)
+            return
+        if what.kind == "diverged":
+            await self._cut(replica, what.epoch, what.offset)
+        elif what.code == errors.OFFSET_OUT_OF_RANGE:
+            await self._begin_again(await self._ask_beside(), replica)
+        else:
+            self._hold_off(replica.key, what.code)
+            return
+        if self._followed.get(replica.key) == (replica, leader_epoch):
+            self._copy(replica.key)
+
+    async def _ask_beside(self) -> Link:
+        if self._link is None or self._link.closed.done():
+            self._link = await self._connect(self._leader)
+        return self._link
+
+    def _hold_off(self, key: TopicPartition, code: int) -> None:
+        seconds = self._config["replica.fetch.backoff.ms"] / 1000
+        if code in WAIT:
+            seconds = min(seconds, WAIT_S)
+        else:
+            name = errors.lookup(code).name if code > 0 else f"errno {-code}"
+            event(log, logging.WARNING, "partition not fetched", partition=key, leader=self._leader, error=name)
+        self._retry(key, seconds)
+
+    def _retry(self, key: TopicPartition, seconds: float) -> None:
+        if key in self._later:
+            self._later.pop(key).cancel()
+        again = functools.partial(self._copy, key)
+        self._later[key] = asyncio.get_running_loop().call_later(seconds, again)
+
+    def _complain(self, code: int) -> None:
+        event(log, logging.WARNING, "fetch refused", leader=self._leader, error=errors.lookup(code).name)
