@@ -194,7 +194,7 @@ cdef class Log:
         """Cut the log's end back to `offset`."""
         cdef int status
         with nogil:
-            status = log_truncate(self.log, offset)
+            status = log_truncate(self.log, offset, NULL, NULL)
         self.check(status, "truncate")
 
     def configure(self, config) -> None:

@@ -79,7 +79,9 @@ class Partition(Log):
         its base offset; the caller walks the batch for the exact record."""
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp_ms, leader_epoch) of the record batch with the largest timestamp; None if empty."""
-    def truncate(self, offset: int) -> None: ...
+    def truncate(self, offset: int, *, leader_epoch: int = -1) -> None:
+        """Cut the log's end back to `offset`. With a leader epoch only as a follower in it: whoever decided that a log
+        is to be cut may come late. Raises LogError 1, 6, 74, 75."""
     def become_leader(
         self,
         leader_epoch: int,

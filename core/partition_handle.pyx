@@ -22,7 +22,9 @@ from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, follower_t, partition_drop, partition_find, partition_read,
     partition_role, partition_tell_all, read_t, role_t,
 )
-from pybroker.core.partition.roles cimport partition_follow, partition_lead, partition_offline, partition_set_isr
+from pybroker.core.partition.roles cimport (
+    partition_follow, partition_lead, partition_offline, partition_set_isr, partition_truncate,
+)
 from pybroker.core.partition.watermark cimport is_under_min_isr, watermark_followers, watermark_note_fetch
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, log_t
@@ -205,11 +207,13 @@ cdef class Partition(Log):
         self.check(status, "look up the largest time in")
         return b.base_offset, b.max_timestamp, b.leader_epoch
 
-    def truncate(self, int64_t offset) -> None:
-        """Cut the log's end back to `offset`, and tell who waits for more than is left."""
-        Log.truncate(self, offset)
+    def truncate(self, int64_t offset, *, int32_t leader_epoch=-1) -> None:
+        """Cut the log's end back to `offset`, and tell who waits for more than is left; see the wall."""
+        cdef int status
         with nogil:
+            status = partition_truncate(self.state, offset, leader_epoch)
             partition_tell_all(self.state)
+        self.settle(status, "truncate", leader_epoch, -1)
 
     # -- roles and followers -------------------------------------------------------------------------------------------
 

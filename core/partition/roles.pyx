@@ -9,7 +9,7 @@ follower's fetch does; readers see it by its seqlock. Then every watcher looks a
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport poke_i64, seq_begin, seq_end, seq_set
@@ -21,6 +21,7 @@ from pybroker.core.partition.partition cimport (
 from pybroker.core.partition.watermark cimport check_epoch, committed
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_change, log_publish, log_t, view_t
+from pybroker.core.storage.truncation cimport log_truncate
 
 
 cdef int check_epochs(const partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
@@ -155,3 +156,26 @@ cdef int partition_set_isr(
     pthread_mutex_unlock(&l.append_mutex)
     partition_tell(p)
     return status
+
+
+cdef struct cut_t:           # a truncation that was decided
+    partition_t* partition
+    int32_t leader_epoch
+
+
+cdef int may_cut(void* whose) noexcept nogil:
+    """Do we still follow in the epoch in which it was decided? Under the append mutex, under which roles change."""
+    cdef cut_t* cut = <cut_t*>whose
+    if cut.partition.role.kind != FOLLOWER:
+        return NOT_LEADER_OR_FOLLOWER
+    return check_epoch(cut.partition, cut.leader_epoch)
+
+
+cdef int partition_truncate(partition_t* p, int64_t offset, int32_t leader_epoch) noexcept nogil:
+    """Cut the log's end back to `offset`: as a follower in this leader epoch, or with -1 whatever we are."""
+    cdef cut_t cut
+    cut.partition = p
+    cut.leader_epoch = leader_epoch
+    if leader_epoch < 0:
+        return log_truncate(p.log, offset, NULL, NULL)
+    return log_truncate(p.log, offset, may_cut, &cut)

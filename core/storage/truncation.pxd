@@ -3,4 +3,7 @@ from libc.stdint cimport int64_t
 
 from pybroker.core.storage.log cimport log_t
 
-cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil
+ctypedef int (*may_cut_fn)(void* whose) noexcept nogil
+# 0, or why not; asked under the append mutex.
+
+cdef int log_truncate(log_t* l, int64_t offset, may_cut_fn may_cut, void* whose) noexcept nogil

@@ -136,8 +136,10 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
     return 0
 
 
-cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
-    """Cut the log's end back to `offset`, or to where the batch begins that holds it. Older slices are void then."""
+cdef int log_truncate(log_t* l, int64_t offset, may_cut_fn may_cut, void* whose) noexcept nogil:
+    """Cut the log's end back to `offset`, or to where the batch begins that holds it. Older slices are void then.
+
+    `may_cut` (NULL: always) says whether it is still to be done: who decided it may have waited for the mutex long."""
     cdef int slot, status = 0
     log_lock_files(l)
     pthread_mutex_lock(&l.append_mutex)
@@ -146,9 +148,11 @@ cdef int log_truncate(log_t* l, int64_t offset) noexcept nogil:
         status = UNKNOWN_TOPIC_OR_PARTITION
     elif log_offline(l):
         status = KAFKA_STORAGE_ERROR
-    elif offset < l.view.log_start:
+    elif may_cut != NULL:
+        status = may_cut(whose)
+    if status == 0 and offset < l.view.log_start:
         status = OFFSET_OUT_OF_RANGE
-    elif offset < l.view.log_end:
+    elif status == 0 and offset < l.view.log_end:
         add_i64(&l.generation, 1)
         while load_i32(&l.lent) > 0:
             usleep(LENT_LOOK_US)

@@ -54,7 +54,7 @@ class Fetcher:
         config: BrokerConfig,
         epoch: Callable[[], int],
         connect: Callable[[int], Awaitable[Link]],
-        truncate: Callable[[Replica, int], Awaitable[object]],
+        truncate: Callable[[Replica, int, int], Awaitable[object]],
         suspects: set[int],
     ) -> None:
         """`connect` opens a link to a broker by its id. Raises OSError. `suspects` has the leaders whose connection
@@ -192,11 +192,12 @@ class Fetcher:
         """Append what came for one partition, or do what its leader says of it."""
         try:
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
-                await self._begin_again(link, replica)
+                await self._begin_again(link, replica, leader_epoch)
             elif answer.error_code:
                 self._hold_back(replica, leader_epoch, answer.error_code)
             elif answer.diverging_epoch is not None and answer.diverging_epoch.epoch >= 0:
-                await self._cut(replica, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+                diverging = answer.diverging_epoch
+                await self._cut(replica, leader_epoch, diverging.epoch, diverging.end_offset)
             else:
                 await self._append(replica, leader_epoch, answer)
         except (core.LogError, KafkaError) as problem:
@@ -232,15 +233,16 @@ class Fetcher:
 
     # -- truncation --------------------------------------------------------------------------------------------------
 
-    async def _cut(self, replica: Replica, epoch: int, end: int) -> None:
+    async def _cut(self, replica: Replica, leader_epoch: int, epoch: int, end: int) -> None:
         """Cut the log back to where it agrees with the leader's, which has its epoch `epoch` end at `end`; if that
         epoch is not ours, to the end of the largest one below it, and ask again."""
         partition = replica.partition()
         ours, our_end = partition.end_offset_for_epoch(epoch)
         to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else partition.log_start_offset
-        await self._cut_to(replica, min(to, partition.log_end_offset), f"epoch {epoch} ends at {end} at the leader")
+        why = f"epoch {epoch} ends at {end} at the leader"
+        await self._cut_to(replica, leader_epoch, min(to, partition.log_end_offset), why)
 
-    async def _cut_to(self, replica: Replica, offset: int, why: str) -> None:
+    async def _cut_to(self, replica: Replica, leader_epoch: int, offset: int, why: str) -> None:
         partition = replica.partition()
         committed = offset < partition.high_watermark
         event(
@@ -248,26 +250,29 @@ class Fetcher:
             "log truncated below its high watermark" if committed else "log truncated", partition=replica.key,
             offset=offset, end=partition.log_end_offset, high_watermark=partition.high_watermark, cause=why,
         )  # fmt: skip
-        await self._truncate(replica, offset)
+        await self._truncate(replica, offset, leader_epoch)  # which core refuses in another epoch, or as leader
 
-    async def _begin_again(self, link: Link, replica: Replica) -> None:
+    async def _begin_again(self, link: Link, replica: Replica, leader_epoch: int) -> None:
         """The leader has nothing where our log ends: it ends earlier, or begins later."""
         partition = replica.partition()
-        latest = await self._offset(link, replica.key, LATEST)
+        latest = await self._offset(link, replica.key, leader_epoch, LATEST)
         if latest < partition.log_end_offset:
-            await self._cut_to(replica, latest, f"the leader's log ends at {latest}")
+            await self._cut_to(replica, leader_epoch, latest, f"the leader's log ends at {latest}")
             return
-        earliest = await self._offset(link, replica.key, EARLIEST)
+        earliest = await self._offset(link, replica.key, leader_epoch, EARLIEST)
         if earliest > partition.log_end_offset:
-            await self._cut_to(replica, partition.log_start_offset, f"the leader's log begins at {earliest}")
+            why = f"the leader's log begins at {earliest}"
+            await self._cut_to(replica, leader_epoch, partition.log_start_offset, why)
             self._begins[replica.key] = earliest  # what comes is appended behind the gap
 
-    async def _offset(self, link: Link, key: TopicPartition, timestamp: int) -> int:
+    async def _offset(self, link: Link, key: TopicPartition, leader_epoch: int, timestamp: int) -> int:
         kind = m.ListOffsetsRequest.Topics
         asked = kind(
             name=key.topic,
             partitions=[
-                kind.Partitions(partition_index=key.partition, current_leader_epoch=-1, timestamp=timestamp)
+                kind.Partitions(
+                    partition_index=key.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+                )
             ],
         )
         request = m.ListOffsetsRequest(replica_id=self._broker_id, isolation_level=0, topics=[asked])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pybroker import core, errors
@@ -33,6 +33,13 @@ ALTER_PARTITION = 3
 RETRY_S = 0.05
 REFUSED_MS = 500
 """How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
+NOT_DONE = (
+    errors.INELIGIBLE_REPLICA,
+    errors.INVALID_REQUEST,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UNKNOWN_TOPIC_ID,
+)
+"""Refusals of a controller that knows the present ISR: it stays."""
 AGAIN = (errors.NOT_CONTROLLER, errors.STALE_BROKER_EPOCH)
 
 
@@ -48,6 +55,8 @@ class Led:
     epoch_start: int
     asked: tuple[int, ...] | None = None
     """The ISR that the controller was asked for."""
+    doubtful: set[int] = field(default_factory=set)
+    """Those who may be members, by a change whose outcome nobody told."""
     not_before_ms: int = 0
     """When it may be asked again, after it refused."""
 
@@ -133,7 +142,10 @@ class IsrKeeper:
             await asyncio.sleep(lag_ms / 2000)
             for led in list(self._led.values()):
                 if led.asked is None and not led.replica.offline:
-                    self._shrink(led, lag_ms)
+                    try:
+                        self._shrink(led, lag_ms)
+                    except (core.LogError, KafkaError) as problem:  # its log failed a moment ago: the others go on
+                        event(log, logging.WARNING, "ISR not looked at", partition=led.replica.key, reason=problem)
 
     def _shrink(self, led: Led, lag_ms: int) -> None:
         end = led.replica.partition().log_end_offset
@@ -148,7 +160,7 @@ class IsrKeeper:
 
     def _want(self, led: Led, isr: tuple[int, ...], why: str) -> None:
         """Have the high watermark wait for old and new members from now on, and ask."""
-        maximal = set(led.isr) | set(isr)
+        maximal = set(led.isr) | set(isr) | led.doubtful
         try:
             led.replica.partition().set_isr(
                 maximal, led.leader_epoch, led.partition_epoch, in_sync=len(led.isr)
@@ -166,13 +178,17 @@ class IsrKeeper:
             while self._wanted:
                 wanted, self._wanted = self._wanted, {}
                 try:
-                    await self._ask({key: (isr, why) for key, (isr, why) in wanted.items() if key in self._led})
-                except KafkaError as problem:
+                    await self._ask({key: asked for key, asked in wanted.items() if self._asks(key)})
+                except (KafkaError, core.LogError, LookupError) as problem:  # of an answer to something else, too
                     event(log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem)
                     for key, isr in wanted.items():
-                        if key in self._led and self._led[key].asked is not None:
+                        if self._asks(key) and self._led[key].asked is not None:
                             self._wanted.setdefault(key, isr)
                     await asyncio.sleep(RETRY_S)
+
+    def _asks(self, key: TopicPartition) -> bool:
+        """Is it led here still, and can be?"""
+        return key in self._led and not self._led[key].replica.offline
 
     async def _ask(self, wanted: dict[TopicPartition, tuple[tuple[int, ...], str]]) -> None:
         """Ask for all of them in one request, and go by the answer. Raises KafkaError."""
@@ -230,9 +246,15 @@ class IsrKeeper:
             name = errors.lookup(answer.error_code).name
             event(log, logging.INFO, "ISR not changed", partition=key, error=name, asked=_names(wanted[0]))
             led.not_before_ms = self._now_ms() + REFUSED_MS
+            known = led.partition_epoch
             isr, epoch = self._known(led)
+            if answer.error_code not in NOT_DONE and epoch == known:
+                # An earlier answer may have been lost, of a change that was made: who may be a member, is waited for.
+                led.doubtful |= set(wanted[0])
+                return
         else:
             isr, epoch = tuple(answer.isr), answer.partition_epoch
+        led.doubtful = set()
         try:
             led.replica.partition().set_isr(isr, led.leader_epoch, epoch)
         except (core.LogError, KafkaError):

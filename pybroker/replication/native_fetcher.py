@@ -43,7 +43,7 @@ class NativeFetcher(Fetcher):
         config: BrokerConfig,
         epoch: Callable[[], int],
         connect: Callable[[int], Awaitable[Link]],
-        truncate: Callable[[Replica, int], Awaitable[object]],
+        truncate: Callable[[Replica, int, int], Awaitable[object]],
         suspects: set[int],
         dial: Dial,
         open_fetcher: Callable[..., core.Fetcher],
@@ -191,9 +191,10 @@ class NativeFetcher(Fetcher):
                 await replica.at_disk(partition.set_log_start, start)
             return
         if what.kind == "diverged":
-            await self._cut(replica, what.epoch, what.offset)
+            await self._cut(replica, leader_epoch, what.epoch, what.offset)
         elif what.code == errors.OFFSET_OUT_OF_RANGE:
-            await self._begin_again(await self._ask_beside(), replica)
+            await self._begin_again(await self._ask_beside(), replica, leader_epoch)
+            await asyncio.sleep(WAIT_S)  # it may be neither before nor behind what the leader has
         else:
             self._hold_off(replica.key, what.code)
             return

@@ -282,21 +282,22 @@ class Replicas:
             )
             self._published[replica.plane_key] = replica
 
-    async def truncate(self, replica: Replica, offset: int) -> None:
-        """Cut a replica's log back to `offset`: nobody is served of it meanwhile. Raises core.LogError, KafkaError."""
+    async def truncate(self, replica: Replica, offset: int, leader_epoch: int) -> None:
+        """Cut the log of a replica back to `offset`, if it still follows in this leader epoch: nobody is served of it
+        meanwhile. Raises core.LogError, KafkaError."""
         plane = replica.plane
         self._unpublish(replica)
         try:
-            await replica.at_disk(self._cut, replica, plane, offset)
+            await replica.at_disk(self._cut, replica, plane, offset, leader_epoch)
         finally:
             if not replica.gone:
                 self._publish(replica)
 
-    def _cut(self, replica: Replica, plane: "core.Plane | None", offset: int) -> None:
+    def _cut(self, replica: Replica, plane: "core.Plane | None", offset: int, leader_epoch: int) -> None:
         log = replica.partition()
         if plane is not None:
             plane.withdraw(log)
-        log.truncate(offset)
+        log.truncate(offset, leader_epoch=leader_epoch)
 
     async def remove(self, keys: Iterable[TopicPartition]) -> None:
         """Take replicas from view at once, tell those who wait, then have their files removed."""
