@@ -13,7 +13,18 @@ from pybroker.controller import nodes
 from pybroker.controller.broker_channel import Told
 from pybroker.controller.election import Fence, write
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import BadVersion, Create, NoNode, Op, Session, Set, Stat, StoreDamaged, Watch
+from pybroker.coordination.store import (
+    BadVersion,
+    Create,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    Set,
+    Stat,
+    StoreDamaged,
+    Watch,
+)
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 
@@ -176,5 +187,26 @@ class ClusterContext:
                     work.append(ops)
                     ops = []
             work.append(ops)
-        await asyncio.gather(*(write(self.session, self.fence, ops) for ops in work if ops))
-        self._put({key: state._replace(controller_epoch=self.fence.epoch) for key, state in new.items()})
+        there = set[str]().union(*await asyncio.gather(*(self._create(ops) for ops in work if ops)))
+        done = {key: state._replace(controller_epoch=self.fence.epoch) for key, state in new.items()}
+        for key in new:
+            if nodes.state(*key) in there:
+                done[key] = await self._read_state(*key, new[key].replicas)
+        self._put(done)
+
+    async def _create(self, ops: list[Op]) -> set[str]:
+        """Create those nodes that are not there: Kafka's controller creates a partition and its state one by one, and
+        may have died between them. The paths of those that are there."""
+        there = set[str]()
+        while True:
+            left = [op for op in ops if op.path not in there]
+            try:
+                await write(self.session, self.fence, left)
+                return there
+            except NodeExists:
+                for op in left:
+                    if await self._exists(op.path):
+                        there.add(op.path)
+
+    async def _exists(self, path: str) -> bool:
+        return await until_answered(lambda: self.session.exists(path)) is not None
