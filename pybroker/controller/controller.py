@@ -32,10 +32,12 @@ from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import (
     ENDED,
+    BadVersion,
     NoNode,
     Session,
     SessionExpired,
     SessionState,
+    Stat,
     StoreError,
     WatchEvent,
 )
@@ -104,6 +106,9 @@ class Controller:
                 there = await until_answered(
                     lambda: self._session.exists(nodes.CONTROLLER, watch=lambda _: look.set())
                 )
+                if there is not None and there.ephemeral_owner == self._session.id:
+                    await self._give_up(there)  # of a reign that failed: nobody is elected while it is there
+                    continue
                 if there is not None:
                     await look.wait()
                     continue
@@ -115,6 +120,10 @@ class Controller:
             except StoreError as problem:
                 event(log, logging.WARNING, "election failed", reason=problem)
                 await asyncio.sleep(RETRY_S)
+
+    async def _give_up(self, stat: Stat) -> None:
+        with contextlib.suppress(NoNode, BadVersion):
+            await until_answered(lambda: self._session.delete(nodes.CONTROLLER, stat.version))
 
     async def _reign(self, fence: Fence) -> None:
         """Be the controller until it is over."""

@@ -9,6 +9,7 @@ import pytest
 from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.controller.requests import alter_partition, controlled_shutdown, elect_leaders
+from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -254,7 +255,8 @@ async def test_a_stale_controller_writes_nothing(cluster: FakeCluster) -> None:
     """Another took the controllership while it was frozen: its first write fails, and it resigns."""
     (key,) = await cluster.create("t", (2, 3))
     old = cluster.controller
-    await cluster.admin.set(nodes.CONTROLLER_EPOCH, b"7")
+    claim = Create(nodes.CONTROLLER, nodes.dump_controller(9, 0), ephemeral=True)
+    await cluster.admin.multi([Delete(nodes.CONTROLLER), claim, Set(nodes.CONTROLLER_EPOCH, b"7", 1)])
     await cluster.brokers[2].die()
     await eventually("it has resigned", lambda: not old.controller.active)
     assert (await cluster.state(key))[0] == 2

@@ -9,7 +9,7 @@ import pytest
 
 from pybroker.controller import nodes
 from pybroker.coordination.memory import Fate, MemorySession
-from pybroker.coordination.store import SessionState
+from pybroker.coordination.store import NoNode, SessionState
 from pybroker.model import TopicPartition
 from tests.controller.brokers import FakeCluster
 from tests.harness import eventually
@@ -92,6 +92,23 @@ async def test_a_partition_that_somebody_else_began() -> None:
     await eventually("it has a leader", lambda: key in cluster.brokers[2].states)
     assert (await cluster.state(key))[:3] == (2, 0, [2, 3])
     assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1, "the same controller did it"
+    await cluster.end()
+
+
+async def test_a_reign_that_fails_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session lives, and with it the node that keeps everybody else from being elected: it is deleted."""
+    cluster = await FakeCluster().begin()
+    first = cluster.controller
+
+    async def fail() -> None:
+        raise NoNode
+
+    monkeypatch.setattr(first.controller, "_take_over", fail)
+    with pytest.raises(NoNode):
+        await first.controller.ask(fail)
+    await eventually("another is elected", lambda: any(b.controller.active for b in cluster.living if b is not first))
+    (key,) = await cluster.create("t", (2, 3))
+    assert (await cluster.state(key))[0] == 2
     await cluster.end()
 
 
