@@ -120,6 +120,9 @@ class Controller:
             except StoreError as problem:
                 event(log, logging.WARNING, "election failed", reason=problem)
                 await asyncio.sleep(RETRY_S)
+            except Exception as problem:  # a mistake of ours: another may do better, and this one is tried again
+                event(log, logging.ERROR, "controller failed", reason=problem, exc_info=problem)
+                await asyncio.sleep(RETRY_S)
 
     async def _give_up(self, stat: Stat) -> None:
         with contextlib.suppress(NoNode, BadVersion):

@@ -23,7 +23,7 @@ from pybroker.client.admin.topics import HIGH_WATERMARK
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.cli.members import Reader, write
-from tests.harness import Server
+from tests.harness import Server, until
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_the_cluster_and_its_disks(admin: Admin, target: Server, topic: str) -> 
     cluster = admin.describe_cluster()
     (node,) = cluster.nodes
     assert cluster.id and cluster.controller == node.id and (node.host, node.port) == ("127.0.0.1", target.port)
+    # Kafka shows a partition here once its log is made, which may be after it has a leader.
+    until("both partitions lie somewhere", lambda: sum(len(d.replicas) for d in admin.log_dirs(topics=[topic])) == 2)
     (log_dir,) = admin.log_dirs(topics=[topic])
     assert log_dir.broker == node.id and not log_dir.error and log_dir.path.startswith(str(target.data_dir))
     assert log_dir.total_bytes and log_dir.usable_bytes and log_dir.total_bytes >= log_dir.usable_bytes
