@@ -55,6 +55,7 @@ class ReplicaManager:
     ) -> None:
         """`topic_config` gives a topic's own settings; `connect` opens a link to a broker, `dial` a socket. Both raise
         OSError."""
+        self.follow_in_core = False
         self._epoch = -1
         self._broker_id = broker_id
         self._config = config
@@ -218,11 +219,12 @@ class ReplicaManager:
         self._follows[replica.key] = leader
 
     def _fetcher(self, leader: int) -> Fetcher:
-        """The way to a leader: in core where there is a plane."""
+        """The way to a leader. In core, it once waited half a minute for an answer to a Fetch: until it is known why,
+        brokers follow in Python unless it is asked for."""
         replicas = self._replicas
         suspects = self._metadata.suspects
         given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, replicas.truncate, suspects
-        return NativeFetcher(*given, self._dial, replicas.open_fetcher) if replicas.is_native else Fetcher(*given)
+        return NativeFetcher(*given, self._dial, replicas.open_fetcher) if self.follow_in_core else Fetcher(*given)
 
     def _leave(self, key: TopicPartition) -> None:
         leader = self._follows.pop(key, None)
