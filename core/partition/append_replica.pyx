@@ -26,7 +26,7 @@ from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_
 from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_state cimport producer_t
-from pybroker.core.storage.roll cimport log_must_roll, log_roll
+from pybroker.core.storage.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
 from pybroker.core.storage.slow_disk cimport slow_note
 
 cdef enum:
@@ -43,10 +43,16 @@ cdef struct run_t:           # batches side by side, of one segment, that go out
     producer_t before[<int>RUN_MAX]  # what each batch's producer was before it
 
 
+cdef inline bint continues(const batch_t* b, int64_t end) noexcept nogil:
+    """May it follow what ends there? A segment begins where the log ended, and cannot name an offset further on than
+    that: whoever read there would find nothing."""
+    return end <= b.base_offset and batch_last_offset(b) - end <= SEGMENT_SPAN_MAX
+
+
 cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
     """Check every batch; how many bytes the whole ones take."""
     cdef batch_t b
-    cdef int64_t end = 0
+    cdef int64_t end = -1
     cdef int status
     whole[0] = 0
     while whole[0] < sent.n:
@@ -55,7 +61,7 @@ cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
             return 0
         if status != OK:
             return status
-        if b.base_offset < end:
+        if end >= 0 and not continues(&b, end):
             return INVALID_RECORD
         if b.leader_epoch > sent.leader_epoch >= 0:
             return CORRUPT_MESSAGE
@@ -134,7 +140,7 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
     cdef batch_t b
     cdef size_t at = 0
     cdef int written, status = batch_parse(data, n, &b)
-    if status == 0 and b.base_offset < l.view.log_end:
+    if status == 0 and not continues(&b, l.view.log_end):
         return INVALID_RECORD
     g.at = data
     g.count = g.transactions = 0

@@ -21,9 +21,6 @@ from pybroker.core.storage.segment cimport (
     segment_claim, segment_create, segment_free, segment_new, segment_t, segment_unlink,
 )
 
-cdef enum:
-    SEGMENT_SPAN_MAX = 2147483647    # relative offsets are 32 bits
-
 
 cdef bint log_must_roll(
     log_t* l, int64_t bytes, int64_t last_offset, int64_t max_timestamp, int64_t now_ms) noexcept nogil:
