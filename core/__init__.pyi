@@ -167,6 +167,8 @@ def clean(
     if it did not come to its end because segments went meanwhile or the broker stops; what is done by then is sound.
     Raises LogError 2 where a batch is damaged, 56, OSError (EAGAIN: a round runs already)."""
 
+Letter = Literal["request", "gone", "closed", "grown", "fetcher", "joining"]
+
 class Plane:
     """The native data plane: reactors on threads of their own execute Produce and Fetch; a mailbox goes to Python."""
 
@@ -182,6 +184,7 @@ class Plane:
         pool_bytes: int = 512 << 20,
         requests_max: int = 500,
         holder_ms: int = 10000,
+        replica_listener: int = -1,
     ) -> None: ...
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
@@ -204,11 +207,13 @@ class Plane:
         refusal names the leader, where it is one of them."""
     def watch(self, partition: Partition, *, to_log_end: bool = False) -> None:
         """Ask for one "grown" letter at the next append; look once more after this call."""
+    def watch_joining(self, partition: Partition) -> None:
+        """Ask for one "joining" letter when a follower outside the ISR catches up; look once more after it."""
     def withdraw(self, partition: Partition) -> None: ...
     def adopt(self, fd: int, *, listener: int = 0) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours."""
     def fileno(self) -> int: ...
-    def take(self) -> list[tuple[Literal["request", "gone", "closed", "grown", "fetcher"], int, int, bytes | None]]:
+    def take(self) -> list[tuple[Letter, int, int, bytes | None]]:
         """The letters: (kind, id, token, frame); the frame is None if there is no memory for it."""
     def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
         """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered."""

@@ -21,15 +21,15 @@ from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, bound_of, partition_drop, partition_hold, partition_t, partition_tell_all,
-    partition_unwatch, partition_watch, watch_t,
+    BOUND_HIGH_WATERMARK, BOUND_ISR, BOUND_LOG_END, bound_of, partition_drop, partition_hold, partition_t,
+    partition_tell_all, partition_unwatch, partition_watch, watch_t,
 )
 from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.plane.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t, note_t
 from pybroker.core.plane.fetch_session cimport sessions_destroy, sessions_init, sessions_leave
 from pybroker.core.plane.inbox cimport inbox_leave, inbox_ring
 from pybroker.core.plane.mailbox cimport (
-    CLOSED, GROWN, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
+    CLOSED, GROWN, JOINING, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
@@ -45,7 +45,7 @@ import os
 import threading
 import weakref
 
-KINDS = ("request", "gone", "closed", "grown", "fetcher")
+KINDS = ("request", "gone", "closed", "grown", "fetcher", "joining")
 PLANES = weakref.WeakSet()
 
 
@@ -59,8 +59,10 @@ def forked() -> None:
 os.register_at_fork(after_in_child=forked)
 
 
-cdef struct bell_t:          # Python watches a partition
-    watch_t watch
+cdef struct bell_t:          # Python watches a partition: what is committed, its log's end, who may join its ISR
+    watch_t committed
+    watch_t written
+    watch_t joining
     plane_t* plane
     partition_t* held
     int64_t id
@@ -70,6 +72,12 @@ cdef void grown(watch_t* w) noexcept nogil:
     """A partition that Python watches grew, or went."""
     cdef bell_t* b = <bell_t*>w.owner
     mailbox_put(&b.plane.mailbox, GROWN, b.id, NULL, NULL, 0)
+
+
+cdef void joining(watch_t* w) noexcept nogil:
+    """A follower of a partition that Python watches has caught up, or the partition went."""
+    cdef bell_t* b = <bell_t*>w.owner
+    mailbox_put(&b.plane.mailbox, JOINING, b.id, NULL, NULL, 0)
 
 
 cdef int32_t put_text(uint8_t* at, str text) except -1:
@@ -131,7 +139,7 @@ cdef class Plane:
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500,
-                  int64_t holder_ms=10000):
+                  int64_t holder_ms=10000, int32_t replica_listener=-1):
         if reactors < 1:
             raise ValueError(f"{reactors} reactors: at least one is needed")
         memset(&self.state, 0, sizeof(self.state))
@@ -148,6 +156,7 @@ cdef class Plane:
         pool_init(&self.state.replica_pool, INT64_MAX)
         self.state.requests_max = requests_max
         self.state.holder_ms = holder_ms
+        self.state.replica_listener = replica_listener
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
         self.reactors = <reactor_t**>calloc(reactors, sizeof(reactor_t*))
@@ -261,8 +270,9 @@ cdef class Plane:
         bell.id = self.published
         bell.plane = &self.state
         bell.held = partition.state
-        bell.watch.owner = bell
-        bell.watch.notify = grown
+        bell.committed.owner = bell.written.owner = bell.joining.owner = bell
+        bell.committed.notify = bell.written.notify = grown
+        bell.joining.notify = joining
         partition_hold(partition.state)
         self.bells[partition] = <uintptr_t>bell
         self.configure(partition, native_append=native_append, envelope=envelope)
@@ -282,7 +292,15 @@ cdef class Plane:
         cdef bell_t* bell = <bell_t*>address
         cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK
         cdef view_t v = partition.view()
-        partition_watch(partition.state, &bell.watch, bound, bound_of(&v, bound))
+        partition_watch(
+            partition.state, &bell.written if to_log_end else &bell.committed, bound, bound_of(&v, bound))
+
+    def watch_joining(self, Partition partition not None) -> None:
+        """Ask for one "joining" letter when a follower outside the ISR has all that is committed. What came before this
+        call is not told: look once more after it."""
+        cdef uintptr_t address = self.bells[partition]
+        cdef bell_t* bell = <bell_t*>address
+        partition_watch(partition.state, &bell.joining, BOUND_ISR, INT64_MAX)
 
     def withdraw(self, Partition partition not None) -> None:
         """Hide a partition from the reactors, and wake who waits for it."""
@@ -296,7 +314,9 @@ cdef class Plane:
         cdef uintptr_t address = self.bells.pop(partition, 0)
         cdef bell_t* bell = <bell_t*>address
         if bell != NULL:
-            partition_unwatch(&bell.watch)
+            partition_unwatch(&bell.committed)
+            partition_unwatch(&bell.written)
+            partition_unwatch(&bell.joining)
             partition_drop(bell.held)
             free(bell)
 
@@ -373,8 +393,8 @@ cdef class Plane:
     def take(self) -> list:
         """The letters: (kind, connection id, token, frame). Kinds: "request" is answered by reply(token, ...), whatever
         comes of it; "gone": the client of a request that runs has gone; "closed": a connection ended, the frame says
-        why unless its peer ended it; "grown": see watch(); "fetcher": see Fetcher. A frame that there is no memory for
-        is None."""
+        why unless its peer ended it; "grown": see watch(); "joining": see watch_joining(); "fetcher": see Fetcher. A
+        frame that there is no memory for is None."""
         cdef letter_t* l
         cdef letter_t* after
         out = []

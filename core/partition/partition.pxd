@@ -12,6 +12,7 @@ cdef enum:
     BOUND_HIGH_WATERMARK = 0
     BOUND_LAST_STABLE = 1
     BOUND_LOG_END = 2        # replicas read to the end
+    BOUND_ISR = 3            # none: a follower outside the ISR has caught up
     LARGEST = -0x7FFFFFFFFFFFFFFF  # a timestamp to look for: the largest there is
 
 cdef enum:
@@ -21,8 +22,9 @@ cdef enum:
 
 cdef enum:
     COMMITTED = 0            # lists of watchers: of the high watermark and what follows from it: consumers and acks
-    WRITTEN = 1              # and of the log's end: followers
-    WATCH_LISTS = 2
+    WRITTEN = 1              # of the log's end: followers
+    JOINING = 2              # and of followers that may join the ISR
+    WATCH_LISTS = 3
 
 cdef enum:
     TOPIC_BYTES_MAX = 249    # Kafka's limit
@@ -73,6 +75,7 @@ cdef struct partition_t:
     int64_t isr_size         # of the ISR that the controller knows, ourselves among them; 0 where we do not lead
     int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
     int64_t min_isr          # min.insync.replicas
+    int64_t epoch_start      # where the log ended when it began to lead in this epoch; under the view mutex
     follower_t* followers    # of a leader
     pthread_mutex_t watch_mutex
     watchers_t watchers[<int>WATCH_LISTS]
@@ -90,6 +93,7 @@ cdef void partition_watch(partition_t* p, watch_t* w, int bound, int64_t above) 
 cdef void partition_unwatch(watch_t* w) noexcept nogil
 cdef void partition_tell(partition_t* p) noexcept nogil
 cdef void partition_tell_all(partition_t* p) noexcept nogil
+cdef void partition_tell_joining(partition_t* p) noexcept nogil
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil

@@ -60,6 +60,8 @@ cdef void partition_role(partition_t* p, role_t* out) noexcept nogil:
 
 
 cdef inline watchers_t* list_of(partition_t* p, int bound) noexcept nogil:
+    if bound == BOUND_ISR:
+        return &p.watchers[JOINING]
     return &p.watchers[WRITTEN if bound == BOUND_LOG_END else COMMITTED]
 
 
@@ -105,7 +107,7 @@ cdef void tell(partition_t* p, bint everyone) noexcept nogil:
     cdef int i
     pthread_mutex_lock(&p.watch_mutex)
     log_view(p.log, &v)
-    for i in range(WATCH_LISTS):
+    for i in range(WATCH_LISTS if everyone else <int>JOINING):
         link = p.watchers[i].chain.first
         while link != NULL:
             w = <watch_t*>link.owner
@@ -124,8 +126,24 @@ cdef void partition_tell(partition_t* p) noexcept nogil:
 
 cdef void partition_tell_all(partition_t* p) noexcept nogil:
     """Tell every watcher: the partition goes, was cut, or has another role."""
-    if load_i32(&p.watchers[COMMITTED].count) or load_i32(&p.watchers[WRITTEN].count):
-        tell(p, True)
+    cdef int i
+    for i in range(WATCH_LISTS):
+        if load_i32(&p.watchers[i].count):
+            tell(p, True)
+            return
+
+
+cdef void partition_tell_joining(partition_t* p) noexcept nogil:
+    """Tell those who wait for a follower that has caught up."""
+    cdef watch_t* w
+    if load_i32(&p.watchers[JOINING].count) == 0:
+        return
+    pthread_mutex_lock(&p.watch_mutex)
+    while p.watchers[JOINING].chain.first != NULL:
+        w = <watch_t*>p.watchers[JOINING].chain.first.owner
+        w.notify(w)
+        unlink_watch(p, w)
+    pthread_mutex_unlock(&p.watch_mutex)
 
 
 cdef struct visit_t:         # a reader's stay in a log

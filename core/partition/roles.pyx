@@ -79,6 +79,8 @@ cdef int partition_lead(
             mine[i] = followers[i]
             in_sync += mine[i].in_isr != 0
             begin_follower(p, &mine[i], leader_epoch == p.role.leader_epoch)
+        if p.role.kind != LEADER or leader_epoch != p.role.leader_epoch:
+            p.epoch_start = v.log_end
         set_role(p, LEADER, -1, leader_epoch, partition_epoch)
         p.followers, mine = mine, p.followers
         p.follower_count = count

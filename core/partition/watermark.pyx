@@ -17,7 +17,9 @@ from pybroker.core.base.error_codes cimport (
     NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, STALE_BROKER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.partition.partition cimport FOLLOWER, LEADER, follower_t, partition_t, partition_tell
+from pybroker.core.partition.partition cimport (
+    FOLLOWER, LEADER, follower_t, partition_t, partition_tell, partition_tell_joining,
+)
 from pybroker.core.storage.log cimport (
     log_active, log_change, log_note_transactions, log_publish, log_publish_high_watermark, log_t, view_t,
 )
@@ -53,8 +55,9 @@ cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
 
 cdef int note(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
-    int64_t now_ms) noexcept nogil:
-    """What a fetch tells of its follower, or why it counts for nothing. Under the view mutex."""
+    int64_t now_ms, bint* joining) noexcept nogil:
+    """What a fetch tells of its follower, or why it counts for nothing; joining: it is outside the ISR, and has caught
+    up. Under the view mutex."""
     cdef view_t* v = &p.log.view
     cdef int status = check_epoch(p, leader_epoch)
     cdef follower_t* f
@@ -77,6 +80,7 @@ cdef int note(
     f.log_end = offset
     f.leader_end = v.log_end
     f.fetched_ms = now_ms
+    joining[0] = not f.in_isr and offset >= max(v.high_watermark, p.epoch_start)
     move(p, committed(p, v.high_watermark, v.log_end))
     return 0
 
@@ -87,12 +91,15 @@ cdef int watermark_note_fetch(
     """A follower fetches from `offset`: all before it, it has. 0, or a Kafka code where it counts for nothing.
 
     leader_epoch: that the follower knows; broker_epoch: of the follower's present life; -1 where it does not say."""
+    cdef bint joining = False
     cdef int status
     pthread_mutex_lock(&p.log.view_mutex)
-    status = note(p, broker, broker_epoch, leader_epoch, offset, now_ms)
+    status = note(p, broker, broker_epoch, leader_epoch, offset, now_ms, &joining)
     pthread_mutex_unlock(&p.log.view_mutex)
     if status == 0:
         partition_tell(p)
+    if joining:
+        partition_tell_joining(p)
     return status
 
 

@@ -14,7 +14,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.cursor cimport cursor_t
-from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, bound_of, partition_hold, partition_watch
+from pybroker.core.partition.partition cimport bound_of, partition_hold, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_find cimport (
     fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_let_go,
@@ -23,7 +23,7 @@ from pybroker.core.plane.fetch_find cimport (
 from pybroker.core.plane.fetch_incremental cimport begin_session, fetch_incremental
 from pybroker.core.plane.fetch_session cimport sessions_remove
 from pybroker.core.plane.fetch_wire cimport (
-    FETCH_VERSION_MAX, FETCH_VERSION_MIN, fetch_answer, fetch_read, fetch_t, fetch_without_session,
+    FETCH_VERSION_MAX, FETCH_VERSION_MIN, fetch_answer, fetch_bound, fetch_read, fetch_t, fetch_without_session,
 )
 from pybroker.core.plane.operation cimport operation_unwatch
 from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
@@ -40,7 +40,7 @@ cdef void fetcher_free(fetcher_t* f) noexcept nogil:
 cdef int park(fetcher_t* f, operation_t* op) noexcept nogil:
     """Watch every partition that is wanted."""
     cdef fetch_t* q = &f.request
-    cdef int bound = BOUND_HIGH_WATERMARK + q.isolation
+    cdef int bound = fetch_bound(q)
     cdef int32_t i
     op.parked = <parked_t*>calloc(q.count, sizeof(parked_t))
     if op.parked == NULL:
@@ -107,6 +107,11 @@ cdef int fetch(
     cdef bint again = op[0] != NULL
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
         return DECLINED
+    q.foreign |= q.replica >= 0 and c.listener != f.replica_listener
+    f.noting = q.replica >= 0 and (not again or op[0].is_unnoted)
+    f.now_ms = now_ms
+    if again:
+        op[0].is_unnoted = 0
     if q.session_epoch == EPOCH_FULL or q.session_epoch == EPOCH_NONE:
         return full(f, c, op, again, now_ms)
     return fetch_incremental(f, c, op, again, now_ms)

@@ -1,5 +1,5 @@
 # What a Fetch finds, and what it waits for before it looks.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.partition.partition cimport notify_fn
 from pybroker.core.partition.registry cimport registry_t
@@ -13,6 +13,9 @@ cdef struct fetcher_t:           # what a reactor fetches with
     registry_t* registry
     sessions_t* sessions
     int64_t bytes_max            # of an answer
+    int32_t replica_listener     # that other brokers come by; -1 none
+    int32_t noting               # a follower's Fetch is looked at for the first time: how far it is, is noted
+    int64_t now_ms
     notify_fn notify             # what the watches of a Fetch that waits call
     waiter_fn news               # and its session's, when that has news
     warmed_fn warmed             # and who read for it

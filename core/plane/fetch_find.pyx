@@ -7,11 +7,12 @@ from libc.stdint cimport int32_t, int64_t
 from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport (
-    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
+    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
-from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, LEADER, partition_read, partition_role, role_t
+from pybroker.core.partition.partition cimport LEADER, partition_read, partition_role, role_t
+from pybroker.core.partition.watermark cimport watermark_note_fetch
 from pybroker.core.plane.conn cimport conn_t, operation_t
-from pybroker.core.plane.fetch_wire cimport fetch_t, wanted_t
+from pybroker.core.plane.fetch_wire cimport fetch_bound, fetch_t, wanted_t
 from pybroker.core.plane.operation cimport operation_new
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.storage.leader_epochs cimport epochs_end
@@ -35,17 +36,16 @@ cdef void fetch_let_go(fetch_t* q) noexcept nogil:
             q.wanted[i].read.found.files = NULL
 
 
-cdef bint follows(const wanted_t* w, int32_t leader_epoch) noexcept nogil:
-    """Does the client's last record lie in our log too? Its offset is known to be in the log's range (KIP-320)."""
+cdef bint follows(wanted_t* w, int32_t leader_epoch) noexcept nogil:
+    """Does the client's last record lie in our log too? Its offset is known to be in the log's range (KIP-320). Where
+    it does not, what our log knows of the epochs up to its own is left in `w`."""
     cdef log_t* l = w.partition.log
     cdef view_t v
-    cdef int64_t end = -1
-    cdef int32_t found
     if w.last_epoch == leader_epoch:
         return True
     log_view(l, &v)
-    found = epochs_end(&l.epochs, w.last_epoch, v.log_end, &end)
-    return found == w.last_epoch and w.offset <= end
+    w.diverging_epoch = epochs_end(&l.epochs, w.last_epoch, v.log_end, &w.diverging_end)
+    return w.diverging_epoch == w.last_epoch and w.offset <= w.diverging_end
 
 
 cdef bint may_open(fetch_t* q) noexcept nogil:
@@ -60,19 +60,50 @@ cdef void tell_ends(wanted_t* w) noexcept nogil:
     w.read.generation = load_i64(&w.partition.log.generation)
 
 
-cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
+cdef int find_follower(fetcher_t* f, wanted_t* w, int32_t leader_epoch) noexcept nogil:
+    """See whether a follower's log is like ours up to its end, and then note that it has all of that; 0, or the error
+    that it gets. Where the logs diverge it counts for nothing: what only lies at the same offsets is not replicated."""
+    cdef fetch_t* q = &f.request
+    cdef view_t v
+    log_view(w.partition.log, &v)
+    if w.offset < v.log_start:
+        return OFFSET_OUT_OF_RANGE
+    if w.last_epoch >= 0 and not (w.offset <= v.log_end and follows(w, leader_epoch)):
+        w.diverging_epoch = epochs_end(&w.partition.log.epochs, w.last_epoch, v.log_end, &w.diverging_end)
+        if w.diverging_epoch < 0:
+            return OFFSET_OUT_OF_RANGE
+        w.diverges = w.diverging_epoch < w.last_epoch or w.diverging_end < w.offset
+    if w.diverges or not f.noting:
+        return 0
+    return watermark_note_fetch(w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, f.now_ms)
+
+
+cdef int read_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
+    """Find the records that a partition can give; a status."""
+    if not reader_is_open(w.partition.log, w.offset) and not may_open(q):
+        return -EMFILE
+    return partition_read(w.partition, w.offset, most, fetch_bound(q), q.found_bytes == 0, &w.read)
+
+
+cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
     """Find what a partition can give; 0, the error that its client gets, -1: Python must look at it, or LATER: its file
     is closed, and there is no descriptor for it now."""
+    cdef fetch_t* q = &f.request
     cdef role_t role
     cdef int32_t epoch
-    cdef int status
+    cdef int status = 0
     w.read.found.files = NULL
     w.read.found.length = 0
+    w.diverges = 0
     partition_role(w.partition, &role)
     epoch = <int32_t>role.leader_epoch
-    if not load_i32(&w.partition.published) or (w.leader_epoch != -1 and w.leader_epoch < epoch):
+    if not load_i32(&w.partition.published):
         return -1
-    if role.kind != LEADER and w.leader_epoch <= epoch:
+    if w.leader_epoch != -1 and w.leader_epoch < epoch:
+        if q.replica < 0:
+            return -1
+        status = FENCED_LEADER_EPOCH
+    elif role.kind != LEADER and w.leader_epoch <= epoch:
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
         w.leader, w.led_epoch = <int32_t>role.leader, epoch
         return NOT_LEADER_OR_FOLLOWER
@@ -80,19 +111,23 @@ cdef int find_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
         return -1                # its disk failed a read: Python reads before it answers
     if w.leader_epoch > epoch:
         status = UNKNOWN_LEADER_EPOCH
-    elif not reader_is_open(w.partition.log, w.offset) and not may_open(q):
-        status = -EMFILE
-    else:
-        status = partition_read(
-            w.partition, w.offset, most, BOUND_HIGH_WATERMARK + q.isolation, q.found_bytes == 0, &w.read)
+    elif q.replica >= 0 and status == 0:
+        status = find_follower(f, w, epoch)
+    if status == 0 and w.diverges:
+        tell_ends(w)
+        return 0
+    if status == 0:
+        status = read_one(q, w, most)
     if status == -EMFILE and q.found_bytes > 0:
         tell_ends(w)
         return LATER
-    if w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
+    if q.replica < 0 and w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
         return -1
     if status != 0:
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
     if status == 0 or status == OFFSET_OUT_OF_RANGE or status == UNKNOWN_LEADER_EPOCH:
+        return status
+    if q.replica >= 0 and status > 0:
         return status
     return KAFKA_STORAGE_ERROR if status < 0 or status == KAFKA_STORAGE_ERROR else -1
 
@@ -111,7 +146,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
     settled[0] = q.max_wait_ms <= 0
     for i in range(q.count):
         w = &q.wanted[i]
-        w.error = find_one(q, w, w.most if w.most < left else left)
+        w.error = find_one(f, w, w.most if w.most < left else left)
         if w.error == LATER:
             w.error = 0
             settled[0] = True
@@ -119,7 +154,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
             q.count = i + 1
             fetch_let_go(q)
             return False
-        settled[0] |= w.error != 0
+        settled[0] |= w.error != 0 or w.diverges != 0
         f.errors += w.error != 0
         if w.read.found.length > 0:
             slow_note(&w.partition.log.slow_reads, began_ms)
@@ -127,6 +162,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
         q.found_bytes += w.read.found.length
         left = max(<int64_t>0, left - w.read.found.length)
     settled[0] |= q.found_bytes >= q.min_bytes
+    f.noting = 0
     return True
 
 
@@ -181,6 +217,7 @@ cdef bint fetch_is_slow(const fetch_t* q) noexcept nogil:
 
 
 cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil:
+    op.is_unnoted = f.noting
     if not again:
         op.deadline_ms = now_ms + max(<int64_t>f.request.max_wait_ms, <int64_t>READ_MS_MAX)
 

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 from pybroker.core.base.chain cimport link_t
 from pybroker.core.base.error_codes cimport INVALID_FETCH_SESSION_EPOCH
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, bound_of, partition_watch
+from pybroker.core.partition.partition cimport bound_of, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_find cimport (
     fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_let_go,
@@ -21,13 +21,14 @@ from pybroker.core.plane.fetch_session cimport (
     sessions_touch, tracked_t,
 )
 from pybroker.core.plane.fetch_wire cimport (
-    FETCH_VERSION_IDS, fetch_add, fetch_answer, fetch_forget, fetch_t, fetch_without_session, wanted_t,
+    FETCH_VERSION_IDS, fetch_add, fetch_answer, fetch_bound, fetch_forget, fetch_t, fetch_without_session, wanted_t,
 )
 from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
 from pybroker.core.storage.log cimport log_view, view_t
 
 cdef enum:
     LOOK_MS = 500                # between two looks at all that a session has
+    NOTE_MS = 400                # and between two times at which a follower's lag is taken of all
 
 
 cdef tracked_t* track(session_t* s, const wanted_t* w) noexcept nogil:
@@ -80,7 +81,7 @@ cdef int change_session(fetcher_t* f, session_t* s, int64_t now_ms) noexcept nog
 
 cdef bint want_one(fetch_t* q, tracked_t* t) noexcept nogil:
     """Want a partition as its session does, and hear of what comes to it; False where that is too much."""
-    cdef int bound = BOUND_HIGH_WATERMARK + q.isolation
+    cdef int bound = fetch_bound(q)
     cdef wanted_t* w = fetch_add(q)
     cdef view_t v
     if w == NULL:
@@ -120,14 +121,14 @@ cdef bint want(fetch_t* q, session_t* s, bint all_) noexcept nogil:
 cdef inline bint is_news(const wanted_t* w) noexcept nogil:
     """Would an answer tell of it?"""
     cdef const tracked_t* t = w.tracked
-    if w.read.found.length > 0 or w.error != 0:
+    if w.read.found.length > 0 or w.error != 0 or w.diverges:
         return True
     return w.read.view.high_watermark != t.told_high_watermark or w.read.view.log_start != t.told_log_start
 
 
 cdef inline bint has_more(const fetch_t* q, const wanted_t* w) noexcept nogil:
     """Are there records that an answer has no room for?"""
-    return w.offset < bound_of(&w.read.view, BOUND_HIGH_WATERMARK + q.isolation)
+    return w.offset < bound_of(&w.read.view, fetch_bound(q))
 
 
 cdef void put_back(fetch_t* q, session_t* s, bint looked) noexcept nogil:
@@ -148,7 +149,7 @@ cdef void keep_news(fetch_t* q, session_t* s) noexcept nogil:
     for i in range(q.count):
         w = &q.wanted[i]
         t = w.tracked
-        if w.read.found.length == 0 and (w.error != 0 or has_more(q, w)):
+        if w.read.found.length == 0 and (w.error != 0 or w.diverges or has_more(q, w)):
             session_note(s, t)
         if not is_news(w):
             continue
@@ -175,12 +176,15 @@ cdef int seek_news(
     `fetch`; an operation that waits holds nothing."""
     cdef fetch_t* q = &f.request
     cdef bint settled = False, late = again and now_ms >= op[0].deadline_ms
-    cdef bint all_ = late or now_ms - s.looked_ms >= LOOK_MS
+    cdef bint note_all = f.noting and now_ms - s.noted_ms >= NOTE_MS
+    cdef bint all_ = late or note_all or now_ms - s.looked_ms >= LOOK_MS
     cdef int64_t seen = session_tells(s)
     if not want(q, s, all_) or fetch_is_slow(q):
         return DECLINED
     if all_:
         s.looked_ms = now_ms
+    if note_all:
+        s.noted_ms = now_ms
     if not late and fetch_is_read_first(f, c, op):
         put_back(q, s, False)
         fetch_await_reader(f, op[0], again, now_ms)

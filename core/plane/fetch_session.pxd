@@ -42,6 +42,7 @@ cdef struct session_t:
     pthread_mutex_t lock         # guards what follows; taken before the cache's
     int32_t epoch                # of its next request
     int64_t looked_ms            # when all of it was last looked at
+    int64_t noted_ms             # when a follower's request last said of all of it how far the follower is
     chain_t tracked              # what it tracks
     uint32_t bucket_count        # a power of two
     tracked_t** buckets

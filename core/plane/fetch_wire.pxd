@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.cursor cimport cursor_t
-from pybroker.core.partition.partition cimport partition_t, read_t
+from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, BOUND_LOG_END, partition_t, read_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t
 from pybroker.core.plane.fetch_session cimport session_t, tracked_t
@@ -23,6 +23,9 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t leader_epoch         # that the client knows; -1 none
     int32_t last_epoch           # of the last record that it has; -1 where it does not say
     int32_t error                # a Kafka code that the answer tells
+    int32_t diverges             # the follower's log has what ours has not: of this epoch, from this offset on
+    int32_t diverging_epoch
+    int64_t diverging_end
     int32_t leader               # with NOT_LEADER_OR_FOLLOWER: who leads, in which epoch; -1 unknown
     int32_t led_epoch
     read_t read                  # what was found, held
@@ -43,6 +46,8 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     int32_t topics               # how many the request names, and how many it forgets
     int32_t forgotten
     int32_t foreign              # well formed, but Python must look at it
+    int32_t replica              # the broker that follows; -1: a consumer fetches
+    int64_t replica_epoch        # of that broker's present life; -1 where it does not say
     request_part_t frame
     const uint8_t* session_at    # where the session's id and epoch stand; NULL below version 7
     request_part_t body                  # the topics that it names
@@ -59,3 +64,8 @@ cdef wanted_t* fetch_add(fetch_t* f) noexcept nogil
 cdef void fetch_forget(const fetch_t* f, session_t* s) noexcept nogil
 cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noexcept nogil
 cdef uint8_t* fetch_without_session(const fetch_t* f, session_t* s, int64_t* n) noexcept nogil
+
+
+cdef inline int fetch_bound(const fetch_t* f) noexcept nogil:
+    """How far who fetches sees."""
+    return BOUND_LOG_END if f.replica >= 0 else BOUND_HIGH_WATERMARK + f.isolation

@@ -12,8 +12,8 @@ from libc.string cimport memcmp, memset
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.chain cimport link_t
 from pybroker.core.base.cursor cimport (
-    OK, cursor_init, cursor_left, cursor_t, read_i32, read_i64, read_i8, skip, store_be32, write_i16,
-    write_i32, write_i64, write_span, writer_init, writer_t,
+    OK, cursor_init, cursor_left, cursor_t, read_i32, read_i64, read_i8, read_span, read_uvarint, skip, store_be32,
+    write_i16, write_i32, write_i64, write_span, write_uvarlong, writer_init, writer_t,
 )
 from pybroker.core.base.error_codes cimport NOT_LEADER_OR_FOLLOWER
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
@@ -25,7 +25,7 @@ from pybroker.core.plane.nodes cimport (
 )
 from pybroker.core.plane.produce cimport DONE, REFUSED
 from pybroker.core.plane.wire cimport (
-    read_header, read_length, read_tags, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags,
+    read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags,
     write_text,
 )
 
@@ -37,13 +37,16 @@ cdef enum:
     VERSION_FLEXIBLE = 12
     VERSION_REPLICA_STATE = 15
     VERSION_ENDPOINTS = 16
-    CURRENT_LEADER = 1           # a tag
+    DIVERGING_EPOCH = 0          # tags of an answer's partition
+    CURRENT_LEADER = 1
+    DIVERGING_BYTES = 4 + 8 + 1
+    REPLICA_STATE = 1            # a tag of the request
     KEY_BYTES = 4                # api key and version, in front of what the cursor sees
     SESSION_BYTES = 8
     LENGTH_BYTES_MAX = 5
     WANTED_MIN = 16
     NEIGHBOURS = 16              # so many are compared one by one to see that none is named twice
-    ANSWER_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8 + 4 + 4 + 5 + 1
+    ANSWER_PARTITION_BYTES = 4 + 2 + 8 + 8 + 8 + 4 + 4 + 5 + 1 + 2 + DIVERGING_BYTES
     REQUEST_PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1
     TOPIC_BYTES = TOPIC_ID_BYTES + 16  # beside its name
     HEADER_BYTES_MAX = 64
@@ -129,11 +132,12 @@ cdef bint take_partition(fetch_t* f, registry_t* reg, cursor_t* r, const text_t*
 
 cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
     """Everything before the topics; False if it is malformed."""
-    cdef int32_t replica = -1
     cdef int8_t isolation = 0
     cdef int status = read_header(r, f.version >= VERSION_FLEXIBLE, &f.correlation)
+    f.replica = -1
+    f.replica_epoch = -1
     if status == OK and f.version < VERSION_REPLICA_STATE:
-        status = read_i32(r, &replica)
+        status = read_i32(r, &f.replica)
     if status == OK:
         status = read_i32(r, &f.max_wait_ms)
     if status == OK:
@@ -152,7 +156,7 @@ cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
     if status != OK:
         return False
     f.isolation = isolation
-    f.foreign = replica >= 0 or isolation < 0 or isolation > 1 or f.max_bytes < 0
+    f.foreign = f.replica < -1 or isolation < 0 or isolation > 1 or f.max_bytes < 0
     return True
 
 
@@ -173,20 +177,40 @@ cdef bint read_forgotten(fetch_t* f, cursor_t* r) noexcept nogil:
     return True
 
 
+cdef bint read_replica_state(fetch_t* f, const uint8_t* at, uint32_t n) noexcept nogil:
+    cdef cursor_t r
+    cursor_init(&r, at, n)
+    if read_i32(&r, &f.replica) != OK or read_i64(&r, &f.replica_epoch) != OK or skip_tags(&r, True) != OK:
+        return False
+    f.foreign |= f.replica < -1
+    return cursor_left(&r) == 0
+
+
+cdef bint read_request_tags(fetch_t* f, cursor_t* r) noexcept nogil:
+    """Who follows; a cluster id, and what nobody knows here, is for Python. False if they are malformed."""
+    cdef uint32_t _i, count = 0, tag = 0, size = 0
+    cdef const uint8_t* at = NULL
+    if read_uvarint(r, &count) != OK:
+        return False
+    for _i in range(count):
+        if read_uvarint(r, &tag) != OK or read_uvarint(r, &size) != OK or read_span(r, size, &at) != OK:
+            return False
+        if tag != REPLICA_STATE or f.version < VERSION_REPLICA_STATE:
+            f.foreign = 1
+        elif not read_replica_state(f, at, size):
+            return False
+    return True
+
+
 cdef bint read_back(fetch_t* f, cursor_t* r) noexcept nogil:
     """Everything after the topics; False if it is malformed."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
-    cdef uint32_t tags = 0
     cdef text_t rack
     if not read_forgotten(f, r):
         return False
     if f.version >= VERSION_RACK and (read_text(r, flexible, &rack) != OK or rack.at == NULL):
         return False
-    if flexible:
-        if read_tags(r, &tags) != OK:
-            return False
-        f.foreign |= tags > 0    # a cluster id, or the state of a follower
-    return cursor_left(r) == 0
+    return (not flexible or read_request_tags(f, r)) and cursor_left(r) == 0
 
 
 cdef bint fetch_read(fetch_t* f, registry_t* reg, cursor_t* r, int16_t version) noexcept nogil:
@@ -347,6 +371,16 @@ cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
     return n
 
 
+cdef void write_diverging_epoch(writer_t* w, const wanted_t* p) noexcept nogil:
+    """A section of one tag (KIP-595)."""
+    write_uvarlong(w, 1)
+    write_uvarlong(w, DIVERGING_EPOCH)
+    write_uvarlong(w, DIVERGING_BYTES)
+    write_i32(w, p.diverging_epoch)
+    write_i64(w, p.diverging_end)
+    write_no_tags(w, True)
+
+
 cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int32_t i) noexcept nogil:
     """One partition of the answer. Records break the bytes: what follows goes on in a new piece of room."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
@@ -374,6 +408,8 @@ cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int
         writer_init(w, room[0], left)
     if flexible and p.error == NOT_LEADER_OR_FOLLOWER:
         write_current_leader(w, CURRENT_LEADER, p.leader, p.led_epoch)
+    elif flexible and p.diverges:
+        write_diverging_epoch(w, p)
     else:
         write_no_tags(w, flexible)
     return DONE

@@ -10,6 +10,7 @@ cdef enum letter_kind_t:
     CLOSED                   # a connection ended
     GROWN                    # a partition that Python watches grew, or went
     FETCHER                  # what became of a partition that is copied from a leader
+    JOINING                  # a follower outside the ISR of a partition that Python watches has caught up
 
 cdef struct letter_t:
     letter_t* next

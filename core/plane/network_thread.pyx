@@ -60,6 +60,7 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.registry = plane.registry
     r.fetch.sessions = &plane.sessions
     r.fetch.bytes_max = plane.fetch_bytes_max
+    r.fetch.replica_listener = plane.replica_listener
     r.fetch.notify = told
     r.fetch.news = news
     r.fetch.warmed = warmed

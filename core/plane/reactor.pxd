@@ -32,6 +32,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int32_t requests_max         # queued.max.requests: that wait in the mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
+    int32_t replica_listener     # that other brokers come by, whose Fetch is a follower's; -1 none
     int64_t idle_ms              # connections.max.idle.ms
     int32_t finishing            # answer what runs, read nothing more, close what is quiet
     int32_t stopping

@@ -6,6 +6,7 @@
 A new image shares with the one before all topics, and partitions of a topic, that did not change.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -36,15 +37,75 @@ class UpdateMetadata(NamedTuple):
     deleted: Collection[str] = ()
 
 
+SUSPECTED_S = 1.0
+"""How long a broker whose connection ended is suspected. One that is dead leads nothing any more by then, unless its
+death is not proven and its session has to end; and one that is not dead was reached again."""
+PATIENCE_S = 0.4
+"""How long after that a question for a leader waits for the controller's word."""
+
+
+class Suspects:
+    """Brokers whose connection ended under those who follow them, for a while, or until they are reached again.
+
+    At the moment of a death clients ask who leads now. Whoever told them that nobody does would be asked again after
+    their timers: half a second or a whole one."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._since_s: dict[int, float] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._since_s)
+
+    def __contains__(self, broker: int) -> bool:
+        return self._age_s(broker) < SUSPECTED_S
+
+    def add(self, broker: int) -> None:
+        if broker not in self:
+            self._since_s[broker] = self._now_s()
+
+    def discard(self, broker: int) -> None:
+        """It was reached."""
+        if self._since_s.pop(broker, None) is not None:
+            self.look()
+
+    def patience_s(self, brokers: Collection[int]) -> float:
+        """How long who asks for what these lead waits for the controller's word; 0 or less: no longer."""
+        return max((PATIENCE_S - self._age_s(broker) for broker in brokers), default=0)
+
+    async def news(self, wait_s: float) -> bool:
+        """Return when the controller spoke, or a broker was reached; False when the time is over."""
+        news = asyncio.get_running_loop().create_future()
+        self._waiting.add(news)
+        try:
+            await asyncio.wait([news], timeout=wait_s)
+        finally:
+            self._waiting.discard(news)
+        return news.done()
+
+    def look(self) -> None:
+        """Something was told: who waits looks again."""
+        for broker in [each for each in self._since_s if each not in self]:
+            del self._since_s[broker]
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(None)
+
+    def _age_s(self, broker: int) -> float:
+        since_s = self._since_s.get(broker)
+        return SUSPECTED_S if since_s is None else self._now_s() - since_s
+
+
 class MetadataCache:
     """`image` is what was told last: take it once for each answer."""
 
-    def __init__(self, cluster_id: str = "") -> None:
+    def __init__(self, cluster_id: str = "", now_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`now_s` is monotonic; where nobody follows others no time passes."""
         self.image = Image(cluster_id)
-        self.suspects: set[int] = set()
-        """Brokers whose connection ended under those who follow them: until the next word of the controller, or until
-        they are reached again, clients are told that their partitions have no leader. One that asks at the moment of a
-        death asks again soon then, and not after its whole refresh interval."""
+        self.suspects = Suspects(now_s)
+        """Clients that ask for a partition which one of these leads wait a moment for the controller's word; then they
+        are told that it has no leader."""
         self.look: Callable[[], object] = lambda: None
         """Has whoever follows others see who hung up, before an answer says who leads."""
         self._watchers: list[Callable[[Image], None]] = []
@@ -61,7 +122,7 @@ class MetadataCache:
         """Take what a controller says. Raises STALE_CONTROLLER_EPOCH where a later one has spoken, and KafkaError for
         partitions that leave a gap; then nothing of it is taken."""
         self.image = updated(self.image, request)
-        self.suspects.clear()
+        self.suspects.look()
         for watcher in self._watchers:
             watcher(self.image)
 

@@ -20,6 +20,7 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.client.link import Link
 from pybroker.clock import wall_ms
+from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -55,7 +56,7 @@ class Fetcher:
         epoch: Callable[[], int],
         connect: Callable[[int], Awaitable[Link]],
         truncate: Callable[[Replica, int, int], Awaitable[object]],
-        suspects: set[int],
+        suspects: Suspects,
     ) -> None:
         """`connect` opens a link to a broker by its id. Raises OSError. `suspects` has the leaders whose connection
         ended, until they are reached again."""

@@ -100,8 +100,9 @@ class IsrKeeper:
         known = self._led.get(replica.key)
         since_ms = self._now_ms() if known is None or known.leader_epoch != leader_epoch else known.since_ms
         start = dict(replica.partition().epochs()).get(leader_epoch, replica.partition().log_end_offset)
-        self._led[replica.key] = Led(replica, leader_epoch, partition_epoch, isr, since_ms, start)
+        led = self._led[replica.key] = Led(replica, leader_epoch, partition_epoch, isr, since_ms, start)
         self._wanted.pop(replica.key, None)
+        self._watch(led)
 
     def resign(self, key: TopicPartition) -> None:
         """It is not led here any more."""
@@ -112,6 +113,27 @@ class IsrKeeper:
         """A follower has fetched: has it caught up?"""
         led = self._led.get(replica.key)
         if led is not None and broker not in led.isr:
+            self._grow(led)
+
+    def caught_up(self, replica: Replica) -> None:
+        """The plane saw a follower outside the ISR catch up."""
+        led = self._led.get(replica.key)
+        if led is None or led.asked is not None:
+            return
+        self._grow(led)
+        if led.asked is None:  # it may not join yet
+            self._watch_later(led)
+
+    def _watch_later(self, led: Led) -> None:
+        wait_ms = max(REFUSED_MS // 10, led.not_before_ms - self._now_ms())
+        asyncio.get_running_loop().call_later(wait_ms / 1000, self._watch, led)
+
+    def _watch(self, led: Led) -> None:
+        """Hear of those outside the ISR who catch up, and see whether one has."""
+        if self._led.get(led.replica.key) is not led or led.replica.offline:
+            return
+        if len(led.isr) <= len(led.replica.partition().followers):
+            led.replica.watch_joining()
             self._grow(led)
 
     def _followers(self, led: Led) -> list[FollowerState]:
@@ -154,7 +176,7 @@ class IsrKeeper:
             why = f"brokers {','.join(map(str, sorted(out)))} lag for more than {lag_ms} ms"
             self._want(led, tuple(broker for broker in led.isr if broker not in out), why)
         else:
-            self._grow(led)
+            self._watch(led)
 
     # -- asking the controller ---------------------------------------------------------------------------------------
 
@@ -251,6 +273,7 @@ class IsrKeeper:
             if answer.error_code not in NOT_DONE and epoch == known:
                 # An earlier answer may have been lost, of a change that was made: who may be a member, is waited for.
                 led.doubtful |= set(wanted[0])
+                self._watch_later(led)
                 return
         else:
             isr, epoch = tuple(answer.isr), answer.partition_epoch
@@ -266,6 +289,7 @@ class IsrKeeper:
             )  # fmt: skip
             led.isr, led.partition_epoch = isr, epoch
         led.replica.tell()
+        self._watch(led)
 
 
 def _names(brokers: tuple[int, ...]) -> str:

@@ -55,7 +55,7 @@ class ReplicaManager:
     ) -> None:
         """`topic_config` gives a topic's own settings; `connect` opens a link to a broker, `dial` a socket. Both raise
         OSError."""
-        self.follow_in_core = False
+        self.follow_in_core = replicas.is_native
         self._epoch = -1
         self._broker_id = broker_id
         self._config = config

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 
 from pybroker import core, errors
 from pybroker.client.link import Link, hung_up
+from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -44,7 +45,7 @@ class NativeFetcher(Fetcher):
         epoch: Callable[[], int],
         connect: Callable[[int], Awaitable[Link]],
         truncate: Callable[[Replica, int, int], Awaitable[object]],
-        suspects: set[int],
+        suspects: Suspects,
         dial: Dial,
         open_fetcher: Callable[..., core.Fetcher],
     ) -> None:

@@ -49,7 +49,6 @@ class Replica:
     __slots__ = (
         "_appending",
         "_flush_messages",
-        "_followed",
         "_waiters",
         "config",
         "core_config",
@@ -88,8 +87,7 @@ class Replica:
         self.gone = False
         self._flush_messages: int = config["flush.messages"]
         self._appending: asyncio.Lock | None = None  # made at the first append by Python
-        self._followed = False  # then who waits is told of the log's end by the plane, of what is committed by `tell`
-        self._waiters: dict[Waiter, None] | None = None  # made at the first wait: most partitions never need it
+        self._waiters: dict[Waiter, bool] | None = None  # made at the first wait: most partitions never need it
 
     def partition(self) -> core.Partition:
         """Its log. Raises KAFKA_STORAGE_ERROR while it is offline."""
@@ -143,7 +141,6 @@ class Replica:
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
     ) -> None:
         """Lead from now on, with these brokers as followers. Raises core.LogError where we know of newer epochs."""
-        self._followed = bool(followers)
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
         await self.at_disk(become, leader_epoch, partition_epoch)
         self.tell()
@@ -211,18 +208,25 @@ class Replica:
         self.check_leads()
         return self.partition()
 
-    def wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: Waiter, *, to_log_end: bool = False) -> None:
+        """Tell somebody when the high watermark, or the log's end, moves on."""
         if self._waiters is None:
             self._waiters = {}
-        self._waiters[waiter] = None
+        self._waiters[waiter] = to_log_end
         if self.plane is not None and self.log is not None:
-            self.plane.watch(self.log, to_log_end=self._followed)
+            self.plane.watch(self.log, to_log_end=to_log_end)
 
     def grown(self) -> None:
-        """The plane saw an append, or the end: tell those who wait, and go on watching while somebody does."""
+        """The plane saw more, or the end: tell those who wait, and go on watching while somebody does."""
         if self._waiters and self.plane is not None and self.log is not None and not self.gone:
-            self.plane.watch(self.log, to_log_end=self._followed)
+            for to_log_end in set(self._waiters.values()):
+                self.plane.watch(self.log, to_log_end=to_log_end)
         self.tell()
+
+    def watch_joining(self) -> None:
+        """Have the plane say once when a follower outside the ISR has caught up."""
+        if self.plane is not None and self.log is not None and not self.gone:
+            self.plane.watch_joining(self.log)
 
     @property
     def native_append(self) -> bool:

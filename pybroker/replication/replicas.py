@@ -63,6 +63,8 @@ class Replicas:
         self._plane: core.Plane | None = None
         self._fetchers: dict[int, Hear] = {}
         self._published: dict[int, Replica] = {}  # by the plane's ids
+        self.on_joining: Callable[[Replica], object] | None = None
+        """Called with a replica one of whose followers outside the ISR has caught up, if that is watched."""
         for log_dir in log_dirs:
             log_dir.core = self._core
         self._workers = Workers(self._pool_threads(), "replicas")
@@ -254,6 +256,12 @@ class Replicas:
         replica = self._published.get(key)
         if replica is not None:
             replica.grown()
+
+    def joining(self, key: int) -> None:
+        """The plane says that a follower outside the ISR of a partition has caught up."""
+        replica = self._published.get(key)
+        if replica is not None and self.on_joining is not None:
+            self.on_joining(replica)
 
     @property
     def is_native(self) -> bool:

@@ -51,12 +51,15 @@ class Bridge:
         grown: Callable[[int], object],
         listeners: Sequence[str] = (),
         fetched: Callable[[int, str, bytes | None], object] | None = None,
+        joining: Callable[[int], object] | None = None,
     ) -> None:
         """`grown` is told the plane's id of a partition that was watched and grew; `listeners` are the names of those
-        that connections come by; `fetched` is handed the letters of fetchers by their keys: "fetcher", "closed"."""
+        that connections come by; `fetched` is handed the letters of fetchers by their keys: "fetcher", "closed";
+        `joining` the id of a partition of which a follower has caught up."""
         self._plane = plane
         self._grown = grown
         self._fetched = fetched
+        self._joining = joining
         self._loop = asyncio.get_running_loop()
         self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
         self._running: dict[int, tuple[asyncio.Task[Answer], bool]] = {}
@@ -123,6 +126,9 @@ class Bridge:
             self._execute(key, token, frame)
         elif kind == "grown":
             self._grown(key)
+        elif kind == "joining":
+            if self._joining is not None:
+                self._joining(key)
         elif self._fetched is not None and (kind == "fetcher" or (kind == "closed" and key not in self._adopted)):
             self._fetched(key, kind, frame)
         elif kind == "closed":

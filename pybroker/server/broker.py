@@ -342,9 +342,14 @@ class Broker:
             pool_bytes=pool_bytes(config),
             requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
+            replica_listener=self._replica_listener(),
         )
         listeners = [endpoint.listener for endpoint in config.listeners.endpoints]
-        return Bridge(plane, replicas.grown, listeners, replicas.fetched)
+        return Bridge(plane, replicas.grown, listeners, replicas.fetched, replicas.joining)
+
+    def _replica_listener(self) -> int:
+        """The number of the listener that followers come by; -1: nobody follows."""
+        return -1
 
     # -- stop ------------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ class ClusterBroker(Broker):
             self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial
         )
         self.metadata.look = self._manager.look
+        replicas.on_joining = self._isr.caught_up
         await self._manager.open_found()
         await self._serve(self._collaborators())
         self._isr.start()
@@ -142,6 +143,9 @@ class ClusterBroker(Broker):
             settings, peers, Followers(self._inter_broker, self._isr.fetched),
         )  # fmt: skip
 
+    def _replica_listener(self) -> int:
+        return [endpoint.listener for endpoint in self.config.listeners.endpoints].index(self._inter_broker)
+
     def _advertised(self) -> LiveBroker:
         assert self._sockets is not None
         return self._sockets.advertised(self.broker_id)
@@ -162,7 +166,7 @@ class ClusterBroker(Broker):
             session, configured, recorded, self._random, in_use=in_use, forced=forced
         )
         directories.claim(self._dirs, self.cluster_id, self.broker_id, None, self._random)
-        self.metadata = MetadataCache(self.cluster_id)
+        self.metadata = MetadataCache(self.cluster_id, time.monotonic)
 
     async def _told(self) -> None:
         """Wait until the controller has told who is alive, ourselves among them."""

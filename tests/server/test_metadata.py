@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +11,14 @@ import pytest
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller
 from pybroker.cluster.image import NO_LEADER, Image, LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.metadata_cache import (
+    PATIENCE_S,
+    SUSPECTED_S,
+    MetadataCache,
+    Suspects,
+    TopicStates,
+    UpdateMetadata,
+)
 from pybroker.model import PLAINTEXT, HostPort
 from pybroker.protocol import messages as m
 from pybroker.server.handlers.cluster import DescribeCluster
@@ -111,15 +120,62 @@ def test_an_answer_is_of_one_image(cache: MetadataCache) -> None:
     assert asked(restless, "INSIDE") == asked(MetadataCacheOf(cache.image), "INSIDE")
 
 
+def leaders(answer: Any) -> list[tuple[int, int]]:
+    return [(p.leader_id, p.error_code) for p in answer.topics[0].partitions[:2]]
+
+
+def hang_up(cache: MetadataCache, broker_id: int) -> None:
+    """The next who asks sees that the broker's connection ended."""
+
+    def once() -> None:
+        cache.look = lambda: None
+        cache.suspects.add(broker_id)
+
+    cache.look = once
+
+
+def test_who_asks_for_a_leader_that_hung_up_waits_for_the_next(cache: MetadataCache) -> None:
+    """The controller's word ends the wait, unless it is about something else."""
+
+    async def ask() -> Any:
+        hang_up(cache, 1)
+        asking = asyncio.ensure_future(asked(cache, "INSIDE"))
+        alive = list(cache.image.brokers.values())
+        await asyncio.sleep(0)
+        cache.update(UpdateMetadata(1, 2, alive))
+        await asyncio.sleep(0.01)
+        assert not asking.done()
+        known = cache.image.topic("t")
+        assert known is not None
+        elected = known.partitions[0]._replace(leader=2, leader_epoch=known.partitions[0].leader_epoch + 1)
+        began = time.monotonic()
+        cache.update(UpdateMetadata(1, 2, alive, [TopicStates("t", known.id, {0: elected})]))
+        answer = await asking
+        assert time.monotonic() - began < PATIENCE_S / 2
+        return answer
+
+    assert leaders(asyncio.run(ask())) == [(2, 0), (2, 0)]
+
+
 def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
-    """Until the controller's next word its partitions have no leader: clients ask again soon."""
-    cache.look = lambda: cache.suspects.add(1)
-    (topic,) = asked(cache, "INSIDE").topics
-    assert [(p.leader_id, p.error_code) for p in topic.partitions[:2]] == [(-1, errors.LEADER_NOT_AVAILABLE), (2, 0)]
-    cache.look = lambda: None
-    cache.update(UpdateMetadata(1, 2, list(cache.image.brokers.values())))
-    (topic,) = asked(cache, "INSIDE").topics
-    assert [(p.leader_id, p.error_code) for p in topic.partitions[:2]] == [(1, 0), (2, 0)]
+    """Without a word of the controller its partitions have no leader; when it was reached again, it leads."""
+
+    async def ask() -> Any:
+        hang_up(cache, 1)
+        return await asked(cache, "INSIDE")
+
+    assert leaders(asyncio.run(ask())) == [(-1, errors.LEADER_NOT_AVAILABLE), (2, 0)]
+    cache.suspects.discard(1)
+    assert leaders(asked(cache, "INSIDE")) == [(1, 0), (2, 0)]
+
+
+def test_a_suspicion_ends(cache: MetadataCache) -> None:
+    """A leader that this broker alone cannot reach is named to clients again."""
+    clock = [0.0]
+    cache.suspects = Suspects(lambda: clock[0])
+    cache.suspects.add(1)
+    clock[0] = SUSPECTED_S
+    assert leaders(asked(cache, "INSIDE")) == [(1, 0), (2, 0)]
 
 
 class MetadataCacheOf(MetadataCache):

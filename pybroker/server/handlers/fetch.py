@@ -96,7 +96,7 @@ class _Parked:
         """Return at the first news, or when its time is over."""
         timer = self._loop.call_at(self._until, self.release)
         for replica, end in self._ends.items():
-            replica.wait(self)
+            replica.wait(self, to_log_end=self._to_log_end)
             if replica.gone or replica.log is None or self._end(replica.log) != end:
                 self.release()
         try:

@@ -4,14 +4,14 @@ A topic that is not there may be created by the question (auto.create.topics.ena
 LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from pybroker import errors
 from pybroker.cluster import operations
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import NO_LEADER, Image, Node, PartitionState, TopicImage
-from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.cluster.topics import check_name
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -37,7 +37,32 @@ class Metadata:
         self._auto_create = auto_create
 
     def __call__(self, request: Any, call: Call) -> Any:
+        """The answer, or a coroutine of it while a leader is dying."""
         self._metadata.look()
+        if self._metadata.suspects and self._dying(request):
+            return self._when_told(request, call)
+        return self._answer(request, call)
+
+    async def _when_told(self, request: Any, call: Call) -> Any:
+        suspects = self._metadata.suspects
+        while (wait_s := suspects.patience_s(self._dying(request))) > 0 and await suspects.news(wait_s):
+            pass
+        return self._answer(request, call)
+
+    def _dying(self, request: Any) -> set[int]:
+        """The leaders of what is asked for whose connection ended."""
+        image, suspects = self._metadata.image, self._metadata.suspects
+        if not request.topics:
+            topics = list(image.topics())
+        else:
+            named = (
+                image.topic(topic.name) if topic.name is not None else image.topic_by_id(topic.topic_id)
+                for topic in request.topics
+            )  # fmt: skip
+            topics = [topic for topic in named if topic is not None]
+        return {state.leader for topic in topics for state in topic.partitions if state.leader in suspects}
+
+    def _answer(self, request: Any, call: Call) -> Any:
         kind, image = m.MetadataResponse, self._metadata.image
         nodes = image.nodes(call.caller.listener)
         asked_cluster = request.include_cluster_authorized_operations
@@ -92,7 +117,7 @@ class _Describer:
     """Puts topics of one image into the words of one answer; its listener's clients see the brokers as `nodes`."""
 
     def __init__(
-        self, image: Image, nodes: Iterable[Node], version: int, rights: int, suspects: Container[int]
+        self, image: Image, nodes: Iterable[Node], version: int, rights: int, suspects: Suspects
     ) -> None:
         self._brokers = image.brokers
         self._suspects = suspects
