@@ -65,7 +65,8 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     int32_t warmed               # by that reader, in the inbox
     int32_t is_warm              # what it wants was read: it looks no more whether that is cold
     int32_t is_declined          # Python gets it once it has no other request of the connection
-    int32_t is_unnoted           # a follower's Fetch: how far its follower is, is to be noted yet
+    int32_t is_replica           # a follower's Fetch: it waits no longer once its follower asks for something else,
+    int32_t is_unnoted           # and how far that is, is to be noted yet
     session_t* session           # of an incremental fetch, held
     waiter_t waiter              # there
     int16_t version              # Produce: of its answer

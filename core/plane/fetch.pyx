@@ -105,6 +105,7 @@ cdef int fetch(
     the operation is over."""
     cdef fetch_t* q = &f.request
     cdef bint again = op[0] != NULL
+    cdef int status
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
         return DECLINED
     q.foreign |= q.replica >= 0 and c.listener != f.replica_listener
@@ -113,5 +114,9 @@ cdef int fetch(
     if again:
         op[0].is_unnoted = 0
     if q.session_epoch == EPOCH_FULL or q.session_epoch == EPOCH_NONE:
-        return full(f, c, op, again, now_ms)
-    return fetch_incremental(f, c, op, again, now_ms)
+        status = full(f, c, op, again, now_ms)
+    else:
+        status = fetch_incremental(f, c, op, again, now_ms)
+    if status == WAITS:
+        op[0].is_replica = q.replica >= 0
+    return status

@@ -81,14 +81,15 @@ cdef void news(waiter_t* w) noexcept nogil:
     operation_look(<operation_t*>w.owner)
 
 
-cdef void take_inbox(reactor_t* r) noexcept nogil:
+cdef void take_inbox(reactor_t* r, bint awake) noexcept nogil:
+    """Take all of it. `awake`: it is looked at once more before the reactor waits, so nobody need ring."""
     cdef note_t* n
     cdef note_t* after
     cdef operation_t* op
     pthread_mutex_lock(&r.inbox.lock)
     n = r.inbox.notes
     r.inbox.notes = r.inbox.notes_last = NULL
-    r.inbox.rung = 0
+    r.inbox.rung = awake
     while r.inbox.told.first != NULL:
         op = <operation_t*>chain_take(&r.inbox.told)
         if op.warmed:

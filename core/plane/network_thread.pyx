@@ -3,9 +3,10 @@
     OPEN --what Python must do--> AWAY --its answer--> OPEN        any --peer gone, bad frame--> CLOSING
 
 One turn: take what others left in the inbox; look at the operations that it tells of; read every socket that has
-something and execute its frames in their order; append the batches of all of them, a call a partition; then send the
-answers. A connection that is away executes nothing further, so that no request overtakes another; behind a request
-whose answer waits it goes on (operation.pyx). Sockets are edge-triggered: interest is never changed.
+something and execute its frames in their order; append the batches of all of them, a call a partition; look at the
+operations that waited for that; then send the answers. A connection that is away executes nothing further, so that no
+request overtakes another; behind a request whose answer waits it goes on (operation.pyx). Sockets are edge-triggered:
+interest is never changed.
 The reactor is pinned for the length of its turn, and never while it waits.
 """
 
@@ -85,12 +86,12 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
 cdef void reactor_free(reactor_t* r) noexcept nogil:
     """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
     cdef note_t* n
-    take_inbox(r)
+    take_inbox(r, False)
     while r.listed.first != NULL:
         forget(r, <conn_t*>r.listed.first.owner)
     while r.inbox.operations > 0:
         usleep(TOLD_LOOK_US)     # whoever works for them tells the inbox
-        take_inbox(r)
+        take_inbox(r, False)
         resume_due(r)
     while r.inbox.notes != NULL:
         n = r.inbox.notes
@@ -274,7 +275,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     slot = pin(&r.plane.context.reclaim)
     take_events(r, events, n if n > 0 else 0)
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
-    take_inbox(r)
+    take_inbox(r, True)
     take_deadlines(r)
     relieve(r)
     move_line(r)
@@ -297,6 +298,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         link = link.next
     drain(r)
     r.arena_used = 0
+    take_inbox(r, False)         # what the turn brought about: its answers leave with it
+    resume_due(r)
     finish(r)
     unpin(&r.plane.context.reclaim, slot)
     if r.now_ms - r.swept_ms >= SWEEP_MS:

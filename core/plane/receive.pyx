@@ -10,7 +10,7 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.base.atomic cimport load_i32
-from pybroker.core.base.chain cimport chain_take
+from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
 from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32
@@ -216,6 +216,9 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
         api = -1
     if api == API_FETCH and c.fetching != NULL:
         c.behind = 1
+        if c.fetching.is_replica:
+            c.fetching.deadline_ms = r.now_ms
+            chain_append(&r.due, &c.fetching.due, c.fetching)
         return NO_ROOM
     if api == API_PRODUCE:
         a = &r.produces

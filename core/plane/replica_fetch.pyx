@@ -138,13 +138,20 @@ cdef int count_brought(answer_t a, int32_t* with_records) noexcept nogil:
     return OK if status == NO_MORE else status
 
 
+cdef void end_session(replica_fetcher_t* f) noexcept nogil:
+    """The next request is a full one. The answer to one that is on its way counts for nothing."""
+    replica_fetcher_forget_session(f)
+    f.is_skipping = f.awaiting
+
+
 cdef bint keep_session(replica_fetcher_t* f, int32_t session_id) noexcept nogil:
     """What the answer says of the session that it is in; False if it is not in the one that was asked."""
-    if f.session_epoch != 0 and session_id != f.session_id:
-        replica_fetcher_forget_session(f)
+    if not f.asked_full and session_id != f.session_id:
+        end_session(f)
         return False
-    f.session_id = session_id
-    f.session_epoch = 0 if session_id == 0 else 1 if f.session_epoch == SESSION_EPOCH_MAX else f.session_epoch + 1
+    if f.asked_full:
+        f.session_id = session_id
+        f.session_epoch = 0 if session_id == 0 else 1
     if session_id == 0:
         replica_fetcher_forget_all(f)
     return True
@@ -153,8 +160,8 @@ cdef bint keep_session(replica_fetcher_t* f, int32_t session_id) noexcept nogil:
 cdef const char* take_refusal(reactor_t* r, conn_t* c, int32_t code) noexcept nogil:
     """The leader refused the request as a whole: it knows no such session, and is asked for all once more."""
     cdef replica_fetcher_t* f = fetcher_of(c)
-    if f.session_epoch != 0:
-        replica_fetcher_forget_session(f)
+    if not f.asked_full:
+        end_session(f)
         return NULL
     tell(r, c, FAILED, NO_PARTITION, code, -1, -1)
     return REFUSED
@@ -167,9 +174,14 @@ cdef const char* take_answer(reactor_t* r, conn_t* c, const uint8_t* frame, int6
     cdef brought_t b
     cdef int32_t with_records
     cdef int64_t now_ms
-    f.is_awaiting = 0
-    if replica_answer_open(&a, frame, n, f.version >= VERSION_IDS) != OK or a.correlation != f.correlation:
+    f.awaiting -= 1
+    if replica_answer_open(&a, frame, n, f.version >= VERSION_IDS) != OK:
         return MALFORMED
+    if a.correlation != ((f.correlation - f.awaiting) & 0x7FFFFFFF):
+        return MALFORMED
+    if f.is_skipping:
+        f.is_skipping = 0
+        return NULL
     if a.error != 0:
         return take_refusal(r, c, a.error)
     if count_brought(a, &with_records) != OK:
@@ -192,7 +204,7 @@ cdef int64_t announced(reactor_t* r, const replica_fetcher_t* f, const uint8_t* 
     cdef int64_t length
     if n == 0:
         return 0
-    if not f.is_awaiting:
+    if not f.awaiting:
         return -1
     if n < 4:
         return 0
@@ -291,13 +303,23 @@ cdef void look_at_all(replica_fetcher_t* f, bint full) noexcept nogil:
         link = link.next
 
 
+cdef inline bint is_in_session(const replica_fetcher_t* f) noexcept nogil:
+    """Can the next request be of the leader's session?"""
+    return f.session_id != 0 and (f.nameless > 0) == (f.version < VERSION_IDS)
+
+
 cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
-    """Send the next request, unless one is not answered yet, or there is nothing to fetch."""
+    """Send the next request, unless one is not answered yet, or there is nothing to fetch.
+
+    Behind one that its leader keeps there may be another, for partitions that were added since: the leader then keeps
+    the first no longer, and they need not wait until its time is over."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
-    if f.is_awaiting or f.listed.first == NULL:
+    if f.listed.first == NULL or f.awaiting > 1:
         return NULL
-    if f.session_id == 0 or (f.nameless > 0) == (f.version >= VERSION_IDS):
+    if f.awaiting and (f.asked_full or not f.has_new or not is_in_session(f)):
+        return NULL
+    if not is_in_session(f):
         replica_fetcher_forget_session(f)
         replica_fetcher_forget_all(f)
         look_at_all(f, True)
@@ -307,7 +329,11 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     f.correlation = (f.correlation + 1) & 0x7FFFFFFF
     if replica_fetch_write(f, c) < 0:
         return NO_MEMORY
-    f.is_awaiting = 1
+    f.asked_full = f.session_id == 0
+    if f.session_id != 0:
+        f.session_epoch = 1 if f.session_epoch == SESSION_EPOCH_MAX else f.session_epoch + 1
+    f.awaiting += 1
+    f.has_new = 0
     f.asked_ms = r.now_ms
     tally(&f.requests, 1)
     if conn_flush(c) < 0:        # now: a client's ack may wait for it, and the turn's appends come before its answers
@@ -331,4 +357,4 @@ cdef const char* replica_fetch_serve(reactor_t* r, conn_t* c) noexcept nogil:
 cdef const char* replica_fetch_silence(const conn_t* c, int64_t now_ms) noexcept nogil:
     """Why a connection must end whose leader says nothing any more, or NULL."""
     cdef const replica_fetcher_t* f = fetcher_of(c)
-    return SILENT if f.is_awaiting and now_ms - max(f.asked_ms, c.active_ms) > f.answer_ms_max else NULL
+    return SILENT if f.awaiting and now_ms - max(f.asked_ms, c.active_ms) > f.answer_ms_max else NULL

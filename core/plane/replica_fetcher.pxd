@@ -58,7 +58,10 @@ cdef struct replica_fetcher_t:
     int32_t session_id           # that the leader keeps; 0 none
     int32_t session_epoch
     int32_t correlation          # of the last request
-    int32_t is_awaiting          # its answer
+    int32_t awaiting             # how many answers
+    int32_t asked_full           # the last request was none of a session
+    int32_t has_new              # partitions that no request named yet
+    int32_t is_skipping          # the next answer is of a session that is over
     int64_t asked_ms             # when it was sent
     int64_t looked_ms            # when all partitions were last looked at for another log start
     fetched_t** table            # those listed, by topic and index; open addressing

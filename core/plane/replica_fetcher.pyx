@@ -166,6 +166,7 @@ cdef void admit(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
     f.is_table_stale = 1
     chain_append(&f.listed, &q.listed, q)
     chain_append(&f.changed, &q.changed, q)
+    f.has_new = 1
 
 
 cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
@@ -175,7 +176,7 @@ cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept no
     f.is_table_stale = 1
     chain_remove(&q.changed)
     chain_remove(&q.listed)
-    if q.is_asked and (f.session_id != 0 or f.is_awaiting):
+    if q.is_asked and (f.session_id != 0 or f.awaiting):
         chain_append(&f.forgotten, &q.listed, q)
     else:
         fetched_drop(q)

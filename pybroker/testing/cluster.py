@@ -106,6 +106,7 @@ class ClusterHandle:
             return
         try:
             self.kill()
+            self._do(_end_tasks(), STOP_S_MAX)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_S_MAX)
@@ -223,3 +224,11 @@ def _shared(store: "MemoryStore", opened: "Callable[[MemorySession], object]") -
 def cluster(brokers: int = BROKERS, *, settings: Mapping[str, object] | None = None) -> ClusterHandle:
     """A cluster for the length of a `with`; the arguments are ClusterHandle's."""
     return ClusterHandle(brokers, settings=settings)
+
+
+async def _end_tasks() -> None:
+    """End what the brokers that were killed had under way, while their loop runs still."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -169,3 +169,45 @@ def test_a_batch_that_never_comes_whole_fails_its_partition(following: Following
     following.add(0)
     following.leader.answer({0: batch(2)[:-1]})
     assert following.events() == [("failed", following.log, 10, -1, -1)]
+
+
+def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Following) -> None:
+    """Its leader may keep that for half a second: a second request tells of it. There is never a third."""
+    following.add(0)
+    request = following.turn(session=SESSION)
+    assert (request.session_epoch, asked(request)) == (1, {})
+    request = following.add(1)
+    assert (request.session_epoch, asked(request), forgotten(request)) == (2, {1: (EPOCH, 0, -1, 0)}, [])
+    first = following.leader.correlation - 1
+    following.fetcher.remove(following.partitions[1])
+    following.fetcher.add(following.partitions[1], EPOCH)
+    following.step()
+    assert following.leader.quiet()
+    second, following.leader.correlation = following.leader.correlation, first
+    following.leader.answer({0: batch(2)}, session=SESSION)
+    following.step()
+    request = following.leader.request()  # of what is new, behind the second
+    assert (request.session_epoch, asked(request)) == (3, {0: (EPOCH, 2, EPOCH, 0), 1: (EPOCH, 0, -1, 0)})
+    third, following.leader.correlation = following.leader.correlation, second
+    following.leader.answer({1: batch(1)}, session=SESSION)
+    following.step()
+    assert following.leader.quiet()
+    following.leader.correlation = third
+    request = following.turn({}, session=SESSION)
+    assert (request.session_epoch, asked(request)) == (4, {1: (EPOCH, 1, EPOCH, 0)})
+    assert following.events() == []
+
+
+def test_a_session_that_is_over_takes_the_second_request_with_it(following: Following) -> None:
+    """Its answer, whatever it says, counts for nothing; then all is asked for once more."""
+    following.add(0)
+    following.turn(session=SESSION)
+    following.add(1)
+    second, following.leader.correlation = following.leader.correlation, following.leader.correlation - 1
+    following.leader.answer(error=70)
+    following.step()
+    assert following.leader.quiet()
+    following.leader.correlation = second
+    request = following.turn({1: batch(3)}, error=71)
+    assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
+    assert asked(following.turn({1: batch(2)}, session=SESSION)) == {1: (EPOCH, 2, EPOCH, 0)}

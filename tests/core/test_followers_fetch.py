@@ -299,3 +299,23 @@ def test_a_broken_request_is_for_python(stage: Stage, cut: int) -> None:
     stage.step()
     assert [kind for kind, *_ in stage.plane.take()] == ["request"]
     assert known(stage.log)[2] == (-1, -1)
+
+
+def test_a_second_request_ends_the_wait_of_the_first(stage: Stage) -> None:
+    """It names a partition that its follower has only now: half a second is long for who waits for acks=all."""
+    one = Follower(stage)
+    session = one.fetches({0: 0}, session=(0, 0)).session_id
+    one.ask({}, session=(session, 1), max_wait_ms=STUCK_MS)
+    assert one.quiet()
+    one.ask({1: 0}, session=(session, 2), max_wait_ms=STUCK_MS)
+    assert brought(one.receive(FETCH, 17)[1]) == {}
+    assert known(stage.partitions[1])[2] == (0, BROKER_EPOCH)
+    assert one.quiet()
+    stage.partitions[1].append(batch(b"x"), now_ms=1)
+    stage.step()
+    assert brought(one.receive(FETCH, 17)[1])[1].records
+    consumer = Client(stage)
+    consumer.fetch(0, max_wait_ms=STUCK_MS)
+    consumer.fetch(0, max_wait_ms=STUCK_MS)
+    stage.step()
+    assert consumer.quiet(), "a consumer's waits as long as it asked for"
