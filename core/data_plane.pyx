@@ -32,7 +32,7 @@ from pybroker.core.plane.mailbox cimport (
     CLOSED, GROWN, JOINING, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
-from pybroker.core.plane.network_thread cimport reactor_free, reactor_new, reactor_run, reactor_step
+from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_new, reactor_run, reactor_step
 from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_new, nodes_t
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
@@ -230,12 +230,16 @@ cdef class Plane:
         self._wake()
 
     def stop(self) -> None:
-        """End the threads. Connections that are left are closed with the plane."""
+        """End the threads, and for their peers the connections that are left."""
+        cdef int i
         store_i32(&self.state.stopping, 1)
         self._wake()
         for thread in self.threads:
             thread.join()
         self.threads.clear()
+        if not self.inherited:
+            for i in range(self.count):
+                reactor_hang_up(self.reactors[i])
         for partition in list(self.bells):
             self._unbell(partition)
 

@@ -26,6 +26,7 @@ from pybroker.core.base.epoll cimport (
 )
 from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_init
 from pybroker.core.base.reclamation cimport collect, pin, unpin
+from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
 from pybroker.core.plane.conn cimport (
     AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_sendable, conn_t, note_t, operation_t,
 )
@@ -81,6 +82,19 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.now_ms = r.swept_ms = monotonic_ms()
     out[0] = r
     return 0
+
+
+cdef void reactor_hang_up(reactor_t* r) noexcept nogil:
+    """End its connections for their peers. Its thread has ended, and Python may still answer: their memory stays."""
+    cdef link_t* link
+    cdef conn_t* c
+    take_inbox(r, False)
+    link = r.listed.first
+    while link != NULL:
+        c = <conn_t*>link.owner
+        if c.fd >= 0:
+            shutdown(c.fd, SHUT_RDWR)
+        link = link.next
 
 
 cdef void reactor_free(reactor_t* r) noexcept nogil:

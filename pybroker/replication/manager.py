@@ -219,8 +219,7 @@ class ReplicaManager:
         self._follows[replica.key] = leader
 
     def _fetcher(self, leader: int) -> Fetcher:
-        """The way to a leader. In core, it once waited half a minute for an answer to a Fetch: until it is known why,
-        brokers follow in Python unless it is asked for."""
+        """The way to a leader: in core, or in Python where there is no native plane."""
         replicas = self._replicas
         suspects = self._metadata.suspects
         given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, replicas.truncate, suspects

@@ -159,7 +159,7 @@ class Bridge:
             self._fail(token, caller, problem)
         else:
             if isinstance(answer, Waiting):
-                task = self._loop.create_task(_run(answer))
+                task = self._loop.create_task(answer.answer)  # itself: one that is cancelled before it runs is closed
                 self._running[token] = task, answer.abandon
                 task.add_done_callback(lambda done: self._done(token, caller, done))
             else:
@@ -201,7 +201,3 @@ class Bridge:
         for part in answer or ():
             if isinstance(part, core.Slice):
                 part.close()
-
-
-async def _run(waiting: Waiting) -> Answer:
-    return await waiting.answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,20 @@ def test_a_request_is_answered_once(stage: Stage) -> None:
         stage.step()
     with pytest.raises(ValueError, match="waits for an answer"):
         stage.plane.reply(1, None)
+
+
+def test_a_plane_that_stopped_has_hung_up(stage: Stage) -> None:
+    """However long somebody holds it still: whoever follows a broker that died in this process has to see its end.
+    So does one that was adopted and never served, and one whose request Python has."""
+    idle, asking = Client(stage), Client(stage)
+    asking.send(codec.encode_request(METADATA, 1, 1, "c", m.MetadataRequest(topics=[])))
+    stage.step()
+    ((_kind, _, token, _),) = stage.plane.take()
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.settimeout(5)
+    stage.plane.adopt(here.detach())
+    stage.plane.stop()
+    assert [sock.recv(1) for sock in (idle.sock, asking.sock, there)] == [b"", b"", b""]
+    stage.plane.reply(token, [b"late"])
+    there.close()
