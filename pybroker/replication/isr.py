@@ -72,7 +72,10 @@ class IsrKeeper:
         link: ControllerLink,
         epoch: Callable[[], int],
         now_ms: Callable[[], int],
+        lapsed: Callable[[], bool],
     ) -> None:
+        """`lapsed`: may others lead what is led here? Then no change is asked for."""
+        self._lapsed = lapsed
         self._broker_id = broker_id
         self._config = config
         self._metadata = metadata
@@ -109,6 +112,11 @@ class IsrKeeper:
         self._led.pop(key, None)
         self._wanted.pop(key, None)
 
+    @property
+    def led(self) -> list[TopicPartition]:
+        """What is led here, and can be."""
+        return [key for key, led in self._led.items() if not led.replica.offline]
+
     def fetched(self, replica: Replica, broker: int) -> None:
         """A follower has fetched: has it caught up?"""
         led = self._led.get(replica.key)
@@ -143,7 +151,7 @@ class IsrKeeper:
         ]
 
     def _grow(self, led: Led) -> None:
-        if led.asked is not None or self._now_ms() < led.not_before_ms:
+        if led.asked is not None or self._now_ms() < led.not_before_ms or self._lapsed():
             return
         partition, alive = led.replica.partition(), self._metadata.image.brokers
         joining = [
@@ -162,7 +170,7 @@ class IsrKeeper:
         while True:
             lag_ms: int = self._config["replica.lag.time.max.ms"]
             await asyncio.sleep(lag_ms / 2000)
-            for led in list(self._led.values()):
+            for led in [] if self._lapsed() else list(self._led.values()):
                 if led.asked is None and not led.replica.offline:
                     try:
                         self._shrink(led, lag_ms)
@@ -194,15 +202,21 @@ class IsrKeeper:
         self._news.set()
 
     async def _ask_on(self) -> None:
+        said = ""
         while True:
             await self._news.wait()
             self._news.clear()
             while self._wanted:
+                if self._lapsed():
+                    await asyncio.sleep(RETRY_S)
+                    continue
                 wanted, self._wanted = self._wanted, {}
                 try:
                     await self._ask({key: asked for key, asked in wanted.items() if self._asks(key)})
                 except (KafkaError, core.LogError, LookupError) as problem:  # of an answer to something else, too
-                    event(log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem)
+                    if str(problem) != said:
+                        event(log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem)
+                    said = str(problem)
                     for key, isr in wanted.items():
                         if self._asks(key) and self._led[key].asked is not None:
                             self._wanted.setdefault(key, isr)

@@ -37,6 +37,8 @@ DELETED = -2
 """As a leader: the topic is being deleted."""
 Leadership = Callable[[Replica, bool, int], object]
 """Called with a replica, whether it leads, and its leader epoch."""
+Told = Callable[[int, list[TopicPartition]], object]
+"""Called with the broker epoch of a request that is done, and the partitions that it told what they are."""
 
 
 class ReplicaManager:
@@ -71,6 +73,7 @@ class ReplicaManager:
         self._stopped = False
         self._in_order = asyncio.Lock()
         self.on_leadership: list[Leadership] = []
+        self.on_told: list[Told] = []
 
     def look(self) -> None:
         """See which leaders hung up."""
@@ -151,17 +154,27 @@ class ReplicaManager:
             self._check(request)
             codes: dict[TopicPartition, int] = {}
             accepted: list[tuple[TopicPartition, bytes, Any]] = []
+            told: list[TopicPartition] = []
             for topic in request.topic_states:
                 for p in topic.partition_states:
                     key = TopicPartition(topic.topic_name, p.partition_index)
                     codes[key] = self._judge(key, topic.topic_id, p)
+                    if self._knows(key, p.leader_epoch):
+                        told.append(key)
                     if not codes[key]:
                         accepted.append((key, topic.topic_id, p))
             await self._open(accepted)
             work = [self._take_role(key, p) for key, _, p in accepted]
             for (key, _, _), code in zip(accepted, await asyncio.gather(*work), strict=True):
                 codes[key] = code
+            for tell in self.on_told:
+                tell(request.broker_epoch, told)
             return codes
+
+    def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
+        """Does who tells this know all that we know of a partition?"""
+        replica = self._replicas.get(*key)
+        return replica is None or leader_epoch >= replica.leader_epoch
 
     def _judge(self, key: TopicPartition, topic_id: bytes, p: Any) -> int:
         """May this be done? The code of the refusal, 0 for none."""
@@ -251,6 +264,8 @@ class ReplicaManager:
                         doomed.append(key)
             if doomed:
                 await self._replicas.remove(doomed)
+            for tell in self.on_told:
+                tell(request.broker_epoch, [key for key, code in codes.items() if not code])
             return codes
 
     async def _stop(self, key: TopicPartition, replica: Replica | None, leader_epoch: int) -> None:

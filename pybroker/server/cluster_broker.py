@@ -38,6 +38,7 @@ from pybroker.model import HostPort
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.server import directories
@@ -105,8 +106,9 @@ class ClusterBroker(Broker):
         await self._watch.read_all(session)
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
-            self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms
-        )
+            self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms,
+            lambda: replicas.lease_lapsed,
+        )  # fmt: skip
         self._manager = ReplicaManager(
             self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial
         )
@@ -117,7 +119,9 @@ class ClusterBroker(Broker):
         self._isr.start()
         self._serving = True
         member.on_lost.append(self._end_reign)
-        member.on_lease.append(replicas.set_lease)
+        lease = self._lease = Lease(replicas.set_lease)
+        self._manager.on_told.append(lease.told)
+        member.on_lease.append(lease.renew)
         member.on_registered.append(self._registered)
         await member.register()
         if config["broker.death.proof.enable"]:
@@ -224,6 +228,7 @@ class ClusterBroker(Broker):
     async def _registered(self, session: Session, epoch: int) -> None:
         """Another registration: what was meant for the old one is refused from now on."""
         self._epoch = self._manager.epoch = epoch
+        self._lease.registered(epoch, self._isr.led)
         if self._controller is not None and self._session is session:
             return
         self._session = session

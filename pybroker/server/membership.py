@@ -30,6 +30,7 @@ from pybroker.coordination.store import (
     Store,
     StoreError,
 )
+from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.replication.logdirs import StartError
 
@@ -39,6 +40,8 @@ TICKS_MS_MAX = 4000
 """Two ticks of ZooKeeper's default, by which it may end a session late; two ticks are never more than a session."""
 LEASE_MARGIN = 0.1
 """Of a session's timeout: clocks differ in their speed, and a check is not an append."""
+LAPSED_MS = 1
+"""A time of the clock since boot that is past."""
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
@@ -61,6 +64,9 @@ class Membership:
         self._session: Session | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = -1
+        self._registered = False
+        self._renew = asyncio.Event()
+        self.on_session: list[Callable[[Session], Awaitable[object]]] = []  # told of each but the first; may refuse it
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
         self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
@@ -88,6 +94,7 @@ class Membership:
             ) from None
         for tell in self.on_registered:
             await tell(self.session, self.epoch)
+        self._registered = True
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._renew_lease())]
 
     async def renew(self) -> None:
@@ -146,22 +153,43 @@ class Membership:
 
     async def _keep(self) -> None:
         """Be registered, in one session after another, until it is cancelled."""
+        said = ""
         while True:
             try:
-                why = await self._gone()
-                event(log, logging.WARNING, "broker is not registered any more", epoch=self.epoch, cause=why)
-                if self.session.state in ENDED:
-                    for tell in self.on_lost:
-                        await tell()
-                    await self._begin()
-                await self._make_node(None)
-                for inform in self.on_registered:
-                    await inform(self.session, self.epoch)
+                if self._registered:
+                    why = await self._gone()
+                    self._lapse()
+                    event(log, logging.WARNING, "broker is not registered any more", epoch=self.epoch, cause=why)
+                await self._register_again()
+                said = ""
             except SessionExpired:
+                self._lapse()
                 await self.session.expired.wait()  # an operation may hear of it before the session's state does
-            except (StoreError, OSError) as problem:
-                event(log, logging.WARNING, "broker cannot register", reason=problem)
+            except (StoreError, KafkaError, OSError) as problem:
+                if str(problem) != said:
+                    event(log, logging.WARNING, "broker cannot register", reason=problem)
+                said = str(problem)
                 await asyncio.sleep(RETRY_S)
+
+    async def _register_again(self) -> None:
+        """In the session that there is, or a new one. Raises StoreError, KafkaError, OSError."""
+        if self.session.state in ENDED:
+            for tell in self.on_lost:
+                await tell()
+            await self._begin()
+        for look in self.on_session:
+            await look(self.session)
+        await self._make_node(None)
+        for inform in self.on_registered:
+            await inform(self.session, self.epoch)
+        self._registered = True
+        self._renew.set()
+
+    def _lapse(self) -> None:
+        """Nobody knows this broker any more: others may lead what it leads."""
+        self._registered = False
+        for tell in self.on_lease:
+            tell(LAPSED_MS)
 
     async def _gone(self) -> str:
         """Wait until the node is gone; why."""
@@ -187,9 +215,13 @@ class Membership:
         told = -1
         while True:
             session = self.session
+            self._renew.clear()
             until_ms = session.answered_ms + int(session.timeout_ms * (1 - LEASE_MARGIN))
-            if session.state not in ENDED and until_ms != told:
+            if self._registered and session.state not in ENDED and until_ms != told:
                 told = until_ms
                 for tell in self.on_lease:
                     tell(until_ms)
-            await asyncio.sleep(session.timeout_ms / 1000 / LEASE_LOOKS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
+                    await self._renew.wait()
+                    told = -1

@@ -10,6 +10,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.network import ZOOKEEPER, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
 
 QUIET = {"log_level": 0}
@@ -27,6 +28,10 @@ class Planted(BrokerProcess):
         super().__init__(data_dir, port, sets)
         self.bug = bug
 
+    def count(self, words: str) -> int:
+        """How many lines of its log, of all its lives, have these words."""
+        return sum(words in line for line in [*self.log, *(self.process.lines if self.process else ())])
+
     def command(self) -> list[str]:
         python, _, _, *rest = super().command()
         return [python, "-m", "tests.brokers.planted", self.bug, *rest] if self.bug else super().command()
@@ -35,17 +40,36 @@ class Planted(BrokerProcess):
 class Cluster:
     """Brokers 1 to `count` in a corner of a ZooKeeper; each keeps its port and its data for life."""
 
-    def __init__(self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", **sets: object) -> None:
-        """`bug`: one of tests/brokers/planted.py, in all of them."""
+    def __init__(
+        self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", network: Network | None = None,
+        **sets: object,
+    ) -> None:  # fmt: skip
+        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper."""
         self.zookeeper = zookeeper
-        connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
+        self.chroot = f"/{uuid.uuid4().hex}"
         own = {name.replace("_", "."): value for name, value in sets.items()}
-        given = {**SETS, "zookeeper.connect": connect, **own}
-        self.brokers = {
-            number: Planted(home / f"broker-{number}", free_port(), {**given, "broker.id": number}, bug)
-            for number in range(1, count + 1)
-        }
+        given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
+        self.brokers: dict[int, Planted] = {}
+        for number in range(1, count + 1):
+            port = free_port()
+            ways = {} if network is None else self._ways(network, number, port)
+            sets = {**given, **ways, "broker.id": number}
+            self.brokers[number] = Planted(home / f"broker-{number}", port, sets, bug)
+        if network is not None:
+            network.pids = lambda: {n: b.process.pid for n, b in self.brokers.items() if b.process is not None}
         self._admin: AdminClient | None = None
+
+    def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
+        """The settings of a broker whom others reach through the network."""
+        own = free_port()
+        servers = (str(network.way_to(ZOOKEEPER, server.port)) for server in self.zookeeper.servers)
+        return {
+            "zookeeper.connect": ",".join(f"{HOST}:{way}" for way in servers) + self.chroot,
+            "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{own}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{network.way_to(number, own)}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
+            "inter.broker.listener.name": "PEERS",
+        }
 
     def __enter__(self) -> Cluster:
         self.start()

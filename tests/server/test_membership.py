@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pybroker import errors
 from pybroker.clock import boot_ms, wall_ms
 from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Session
+from pybroker.errors import KafkaError
 from pybroker.replication.logdirs import StartError
 from pybroker.server.membership import Membership
 from tests.controller.stage import live_broker
@@ -139,3 +141,22 @@ async def test_the_lease_runs_from_the_last_answer(store: MemoryStore, member: M
     assert member.leases == sorted(member.leases)
     assert member.leases[-1] <= boot_ms() + TIMEOUT_MS
     session.resume()
+
+
+async def test_a_session_in_which_it_does_not_register(store: MemoryStore, member: Member) -> None:
+    """The store is another cluster's by now, as somebody else finds: the lease lapses, and it asks again and again."""
+    session = await member.join()
+    refusing = True
+
+    async def look(session: Session) -> None:
+        member.told.append("looked")
+        if refusing:
+            raise KafkaError(errors.INCONSISTENT_CLUSTER_ID, "it is another cluster's")
+
+    member.membership.on_session.append(look)
+    session.expire()
+    await eventually("it has looked", lambda: "looked" in member.told)
+    assert await owner(store) == 0 and member.leases[-1] < boot_ms()
+    refusing = False
+    await eventually("it is registered again", lambda: len(member.epochs) == 2)
+    await eventually("the lease goes on", lambda: member.leases[-1] > boot_ms())

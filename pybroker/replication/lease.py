@@ -1,0 +1,51 @@
+"""Until when this broker may act as a leader alone: take records with acks 0 and 1, and have an ISR changed.
+
+    registered ──told of each partition that it leads, under this registration──> sure: the session's lease counts
+        ^                                                                            │
+        └── another registration: somebody else may lead meanwhile ──────────────────┘
+
+A session that lives says that nobody took this broker for dead since it was registered. What was decided while it was
+not registered, only the controller can tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pybroker.model import TopicPartition
+
+LAPSED_MS = 1
+"""A time of the clock since boot that is past; 0 is that of a broker that needs no lease."""
+
+
+class Lease:
+    """Of one broker; `hold` is called with until when it lasts, by the clock since boot, as often as that changes."""
+
+    def __init__(self, hold: Callable[[int], object]) -> None:
+        self._hold = hold
+        self._until_ms = LAPSED_MS
+        self._epoch = -1
+        self._told: dict[TopicPartition, int] = {}  # under which broker epoch each was told last
+        self._unsure: set[TopicPartition] = set()
+
+    def renew(self, until_ms: int) -> None:
+        """The session is alive until then."""
+        self._until_ms = until_ms
+        self._apply()
+
+    def registered(self, epoch: int, led: Iterable[TopicPartition]) -> None:
+        """The broker is registered under this epoch, and has led these partitions until now."""
+        self._epoch = epoch
+        self._unsure = {key for key in led if self._told.get(key, -1) < epoch}
+        self._apply()
+
+    def told(self, epoch: int, keys: Iterable[TopicPartition]) -> None:
+        """The controller has told what these are now, to the broker of this epoch, which it may know before we do."""
+        for key in keys:
+            self._told[key] = max(epoch, self._told.get(key, -1))
+            if epoch >= self._epoch:
+                self._unsure.discard(key)
+        self._apply()
+
+    def _apply(self) -> None:
+        self._hold(LAPSED_MS if self._unsure else self._until_ms)

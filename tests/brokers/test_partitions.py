@@ -1,0 +1,173 @@
+"""A network that is cut, between brokers and from ZooKeeper: nobody dies, somebody is wrong, and nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker import errors
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
+from tests.brokers.kit import Cluster
+from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.witness import ALONE, Witness
+from tests.harness import until
+from tests.wire import Wire, batch
+
+SESSION_MS = 2000
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[Cluster]:
+    how = {"zookeeper_session_timeout_ms": SESSION_MS, "replica_lag_time_max_ms": 1000}
+    with Cluster(tmp_path, zookeeper, network=network, **how) as running:
+        yield running
+
+
+def others(number: int) -> list[int]:
+    return [each for each in (1, 2, 3) if each != number]
+
+
+def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
+    """The code that a broker answers to a record, whoever it thinks leads."""
+    with Wire(cluster.brokers[number].port) as wire:
+        return wire.produce(topic, batch([ALONE]), acks=acks).error
+
+
+def test_a_leader_is_cut_from_its_followers(cluster: Cluster, network: Network) -> None:
+    """It is the controller, too, so that it has them taken out of the ISR; then acks=all is refused, before anything is
+    appended. Nobody else leads meanwhile, and with the network back all go on."""
+    leader = cluster.controller()
+    topic = cluster.create("t", replicas=[[leader, *others(leader)]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut_off(leader, *others(leader))
+        until("the ISR is one", lambda: cluster.partition(topic) == (leader, [leader]), timeout_s=10)
+        assert produce(cluster, leader, topic, -1) == errors.NOT_ENOUGH_REPLICAS
+        network.heal()
+        witness.until_acked()
+        cluster.until_in_sync(topic)
+        assert cluster.leader(topic) == leader
+        witness.judge()
+
+
+def test_a_leader_is_cut_from_its_followers_and_the_controller(cluster: Cluster, network: Network) -> None:
+    """Its session lives, so that it leads on; it cannot have the ISR shrunk, and acknowledges nothing with acks=all
+    that its followers lack."""
+    controller = cluster.controller()
+    leader, *_ = others(controller)
+    topic = cluster.create("t", replicas=[[leader, *others(leader)]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut_off(leader, *others(leader))
+        witness.until_quiet()
+        assert produce(cluster, leader, topic, 1) == 0
+        witness.stays_quiet(2.0)
+        assert cluster.partition(topic) == (leader, [leader, *others(leader)])
+        network.heal()
+        witness.until_acked()
+        cluster.until_in_sync(topic)
+        assert cluster.leader(topic) == leader
+        witness.judge(alone=1)
+
+
+def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network) -> None:
+    """Others elect one of themselves; it hears of nothing, and once its lease has lapsed it refuses acks=1, and asks
+    for no other ISR. What it has, it still serves. When it is back it follows."""
+    leader = others(cluster.controller())[0]
+    topic = cluster.create("t", replicas=[[leader, *others(leader)]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut(leader, ZOOKEEPER)
+        until("its lease has lapsed", lambda: produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER)
+        with Wire(cluster.brokers[leader].port) as wire:
+            assert wire.fetch(topic, 0).error == 0
+        until("another leads", lambda: elsewhere(cluster, topic, leader))
+        assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
+        assert cluster.brokers[leader].count("ISR") == 0
+        network.heal()
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge(alone=None)
+
+
+def test_a_leader_is_cut_from_everybody(cluster: Cluster, network: Network) -> None:
+    """Its host fell silent, to its peers: another leads after its session, and what it appended alone, which nobody
+    has read, it cuts off when it is back."""
+    leader = others(cluster.controller())[0]
+    topic = cluster.create("t", replicas=[[leader, *others(leader)]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut_off(leader, ZOOKEEPER, *others(leader))
+        assert produce(cluster, leader, topic, 1) == 0
+        until("another leads", lambda: elsewhere(cluster, topic, leader), timeout_s=10)
+        network.heal()
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        assert cluster.brokers[leader].count("log truncated")
+        witness.judge()
+
+
+def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network: Network) -> None:
+    """It reaches ZooKeeper again and has a new session, and its peers still not: another leads, so that it refuses
+    acks=1 until the controller has told it what it is now."""
+    leader = others(cluster.controller())[0]
+    topic = cluster.create("t", replicas=[[leader, *others(leader)]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut_off(leader, ZOOKEEPER, *others(leader))
+        until("another leads", lambda: elsewhere(cluster, topic, leader), timeout_s=10)
+        network.heal(leader, ZOOKEEPER)
+        until("it is registered again", lambda: cluster.brokers[leader].count("broker registered") == 2)
+        for _ in range(20):
+            assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
+            time.sleep(SESSION_MS / 20_000)  # over a whole session
+        network.heal()
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
+
+
+def test_a_controller_is_cut_from_zookeeper(cluster: Cluster, network: Network) -> None:
+    """Another is elected while it still thinks that it controls; what it decided meanwhile nobody obeys, and it is a
+    broker like others when it is back."""
+    first = cluster.controller()
+    topic = cluster.create("t", replicas=[[*others(first), first]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        network.cut(first, ZOOKEEPER)
+        until("another controls", lambda: len(controllers(cluster) - {first}) == 1, timeout_s=10)
+        network.heal()
+        until("all know it", lambda: len(controllers(cluster)) == 1 and first not in controllers(cluster))
+        cluster.until_in_sync(topic)
+        cluster.kill(cluster.leader(topic))
+        witness.until_acked()
+        cluster.restart()
+        cluster.until_in_sync(topic)
+        witness.judge()
+
+
+def elsewhere(cluster: Cluster, topic: str, leader: int) -> bool:
+    """Does one of the others say that another leads?"""
+    for number in others(leader):
+        with Wire(cluster.brokers[number].port) as wire:
+            if wire.metadata()[1][topic][0] in others(leader):
+                return True
+    return False
+
+
+def controllers(cluster: Cluster) -> set[int]:
+    """Whom the brokers take for the controller."""
+    running = [broker.port for broker in cluster.brokers.values() if broker.running]
+    return {ask(port, "Metadata", 9, topics=[]).controller_id for port in running}

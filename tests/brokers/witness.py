@@ -1,0 +1,162 @@
+"""What clients see of a partition while a cluster suffers: one writes, one reads, and a history judges them.
+
+    with Witness(cluster, topic) as witness:    # an idempotent producer with acks=all, a consumer at its heels
+        witness.until_acked(50)
+        ...                                     # the fault, and its end
+        witness.judge()                         # all is there, once, where it was put; replicas are the same bytes
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import confluent_kafka as ck
+
+from tests.brokers.kit import QUIET, Cluster
+from tests.harness import until
+from tests.lives.history import History, Told
+
+WRITER = "witness"
+ALONE = b"alone"
+"""A record of somebody else, who may be told that it is stored though only one broker has it."""
+EVERY_S = 0.005
+READ_S_MAX = 30.0
+
+
+class Witness:
+    """Of partition 0 of a topic; records come every 5 ms, until `judge`."""
+
+    def __init__(self, cluster: Cluster, topic: str, **settings: object) -> None:
+        """`settings` are the producer's own."""
+        self.history = History()
+        self.times: list[float] = []
+        self.failed: list[str] = []
+        self._cluster = cluster
+        self._topic = topic
+        self._sent = 0
+        self._alone = 0
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        self._producer = ck.Producer({
+            "bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0,
+            "message.timeout.ms": 60_000, "topic.metadata.refresh.interval.ms": 1000, "request.timeout.ms": 3000,
+            **QUIET, **own,
+        })  # fmt: skip
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+
+    def __enter__(self) -> Witness:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        while not self._ended.is_set():
+            told = Told(WRITER, self._sent)
+            self._producer.produce(
+                self._topic, told.content, partition=0, on_delivery=lambda e, m, told=told: self._told(e, m, told)
+            )
+            self._sent += 1
+            self._producer.poll(EVERY_S)
+
+    def _told(self, error: Any, message: Any, told: Told) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        self.times.append(time.monotonic())
+        self.history.acknowledged(0, message.offset(), told)
+
+    def _consumer(self) -> ck.Consumer:
+        consumer = ck.Consumer({
+            "bootstrap.servers": self._cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False,
+            "auto.offset.reset": "error", "topic.metadata.refresh.interval.ms": 1000, **QUIET,
+        })  # fmt: skip
+        consumer.assign([ck.TopicPartition(self._topic, 0, 0)])
+        return consumer
+
+    def _read(self) -> None:
+        consumer = self._consumer()
+        while not self._ended.is_set():
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    self.history.read(0, message.offset(), _content(message))
+                else:
+                    self.failed.append(f"read: {message.error()}")
+        consumer.close()
+
+    # -- what they saw -----------------------------------------------------------------------------------------------
+
+    @property
+    def acked(self) -> int:
+        return len(self.times)
+
+    def until_acked(self, more: int = 50, timeout_s: float = 30.0) -> None:
+        """So many records more are acknowledged."""
+        goal = self.acked + more
+        until(f"{more} more records are acknowledged", lambda: self.acked >= goal, timeout_s=timeout_s)
+
+    def until_quiet(self, quiet_s: float = 0.5) -> None:
+        until("nothing is acknowledged", lambda: time.monotonic() - self.times[-1] > quiet_s)
+
+    def stays_quiet(self, quiet_s: float) -> None:
+        """Nothing is acknowledged for this long."""
+        acked, end = self.acked, time.monotonic() + quiet_s
+        while time.monotonic() < end:
+            assert self.acked == acked
+            time.sleep(EVERY_S)
+
+    def gap_s(self, since: float = 0.0) -> float:
+        """The longest time without an acknowledgement, of those since then."""
+        times = [each for each in self.times if each >= since]
+        return max(later - earlier for earlier, later in pairwise(times))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def judge(self, alone: int | None = 0) -> None:
+        """Write and read no more; each record that was acknowledged is read once, where it was put, by everybody, and
+        the replicas are the same bytes. `alone`: how many records b"alone" somebody else put there; None: any."""
+        self.__exit__()
+        assert self._producer.flush(60) == 0
+        assert not self.failed
+        assert self.acked == self._sent
+        end: list[int] = []
+        consumer = self._consumer()
+
+        def told() -> bool:
+            try:
+                end.append(consumer.get_watermark_offsets(ck.TopicPartition(self._topic, 0), timeout=5)[1])
+            except ck.KafkaException:
+                return False
+            return end[-1] >= self.acked
+
+        until("the leader says where it ends", told, timeout_s=30)
+        self.history.check_log(0, self._log(consumer, end[-1]), 0, end[-1])
+        consumer.close()
+        assert self.history.problems == []
+        assert alone is None or self._alone == alone
+        until("replicas are the same", lambda: self._cluster.differing(self._topic) == [], timeout_s=20)
+
+    def _log(self, consumer: ck.Consumer, end: int) -> Iterator[tuple[int, bytes | None]]:
+        at, deadline = 0, time.monotonic() + READ_S_MAX
+        while at < end and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.5):
+                assert message.error() is None
+                self._alone += message.value() == ALONE
+                yield message.offset(), _content(message)
+                at = message.offset() + 1
+
+
+def _content(message: ck.Message) -> bytes | None:
+    """As the history knows it."""
+    value: bytes | None = message.value()
+    return Told("somebody", message.offset()).content if value == ALONE else value

@@ -1,0 +1,32 @@
+"""A lease counts while the broker knows what it leads: in a session that lives, told by the controller since."""
+
+from __future__ import annotations
+
+from pybroker.model import TopicPartition
+from pybroker.replication.lease import LAPSED_MS, Lease
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def test_another_registration_has_to_be_told() -> None:
+    """Of every partition that is led, under the present epoch; what is told early counts, and what is late does not."""
+    held: list[int] = []
+    lease = Lease(held.append)
+    lease.registered(10, [])
+    lease.renew(1000)
+    lease.told(10, [A, B])
+    assert held[-1] == 1000, "it led nothing before"
+    lease.registered(20, [A, B])
+    lease.renew(2000)
+    assert held[-1] == LAPSED_MS
+    lease.told(10, [A, B])
+    assert held[-1] == LAPSED_MS, "that was for the registration before"
+    lease.told(20, [A])
+    assert held[-1] == LAPSED_MS
+    lease.told(20, [B])
+    assert held[-1] == 2000
+    lease.told(30, [A])  # the controller knew of the next registration first
+    lease.registered(30, [A, B])
+    assert held[-1] == LAPSED_MS
+    lease.told(30, [B])
+    assert held[-1] == 2000
