@@ -55,13 +55,9 @@ async def join(
 
     `configured` is broker.id, -1 for none; `recorded` is what the log dirs say, -1 and empty for nothing. `in_use`:
     partitions lie in them. `forced`: the id of a broker that the cluster knows may be taken with empty log dirs."""
-    cluster = await _agreed_cluster(session, recorded.cluster_id, random)
-    if recorded.cluster_id and cluster != recorded.cluster_id:
-        raise KafkaError(
-            errors.INCONSISTENT_CLUSTER_ID,
-            f"the log directories are of the cluster {recorded.cluster_id}, and zookeeper.connect names that of "
-            f"{cluster}: one of them is wrong",
-        )
+    if recorded.cluster_id:
+        await check_cluster(session, recorded.cluster_id)
+    cluster = recorded.cluster_id or await _agreed_cluster(session, random)
     if 0 <= recorded.broker_id != configured >= 0:
         raise KafkaError(
             errors.INVALID_CONFIG,
@@ -83,11 +79,28 @@ async def join(
     return Identity(cluster, broker_id)
 
 
-async def _agreed_cluster(session: Session, recorded: str, random: Random) -> str:
-    """The id of the cluster; that of the log dirs, or a new one, where it has none yet."""
+async def check_cluster(session: Session, recorded: str) -> None:
+    """See that the store is that of the cluster `recorded` still. Raises INCONSISTENT_CLUSTER_ID, StoreError.
+
+    One that knows of no cluster has lost what it had, or is another: who joined it would be in a cluster without the
+    topics that its log dirs hold."""
+    known = await until_answered(lambda: cluster_id(session))
+    if known == recorded:
+        return
+    of = f"that of {known}: one of them is wrong"
+    if known is None:
+        of = "a store that knows of no cluster: it has lost its data"
+    raise KafkaError(
+        errors.INCONSISTENT_CLUSTER_ID,
+        f"the log directories are of the cluster {recorded}, and zookeeper.connect names {of}",
+    )
+
+
+async def _agreed_cluster(session: Session, random: Random) -> str:
+    """The id of the cluster, a new one where it has none yet."""
     while (known := await until_answered(lambda: cluster_id(session))) is None:
         with contextlib.suppress(NodeExists):
-            await record_cluster_id(session, recorded or nodes.id_text(nodes.draw_id(random)))
+            await record_cluster_id(session, nodes.id_text(nodes.draw_id(random)))
     return known
 
 

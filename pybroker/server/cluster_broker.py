@@ -122,6 +122,7 @@ class ClusterBroker(Broker):
         lease = self._lease = Lease(replicas.set_lease)
         self._manager.on_told.append(lease.told)
         member.on_lease.append(lease.renew)
+        member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
         await member.register()
         if config["broker.death.proof.enable"]:

@@ -77,7 +77,7 @@ async def join(stage: Stage, configured: int = -1, cluster: str = "", broker: in
 
 
 async def test_brokers_agree_on_one_cluster(stage: Stage) -> None:
-    """The first one names it, by its log dirs or anew; ids are drawn, each once."""
+    """The first one names it; ids are drawn, each once."""
     cluster, first = await join(stage)
     assert await identity.cluster_id(stage.session) == cluster
     assert await join(stage) == (cluster, first + 1)
@@ -105,3 +105,15 @@ async def test_who_may_not_join(
     assert told.value.code == code
     if configured == 1:
         assert (await join(stage, 1, forced=True))[1] == 1
+
+
+async def test_a_store_that_lost_its_data_is_no_cluster(stage: Stage) -> None:
+    """Who has been in a cluster does not found it again: nobody would know what its log dirs hold."""
+    with pytest.raises(KafkaError, match="knows of no cluster") as told:
+        await join(stage, -1, "lost", 8)
+    assert told.value.code == errors.INCONSISTENT_CLUSTER_ID
+    assert await identity.cluster_id(stage.session) is None
+    cluster, _ = await join(stage)
+    await identity.check_cluster(stage.session, cluster)
+    with pytest.raises(KafkaError, match=f"names that of {cluster}"):
+        await identity.check_cluster(stage.session, "other")

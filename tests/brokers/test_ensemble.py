@@ -1,0 +1,119 @@
+"""An ensemble that loses servers, its majority or all that it has: brokers serve on, and lose nothing of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from pybroker import errors
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.brokers.witness import ALONE, Witness
+from tests.harness import Ended, until
+from tests.wire import Wire, batch
+
+SESSION_MS = 2000
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[ZooKeeper]:
+    with ZooKeeper(servers=3, data_dir=str(tmp_path / "zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, ensemble: ZooKeeper) -> Iterator[Cluster]:
+    with Cluster(tmp_path, ensemble, zookeeper_session_timeout_ms=SESSION_MS) as running:
+        yield running
+
+
+def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
+    """The code that a broker answers to a record."""
+    with Wire(cluster.brokers[number].port) as wire:
+        return wire.produce(topic, batch([ALONE]), acks=acks).error
+
+
+def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None:
+    """Each server in turn, its leader among them: sessions go on elsewhere, and a leader's death is seen to."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        for number in (1, 2, 3):
+            witness.until_acked()
+            ensemble.kill(number)
+            witness.until_acked(200)
+            ensemble.start(number)
+        assert [broker.count("broker registered") for broker in cluster.brokers.values()] == [1, 1, 1]
+        ensemble.kill(1)
+        cluster.kill(1)
+        witness.until_acked()
+        assert cluster.leader(topic) == 2
+        cluster.restart(1)
+        cluster.until_in_sync(topic)
+        witness.judge()
+
+
+def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeeper) -> None:
+    """For longer than a session: acks=all goes on, acks=1 is refused; when it is back, nobody else was elected, and
+    elections are held again."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        ensemble.kill(2, 3)
+        until("acks=1 is refused", lambda: produce(cluster, 1, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER)
+        witness.until_acked(600)
+        assert cluster.partition(topic) == (1, [1, 2, 3])
+        ensemble.start(2, 3)
+        until("acks=1 is taken again", lambda: produce(cluster, 1, topic, 1) == 0, timeout_s=20)
+        witness.until_acked()
+        assert cluster.leader(topic) == 1
+        cluster.kill(1)
+        witness.until_acked()
+        cluster.restart(1)
+        cluster.until_in_sync(topic)
+        witness.judge(alone=None)
+
+
+def use(zookeeper: ZooKeeper, until: Callable[[], object]) -> None:
+    """As somebody else who has it do work: a client that has seen later transactions than a server is refused there."""
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    while not until():
+        for change in [client.create_async("/other-", sequence=True) for _ in range(100)]:
+            change.get()
+    client.stop()
+    client.close()
+
+
+def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Path) -> None:
+    """It knows of no cluster any more: brokers do not register in it, and keep their topics and serve acks=all. One
+    that is started with its data refuses, for nobody would know what it has. With the ensemble's data back, all go on.
+    """
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        ensemble.stop()
+        for data in tmp_path.glob("zookeeper/*/data"):
+            data.rename(data.with_name("kept"))
+        ensemble.start()
+        use(ensemble, lambda: all(b.count("knows of no cluster") for b in cluster.brokers.values()))
+        witness.until_acked()
+        assert produce(cluster, 1, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
+        cluster.kill(3)
+        with pytest.raises(Ended, match="knows of no cluster"):
+            cluster.start(3)
+        cluster.brokers[3].close()
+        for number in (1, 2):
+            assert cluster.brokers[number].partition_dir(topic)
+        ensemble.stop()
+        ensemble.empty()
+        for data in tmp_path.glob("zookeeper/*/kept"):
+            data.rename(data.with_name("data"))
+        ensemble.start()
+        cluster.start(3)
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
