@@ -153,15 +153,18 @@ class IsrKeeper:
     def _grow(self, led: Led) -> None:
         if led.asked is not None or self._now_ms() < led.not_before_ms or self._lapsed():
             return
-        partition, alive = led.replica.partition(), self._metadata.image.brokers
+        partition, alive, followers = led.replica.partition(), self._metadata.image.brokers, self._followers(led)
         joining = [
             follower.broker
-            for follower in self._followers(led)
+            for follower in followers
             if follower.broker not in led.isr
             and may_join(
                 follower, partition.high_watermark, led.epoch_start, -1 if follower.broker in alive else None
             )
         ]
+        lag_ms: int = self._config["replica.lag.time.max.ms"]
+        late = laggards(followers, joining, partition.log_end_offset, -1, self._now_ms(), lag_ms)
+        joining = [broker for broker in joining if broker not in late]  # silent at a high watermark that waits
         if joining:
             why = f"brokers {','.join(map(str, joining))} have caught up"
             self._want(led, (*led.isr, *joining), why)
