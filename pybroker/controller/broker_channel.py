@@ -3,6 +3,9 @@
     told ──> batch: LeaderAndIsr, then UpdateMetadata, then StopReplica ──> sent, again and again until it is answered
     the connection ends ──> opened again at once ──refused──> the process is dead: the controller is told
 
+A broker that was never reached proves nothing by refusing: Kafka's own registers before its port accepts, and does not
+register anew when its node is deleted.
+
 What is told while a batch is away goes into the next one, where later news of a partition replaces earlier. The order
 of the three is Kafka's: who becomes leader knows it before clients do, and what stops has been replaced before.
 """
@@ -148,7 +151,7 @@ class BrokerChannel:
         try:
             while True:
                 if link is None or link.closed.done():
-                    link = await self._connect()
+                    link = await self._connect(reached=link is not None)
                 if batch is None:
                     batch = await self._next(link)
                 if batch is not None and await self._send(link, batch):
@@ -157,13 +160,15 @@ class BrokerChannel:
             if link is not None:
                 link.close()
 
-    async def _connect(self) -> Asked:
+    async def _connect(self, *, reached: bool) -> Asked:
+        """`reached`: a connection stood in this registration."""
         told = False
         while True:
             try:
                 return await self._open_link(self.broker)
             except ConnectionRefusedError:
-                self._reports.refused(self.broker.id, self.epoch)
+                if reached:
+                    self._reports.refused(self.broker.id, self.epoch)
             except OSError as problem:
                 if not told:
                     event(log, logging.WARNING, "broker not reached", broker=self.broker.id, reason=problem)

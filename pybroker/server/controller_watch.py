@@ -3,8 +3,8 @@
     the image names a controller ──> a connection to it is held ──it ends──> opened again at once
                                                                  └──refused──> its nodes are deleted: a new election
 
-What is deleted is its registration and its controllership, if both are of one session, and that registration was there
-before the connection was tried. A wrong alarm costs an election: epochs fence the one who was alive.
+What is deleted is its registration and its controllership, if both are of one session, and that registration is the one
+under which a connection stood: Kafka's own broker registers, and is elected, before its port accepts. A wrong alarm costs an election: epochs fence the one who was alive.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ class ControllerWatch:
         self._session = session
         self._connect = connect
         self._news = asyncio.Event()
+        self._reached = -1  # the registration under which a controller was last reached: its czxid
 
     async def run(self) -> None:
         """Watch, until it is cancelled."""
@@ -76,10 +77,11 @@ class ControllerWatch:
         try:
             link = await self._connect(controller)
         except ConnectionRefusedError:
-            if registered is not None:
+            if registered is not None and registered.czxid == self._reached:
                 await self._bury(controller.id, registered)
             await asyncio.sleep(RETRY_S)
             return
+        self._reached = -1 if registered is None else registered.czxid
         try:
             while self._controller() == controller and not link.closed.done():
                 self._news.clear()

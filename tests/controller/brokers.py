@@ -51,6 +51,7 @@ class FakeBroker:
         self.cluster = cluster
         self.number = number
         self.alive = True
+        self.refused = 0  # connections, since it is dead
         self.links: list[FakeLink] = []
         self.told: list[Any] = []
         self.states: dict[TopicPartition, Any] = {}
@@ -163,6 +164,7 @@ class FakeCluster:
     async def open_link(self, broker: LiveBroker) -> FakeLink:
         found = self.brokers[broker.id]
         if not found.alive:
+            found.refused += 1
             raise ConnectionRefusedError
         return FakeLink(found)
 

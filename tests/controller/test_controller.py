@@ -54,6 +54,18 @@ async def test_a_process_that_dies_is_missed_at_once(cluster: FakeCluster) -> No
         assert cluster.brokers[number].live == {1, 3}
 
 
+async def test_a_broker_that_was_never_reached_is_not_dead(cluster: FakeCluster) -> None:
+    """Kafka's own registers before its port accepts: that it refuses until then proves nothing."""
+    late = FakeBroker(cluster, 4)
+    late.alive = False
+    cluster.brokers[4] = await late.join()
+    await eventually("others are told of it", lambda: all(b.live == {1, 2, 3, 4} for b in cluster.living))
+    await eventually("it has refused", lambda: late.refused > 2)
+    assert await cluster.admin.exists(nodes.broker(4))
+    late.alive = True
+    await eventually("it is told who is alive", lambda: late.live == {1, 2, 3, 4})
+
+
 async def test_without_proofs_a_death_waits_for_the_session() -> None:
     cluster = await FakeCluster("broker.death.proof.enable=false").begin()
     (key,) = await cluster.create("t", (2, 3))
