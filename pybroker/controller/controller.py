@@ -369,12 +369,14 @@ class Controller:
         context.brokers, context.epochs = brokers, epochs
         for broker in came | changed:
             self._open(brokers[broker])
+        if came or changed:
+            self.tell_metadata(())  # first: Kafka's broker follows no leader that it does not know to be alive
         touched |= await self._create_missing()
-        if came:
+        if came or changed:
             touched |= await self._elect(f"brokers {_names(came)} came")
             everything = [key for key, _ in context.states()]
             self.tell_metadata(everything, came | changed)
-            for broker in came:
+            for broker in came | changed:
                 its = [key for key, state in context.states() if broker in state.replicas]
                 self._channels[broker].lead_and_follow(context.told(its))
         self.tell_metadata(touched)

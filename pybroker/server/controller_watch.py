@@ -4,7 +4,8 @@
                                                                  └──refused──> its nodes are deleted: a new election
 
 What is deleted is its registration and its controllership, if both are of one session, and that registration is the one
-under which a connection stood: Kafka's own broker registers, and is elected, before its port accepts. A wrong alarm costs an election: epochs fence the one who was alive.
+under which a connection stood: Kafka's own broker registers, and is elected, before its port accepts. A wrong alarm
+costs an election: epochs fence the one who was alive.
 """
 
 import asyncio

@@ -66,6 +66,26 @@ async def test_a_broker_that_was_never_reached_is_not_dead(cluster: FakeCluster)
     await eventually("it is told who is alive", lambda: late.live == {1, 2, 3, 4})
 
 
+async def test_who_is_alive_is_told_before_who_leads(cluster: FakeCluster) -> None:
+    """Kafka's broker follows no leader that it does not know to be alive: both who comes, and who will follow it."""
+    (key,) = await cluster.create("t", (2, 3))
+    (offline,) = await cluster.create("u", (4, 3))
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, 3)
+    before = len(cluster.brokers[3].told)
+    again = await cluster.join(2)
+    came = await cluster.join(4)
+    await eventually("both have their replicas", lambda: key in again.states and offline in came.states)
+    await eventually("3 follows 4", lambda: offline in cluster.brokers[3].states)
+    seen = ((again.told, set[int]()), (came.told, set[int]()), (cluster.brokers[3].told[before:], {1, 3}))
+    for told, known in seen:
+        for request in told:
+            if isinstance(request, m.UpdateMetadataRequest):
+                known = {broker.id for broker in request.live_brokers}
+            elif isinstance(request, m.LeaderAndIsrRequest):
+                assert known >= {p.leader for topic in request.topic_states for p in topic.partition_states}
+
+
 async def test_without_proofs_a_death_waits_for_the_session() -> None:
     cluster = await FakeCluster("broker.death.proof.enable=false").begin()
     (key,) = await cluster.create("t", (2, 3))
