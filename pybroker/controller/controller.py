@@ -21,6 +21,7 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster import election as elections
+from pybroker.cluster.changes import ELECTED, Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
@@ -63,8 +64,10 @@ class Controller:
         topic_config: Callable[[str], Mapping[str, str]],
         open_link: OpenLink,
         wall_ms: Callable[[], int],
+        changes: Changes,
     ) -> None:
         """`topic_config` gives a topic's own settings, as this broker knows them."""
+        self._changes = changes
         self._session = session
         self._broker_id = broker_id
         self._config = config
@@ -293,10 +296,18 @@ class Controller:
         for key, state in done.items():
             was = before[key]
             assert was is not None
-            what = "leader elected" if was.leader != state.leader else "ISR changed"
+            elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
+            what = ELECTED if elected else "ISR changed"
             event(
-                log, logging.INFO, what, partition=key, leader=state.leader, leader_epoch=state.leader_epoch,
-                isr=",".join(map(str, state.isr)), before=was.leader, cause=cause,
+                log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
+                leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), before=was.leader,
+                unclean=unclean or None, cause=cause,
+            )  # fmt: skip
+            self._changes.elections += elected and state.leader >= 0
+            self._changes.unclean_elections += unclean
+            self._changes.note(
+                key, what, f"{cause}; unclean" if unclean else cause, leader=state.leader,
+                leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr,
             )  # fmt: skip
         self._lead_and_follow(done)
         if changes.keys() - done.keys():

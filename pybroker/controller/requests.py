@@ -5,6 +5,7 @@ AlterPartition (KIP-497, 903), ControlledShutdown, ElectLeaders (KIP-460).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,8 +16,11 @@ from pybroker.controller.broker_channel import Stop
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.controller import Controller
 from pybroker.errors import KafkaError
+from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+
+log = logging.getLogger(__name__)
 
 EPOCHS_VERSION = 3
 """From here on AlterPartition says under which epoch each member is registered."""
@@ -35,7 +39,9 @@ def _check_broker(context: ClusterContext, broker: int, epoch: int) -> None:
     """Raises STALE_BROKER_EPOCH unless this is the broker's present registration."""
     if context.epochs.get(broker) != epoch:
         known = context.epochs.get(broker)
-        raise KafkaError(errors.STALE_BROKER_EPOCH, f"broker {broker} says epoch {epoch}, it is registered as {known}")
+        why = f"it says epoch {epoch}, and is registered as {known}"
+        event(log, logging.WARNING, "broker fenced", broker=broker, broker_epoch=epoch, cause=why)
+        raise KafkaError(errors.STALE_BROKER_EPOCH, f"broker {broker}: {why}")
 
 
 # -- AlterPartition --------------------------------------------------------------------------------------------------
@@ -94,7 +100,12 @@ def _asked_isr(
     if asked.leader_epoch > state.leader_epoch or asked.partition_epoch > state.partition_epoch:
         raise KafkaError(errors.NOT_CONTROLLER, f"the leader of {key} knows more than this controller")
     if asked.leader_epoch < state.leader_epoch or state.leader != broker:
-        raise KafkaError(errors.FENCED_LEADER_EPOCH, f"{key} has the leader {state.leader}")
+        why = f"{state.leader} leads in epoch {state.leader_epoch}"
+        event(
+            log, logging.WARNING, "leader fenced", partition=key, leader=broker, leader_epoch=asked.leader_epoch,
+            cause=why,
+        )  # fmt: skip
+        raise KafkaError(errors.FENCED_LEADER_EPOCH, f"{key}: {why}")
     if isr == state.isr:
         return None
     if asked.partition_epoch < state.partition_epoch:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pybroker import core, errors
+from pybroker.cluster.changes import EXPANDED, SHRUNK, Changes
 from pybroker.cluster.isr import FollowerState, laggards, may_join
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
@@ -73,9 +74,11 @@ class IsrKeeper:
         epoch: Callable[[], int],
         now_ms: Callable[[], int],
         lapsed: Callable[[], bool],
+        changes: Changes,
     ) -> None:
         """`lapsed`: may others lead what is led here? Then no change is asked for."""
         self._lapsed = lapsed
+        self._changes = changes
         self._broker_id = broker_id
         self._config = config
         self._metadata = metadata
@@ -116,6 +119,10 @@ class IsrKeeper:
     def led(self) -> list[TopicPartition]:
         """What is led here, and can be."""
         return [key for key, led in self._led.items() if not led.replica.offline]
+
+    def partitions(self) -> list[Led]:
+        """All that is led here, for metrics; on any thread."""
+        return list(self._led.values())
 
     def fetched(self, replica: Replica, broker: int) -> None:
         """A follower has fetched: has it caught up?"""
@@ -300,10 +307,17 @@ class IsrKeeper:
         except (core.LogError, KafkaError):
             return
         if not answer.error_code:
+            shrunk = len(isr) < len(led.isr)
+            what, cause = SHRUNK if shrunk else EXPANDED, wanted[1]
             event(
-                log, logging.INFO, "ISR shrunk" if len(isr) < len(led.isr) else "ISR expanded", partition=key,
-                isr=_names(isr), before=_names(led.isr), partition_epoch=epoch, cause=wanted[1],
+                log, logging.INFO, what, partition=key, isr=_names(isr), before=_names(led.isr),
+                partition_epoch=epoch, cause=cause,
             )  # fmt: skip
+            self._changes.isr_shrinks += shrunk
+            self._changes.isr_expands += not shrunk
+            self._changes.note(
+                key, what, cause, leader=self._broker_id, leader_epoch=led.leader_epoch, partition_epoch=epoch, isr=isr
+            )
             led.isr, led.partition_epoch = isr, epoch
         led.replica.tell()
         self._watch(led)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pybroker import core, errors
 from pybroker.client.link import Link
+from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.config import BrokerConfig
@@ -54,10 +55,12 @@ class ReplicaManager:
         topic_config: Callable[[str], Awaitable[Mapping[str, str]]],
         connect: Callable[[int], Awaitable[Link]],
         dial: Dial,
+        changes: Changes,
     ) -> None:
         """`topic_config` gives a topic's own settings; `connect` opens a link to a broker, `dial` a socket. Both raise
         OSError."""
         self.follow_in_core = replicas.is_native
+        self._changes = changes
         self._epoch = -1
         self._broker_id = broker_id
         self._config = config
@@ -113,14 +116,14 @@ class ReplicaManager:
         if self._stopped:
             raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker stops")
         if request.controller_epoch < self._controller_epoch:
-            raise KafkaError(
-                errors.STALE_CONTROLLER_EPOCH,
+            raise _fenced(
+                request, errors.STALE_CONTROLLER_EPOCH,
                 f"broker {request.controller_id} was the controller of epoch {request.controller_epoch}, and that of "
                 f"epoch {self._controller_epoch} has spoken",
-            )
+            )  # fmt: skip
         if 0 <= request.broker_epoch < self.epoch:
             problem = f"it is for epoch {request.broker_epoch} of this broker, which is {self.epoch}"
-            raise KafkaError(errors.STALE_BROKER_EPOCH, problem)
+            raise _fenced(request, errors.STALE_BROKER_EPOCH, problem)
         self._controller_epoch = request.controller_epoch
 
     # -- UpdateMetadata ----------------------------------------------------------------------------------------------
@@ -164,7 +167,8 @@ class ReplicaManager:
                     if not codes[key]:
                         accepted.append((key, topic.topic_id, p))
             await self._open(accepted)
-            work = [self._take_role(key, p) for key, _, p in accepted]
+            who = f"the controller, broker {request.controller_id} in epoch {request.controller_epoch}, said so"
+            work = [self._take_role(key, p, who) for key, _, p in accepted]
             for (key, _, _), code in zip(accepted, await asyncio.gather(*work), strict=True):
                 codes[key] = code
             for tell in self.on_told:
@@ -185,9 +189,17 @@ class ReplicaManager:
             return errors.NONE
         if any(topic_id) and replica.topic_id != topic_id:
             return errors.INCONSISTENT_TOPIC_ID
+        if p.leader_epoch < replica.leader_epoch:
+            self._fence(replica, p.leader, p.leader_epoch)
         if p.leader_epoch < replica.leader_epoch or (p.leader_epoch == replica.leader_epoch and replica.has_role):
             return errors.STALE_CONTROLLER_EPOCH
         return errors.NONE
+
+    def _fence(self, replica: Replica, leader: int, leader_epoch: int) -> None:
+        """Say that what the controller told of a replica is over."""
+        why = f"leader epoch {replica.leader_epoch} is known here"
+        event(log, logging.WARNING, "leader epoch fenced", partition=replica.key, leader_epoch=leader_epoch, cause=why)
+        self._changes.note(replica.key, "leader epoch fenced", why, leader=leader, leader_epoch=leader_epoch)
 
     async def _open(self, accepted: list[tuple[TopicPartition, bytes, Any]]) -> None:
         """Open or make the logs that are not open."""
@@ -199,7 +211,7 @@ class ReplicaManager:
         if wanted:
             await self._replicas.open_in_no_role(wanted)
 
-    async def _take_role(self, key: TopicPartition, p: Any) -> int:
+    async def _take_role(self, key: TopicPartition, p: Any, cause: str) -> int:
         """Lead or follow; the code."""
         replica = self._replicas.get(*key)
         if replica is None or replica.offline:
@@ -221,6 +233,10 @@ class ReplicaManager:
         except (KafkaError, OSError) as problem:
             event(log, logging.ERROR, "role not taken", partition=key, reason=problem)
             return errors.KAFKA_STORAGE_ERROR
+        self._changes.note(
+            key, "this broker leads" if p.leader == self._broker_id else "this broker follows", cause, leader=p.leader,
+            leader_epoch=p.leader_epoch, partition_epoch=p.partition_epoch, isr=p.isr,
+        )  # fmt: skip
         for tell in self.on_leadership:
             tell(replica, p.leader == self._broker_id, p.leader_epoch)
         return errors.NONE
@@ -258,6 +274,7 @@ class ReplicaManager:
                     codes[key] = errors.NONE
                     if replica is not None and 0 <= p.leader_epoch < replica.leader_epoch:
                         codes[key] = errors.FENCED_LEADER_EPOCH
+                        self._fence(replica, -1, p.leader_epoch)
                         continue
                     await self._stop(key, replica, p.leader_epoch)
                     if p.delete_partition:
@@ -282,6 +299,13 @@ class ReplicaManager:
         replica.tell()
         for tell in self.on_leadership:
             tell(replica, False, epoch)
+
+
+def _fenced(request: Any, code: int, cause: str) -> KafkaError:
+    """The refusal of a whole request whose sender knows less than we do, which is said."""
+    name = type(request).__name__.removesuffix("Request")
+    event(log, logging.WARNING, "request fenced", request=name, controller=request.controller_id, cause=cause)
+    return KafkaError(code, cause)
 
 
 def _broker(told: Any) -> LiveBroker:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pybroker.client.link import Link, dial
 from pybroker.clock import wall_ms
+from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import Image, LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -79,6 +80,7 @@ class ClusterBroker(Broker):
         self._following: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._serving = False
+        self._changes = Changes(wall_ms)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -107,15 +109,19 @@ class ClusterBroker(Broker):
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
             self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms,
-            lambda: replicas.lease_lapsed,
+            lambda: replicas.lease_lapsed, self._changes,
         )  # fmt: skip
         self._manager = ReplicaManager(
-            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial
-        )
+            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial,
+            self._changes,
+        )  # fmt: skip
         self.metadata.look = self._manager.look
         replicas.on_joining = self._isr.caught_up
         await self._manager.open_found()
-        await self._serve(self._collaborators())
+        asked = self._collaborators()
+        if self._exporter is not None:
+            self._exporter.show_cluster(self._isr, lambda: self._controller, self._changes)
+        await self._serve(asked)
         self._isr.start()
         self._serving = True
         member.on_lost.append(self._end_reign)
@@ -236,7 +242,7 @@ class ClusterBroker(Broker):
         await self._end_reign()
         self._following = asyncio.get_running_loop().create_task(self._follow_settings(session))
         self._controller = Controller(
-            session, self.broker_id, self.config, self._topic_configs.topic, self._connect_to, wall_ms
+            session, self.broker_id, self.config, self._topic_configs.topic, self._connect_to, wall_ms, self._changes
         )
         self._controller.start()
 

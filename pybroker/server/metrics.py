@@ -29,6 +29,7 @@ from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Answer, Responder, Waiting
 from pybroker.server.metrics_damage import damage_metrics
 from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
+from pybroker.server.metrics_replication import Cluster, replication_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -66,6 +67,7 @@ class BrokerMetrics(Collector):
         self.requests = Requests()
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
+        self.cluster: Cluster | None = None  # of a lone broker
         self._metadata = metadata
         self._connections = connections
         self._collecting = threading.Lock()
@@ -81,7 +83,7 @@ class BrokerMetrics(Collector):
     def detach(self) -> None:
         """Show the rooms no more; waits for the scrape that looks at them."""
         with self._collecting:
-            self.replicas = self.groups = None
+            self.replicas = self.groups = self.cluster = None
 
     def collect(self) -> Iterator[Metric]:
         built = {"version": __version__, "python": platform.python_version()}
@@ -91,6 +93,7 @@ class BrokerMetrics(Collector):
             yield from _partitions(len(self._metadata.image), list(self.replicas))
             yield from _disks(self.replicas)
             yield from damage_metrics(self.replicas)
+            yield from replication_metrics(self.cluster, self.replicas)
         if self.groups is not None:
             yield from _groups(self.groups, self.replicas)
 

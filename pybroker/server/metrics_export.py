@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
@@ -19,6 +20,12 @@ from pybroker.server.connection import Responder
 from pybroker.server.listener import why_not
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
+from pybroker.server.metrics_replication import Cluster, changes_text
+
+if TYPE_CHECKING:  # a lone broker starts without them
+    from pybroker.cluster.changes import Changes
+    from pybroker.controller.controller import Controller
+    from pybroker.replication.isr import IsrKeeper
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +35,7 @@ class Exporter:
 
     def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
         self._metrics = BrokerMetrics(metadata, connections)
-        self._server = MetricsServer(self._metrics.text, self._health, self._ready)
+        self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes)
         self._waits_for = "it is starting"
         self.port = 0
 
@@ -45,6 +52,15 @@ class Exporter:
         self._metrics.replicas, self._metrics.groups = replicas, groups
         self._waits_for = ""
         return Metered(responder, self._metrics.requests)
+
+    def show_cluster(
+        self, isr: IsrKeeper, controller: Callable[[], Controller | None], changes: Changes
+    ) -> None:
+        """Show what a broker of a cluster knows of it, too."""
+        self._metrics.cluster = Cluster(isr, controller, changes)
+
+    def _changes(self, partition: str) -> bytes:
+        return changes_text(self._metrics.cluster, partition)
 
     async def detach(self) -> None:
         """Look at the broker's rooms no more: they are going to be closed."""

@@ -1,7 +1,8 @@
-"""The HTTP side of metrics: GET /metrics, /healthz and /readyz, one answer a connection.
+"""The HTTP side of metrics: GET /metrics, /healthz, /readyz and /changes, one answer a connection.
 
 healthz   200 while the broker's loop turns and a log dir is usable: who asks in vain may kill it
 readyz    200 while it serves all that it has: who asks in vain should send no clients
+changes   the last changes of all partitions, or of one: ?partition=TOPIC-NUMBER
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ import contextlib
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
+from urllib.parse import parse_qs
 
 REQUEST_BYTES_MAX = 8 << 10
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 16
 TEXT = "text/plain; charset=utf-8"
+JSON_LINES = "application/x-ndjson"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsServer:
-    """One listening socket. `metrics` is called on a thread; `health` and `ready` say what is wrong, or nothing."""
+    """One listening socket. `metrics` and `changes`, with a partition or "", are called on a thread; `health` and
+    `ready` say what is wrong, or nothing."""
 
-    def __init__(self, metrics: Callable[[], bytes], health: Callable[[], str], ready: Callable[[], str]) -> None:
+    def __init__(
+        self, metrics: Callable[[], bytes], health: Callable[[], str], ready: Callable[[], str],
+        changes: Callable[[str], bytes],
+    ) -> None:  # fmt: skip
         self._metrics = metrics
+        self._changes = changes
         self._checks = {"/healthz": health, "/readyz": ready}
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -70,7 +78,7 @@ class MetricsServer:
         elif words[0] not in ("GET", "HEAD"):
             status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET\n"
         else:
-            status, kind, body = await self._answer(words[1].split("?", 1)[0])
+            status, kind, body = await self._answer(*words[1].partition("?")[::2])
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"Content-Type: {kind}",
@@ -81,12 +89,18 @@ class MetricsServer:
         writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if words[:1] == ["HEAD"] else body))
         await writer.drain()
 
-    async def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+    async def _answer(self, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
         if path == "/metrics":
             return HTTPStatus.OK, PROMETHEUS, await asyncio.to_thread(self._metrics)
+        if path == "/changes":
+            try:
+                partition = parse_qs(query, max_num_fields=1).get("partition", [""])[0]
+            except ValueError:
+                return HTTPStatus.BAD_REQUEST, TEXT, b"/changes, or /changes?partition=TOPIC-NUMBER\n"
+            return HTTPStatus.OK, JSON_LINES, await asyncio.to_thread(self._changes, partition)
         check = self._checks.get(path)
         if check is None:
-            return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz\n"
+            return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz, /changes\n"
         wrong = check()
         status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
         return status, TEXT, f"{wrong or 'ok'}\n".encode()

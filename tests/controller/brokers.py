@@ -9,6 +9,7 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.clock import wall_ms
+from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
@@ -68,7 +69,7 @@ class FakeBroker:
         await self.register()
         self.controller = Controller(
             self.session, self.number, self.cluster.config, lambda topic: self.cluster.configs.get(topic, {}),
-            self.cluster.open_link, wall_ms,
+            self.cluster.open_link, wall_ms, Changes(wall_ms),
         )  # fmt: skip
         self.controller.start()
         return self

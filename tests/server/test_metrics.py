@@ -142,7 +142,8 @@ async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         name = family.samples[0].name if len({s.name for s in family.samples}) == 1 else family.name
         told.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
-    written = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
+    rows = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
+    written = [row for row in rows if "follower_lag" not in row]  # of a cluster alone: tests/brokers/test_seen.py
     assert written == sorted(told), "\n".join(["docs/metrics.md is to say:", *sorted(told)])
 
 

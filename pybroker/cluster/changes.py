@@ -1,0 +1,61 @@
+"""The last changes of partitions that a broker made or was told of: elections, changes of an ISR, roles, fencing.
+
+For a person who asks why a partition is as it is. The log has the same lines; these are bounded, and at hand.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from pybroker.model import TopicPartition
+
+CHANGES_MAX: Final = 16
+"""How many changes of a partition are kept; older ones go."""
+PARTITIONS_MAX: Final = 4096
+"""Of how many partitions; those that changed last."""
+ELECTED: Final = "leader elected"
+SHRUNK: Final = "ISR shrunk"
+EXPANDED: Final = "ISR expanded"
+
+
+class Change(NamedTuple):
+    """One change; an epoch that who noted it does not know is -1."""
+
+    time_ms: int
+    partition: TopicPartition
+    what: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    cause: str
+
+
+class Changes:
+    """Of one broker, and how often there was one of each kind. Read on any thread; `now_ms` is the wall clock's."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._kept: OrderedDict[TopicPartition, deque[Change]] = OrderedDict()
+        self.elections = 0
+        self.unclean_elections = 0
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+
+    def note(
+        self, partition: TopicPartition, what: str, cause: str, *, leader: int, leader_epoch: int,
+        partition_epoch: int = -1, isr: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """Keep a change."""
+        kept = self._kept.get(partition)
+        if kept is None:
+            kept = self._kept[partition] = deque(maxlen=CHANGES_MAX)
+            if len(self._kept) > PARTITIONS_MAX:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(partition)
+        kept.append(Change(self._now_ms(), partition, what, leader, leader_epoch, partition_epoch, tuple(isr), cause))
+
+    def of(self, partition: str = "") -> list[Change]:
+        """The changes of a partition (TOPIC-NUMBER), or of all; the oldest first."""
+        rings = [ring for key, ring in list(self._kept.items()) if partition in ("", str(key))]
+        return sorted((change for ring in rings for change in list(ring)), key=lambda change: change.time_ms)

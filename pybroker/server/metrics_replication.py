@@ -1,0 +1,113 @@
+"""Metrics of replication, with the names and the meanings of Kafka's, and the last changes of partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client.metrics_core import Metric
+
+    from pybroker.cluster.changes import Changes
+    from pybroker.controller.controller import Controller
+    from pybroker.replication.isr import IsrKeeper, Led
+    from pybroker.replication.replicas import Replicas
+
+
+class Cluster(NamedTuple):
+    """What a broker of a cluster has beside a lone one."""
+
+    isr: IsrKeeper
+    controller: Callable[[], Controller | None]
+    changes: Changes
+
+
+def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator[Metric]:
+    """A lone broker leads what it holds, and is its own controller."""
+    if cluster is None:
+        offline = sum(replica.offline for replica in replicas)
+        yield from _counts(len(replicas) - offline, [0, 0, 0], 1, offline)
+        yield from _changes(0, 0, 0, 0)
+        return
+    led, changes = cluster.isr.partitions(), cluster.changes
+    context = controller.context if (controller := cluster.controller()) is not None else None
+    offline = sum(state.leader < 0 for _, state in list(context.states())) if context is not None else 0
+    yield from _counts(len(led), _lacking(led), int(context is not None), offline)
+    yield from _changes(changes.isr_shrinks, changes.isr_expands, changes.elections, changes.unclean_elections)
+    yield from _lag(led)
+
+
+def _lacking(led: list[Led]) -> list[int]:
+    """How many of the partitions led here are under-replicated, under min ISR, at min ISR."""
+    counts = [0, 0, 0]
+    for each in led:
+        if each.replica.log is None or each.replica.offline:
+            continue
+        replicas = len(each.replica.log.followers) + 1
+        least = min(each.replica.config["min.insync.replicas"], replicas)
+        counts[0] += len(each.isr) < replicas
+        counts[1] += len(each.isr) < least
+        counts[2] += len(each.isr) == least
+    return counts
+
+
+def _counts(leaders: int, lacking: list[int], controllers: int, offline: int) -> Iterator[Metric]:
+    gauges = (
+        ("leader_count", "Partitions that this broker leads: Kafka's LeaderCount.", leaders),
+        ("under_replicated_partitions", "Partitions led here with a replica that is not in sync: Kafka's "
+         "UnderReplicatedPartitions.", lacking[0]),
+        ("under_min_isr_partition_count", "Partitions led here with fewer replicas in sync than min.insync.replicas: "
+         "Kafka's UnderMinIsrPartitionCount.", lacking[1]),
+        ("at_min_isr_partition_count", "Partitions led here with just as many in sync as min.insync.replicas: Kafka's "
+         "AtMinIsrPartitionCount.", lacking[2]),
+        ("active_controller_count", "1 on the controller, or else 0: Kafka's ActiveControllerCount.", controllers),
+        ("offline_partitions_count", "On the controller, partitions without a leader: Kafka's OfflinePartitionsCount.",
+         offline),
+    )  # fmt: skip
+    for name, says, value in gauges:
+        yield GaugeMetricFamily(f"pybroker_{name}", says, value)
+
+
+def _changes(shrinks: int, expands: int, elections: int, unclean: int) -> Iterator[Metric]:
+    counters = (
+        ("isr_shrinks", "ISRs that this broker, as leader, had made smaller: Kafka's IsrShrinksPerSec.", shrinks),
+        ("isr_expands", "ISRs that this broker, as leader, had made larger: Kafka's IsrExpandsPerSec.", expands),
+        ("leader_elections", "Leaders that this broker, as controller, elected.", elections),
+        ("unclean_leader_elections", "Elected leaders that were not in sync: Kafka's UncleanLeaderElectionsPerSec.",
+         unclean),
+    )  # fmt: skip
+    for name, says, value in counters:
+        yield CounterMetricFamily(f"pybroker_{name}", says, value)
+
+
+def _lag(led: list[Led]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily(
+        "pybroker_follower_lag", "Records that a follower has yet to fetch, as the leader knows it.",
+        labels=["topic", "partition", "broker"],
+    )  # fmt: skip
+    for each in led:
+        log, key = each.replica.log, each.replica.key
+        if log is None or each.replica.offline:
+            continue
+        end = log.log_end_offset
+        for follower in log.followers:
+            behind = max(end - max(follower.log_end_offset, log.log_start_offset), 0)
+            lag.add_metric([key.topic, str(key.partition), str(follower.broker)], behind)
+    yield lag
+
+
+def changes_text(cluster: Cluster | None, partition: str) -> bytes:
+    """The last changes of a partition (TOPIC-NUMBER), or of all of them, a JSON object a line; the oldest first."""
+    lines = []
+    for change in cluster.changes.of(partition) if cluster is not None else ():
+        at = datetime.fromtimestamp(change.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        fields = change._asdict() | {"time": at.replace("+00:00", "Z"), "partition": str(change.partition)}
+        del fields["time_ms"]
+        lines.append(json.dumps({"time": fields.pop("time"), **fields}) + "\n")
+    return "".join(lines).encode()

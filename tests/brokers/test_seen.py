@@ -1,0 +1,132 @@
+"""What a person sees of a cluster's replication: its metrics, and the last changes of a partition with their cause."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+import pybroker.testing
+from pybroker.testing import ClusterHandle
+from tests.harness import HOST, ROOT, until
+from tests.testing.test_cluster import write
+
+LAGS_MS = 1000
+
+
+@pytest.fixture
+def cluster() -> Iterator[ClusterHandle]:
+    """Three brokers that show their metrics."""
+    settings = {"metrics.listener": f"{HOST}:0", "replica.lag.time.max.ms": LAGS_MS}
+    with pybroker.testing.cluster(settings=settings) as made:
+        yield made
+
+
+def get(cluster: ClusterHandle, number: int, path: str) -> str:
+    port = cluster._brokers[number].metrics_port
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def metric(cluster: ClusterHandle, number: int, name: str, **labels: str) -> float:
+    """A sample of one broker; 0 where it has none."""
+    samples = (s for family in parse(get(cluster, number, "/metrics")) for s in family.samples)
+    return next((s.value for s in samples if s.name == f"pybroker_{name}" and s.labels == labels), 0)
+
+
+def whole(cluster: ClusterHandle, name: str, **labels: str) -> float:
+    """The sum over all that run, as dashboards have it."""
+    return sum(metric(cluster, number, name, **labels) for number in cluster.running)
+
+
+def changes(cluster: ClusterHandle, number: int, partition: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in get(cluster, number, f"/changes?partition={partition}").splitlines()]
+
+
+def test_a_broker_dies_and_comes_back(cluster: ClusterHandle) -> None:
+    """What it held is under-replicated until it is back, and the metrics and changes of the others say so."""
+    topic = cluster.create_topic("t", partitions=3, min_insync_replicas=3)
+    cluster.wait_in_sync(topic)
+    assert whole(cluster, "active_controller_count") == 1
+    assert whole(cluster, "leader_count") == 3
+    assert whole(cluster, "under_replicated_partitions") == whole(cluster, "under_min_isr_partition_count") == 0
+    assert whole(cluster, "at_min_isr_partition_count") == 3
+    before = whole(cluster, "leader_elections_total")
+    controller = next(n for n in cluster.running if metric(cluster, n, "active_controller_count"))
+    index, dead = next((i, b) for i in range(3) if (b := cluster.leader(topic, i)) != controller)
+    write(cluster, topic, 10)
+    cluster.kill(dead)
+    until("all is led again", lambda: whole(cluster, "leader_count") == 3)
+    until("it is missed", lambda: whole(cluster, "under_replicated_partitions") == 3)
+    assert whole(cluster, "under_min_isr_partition_count") == 3
+    assert whole(cluster, "active_controller_count") == 1
+    assert whole(cluster, "offline_partitions_count") == whole(cluster, "unclean_leader_elections_total") == 0
+    assert whole(cluster, "leader_elections_total") == before + 1
+    cluster.start()
+    cluster.wait_in_sync(topic)
+    until("nothing is missed", lambda: whole(cluster, "under_replicated_partitions") == 0)
+    assert whole(cluster, "isr_expands_total") >= 3
+    leader = cluster.leader(topic, index)
+    seen = changes(cluster, controller, f"{topic}-{index}")
+    (elected,) = [each for each in seen if each["what"] == "leader elected"]
+    assert (elected["leader"], elected["cause"]) == (leader, f"brokers {dead} are gone")
+    assert dead not in elected["isr"]
+    its = changes(cluster, leader, f"{topic}-{index}")
+    assert ("this broker leads", elected["leader_epoch"]) in [(each["what"], each["leader_epoch"]) for each in its]
+    grown = [each for each in its if each["what"] == "ISR expanded"][-1]
+    assert (grown["isr"][-1], grown["cause"]) == (dead, f"brokers {dead} have caught up")
+    assert changes(cluster, leader, "nothing-0") == []
+
+
+def test_the_last_replica_dies(cluster: ClusterHandle) -> None:
+    """The controller counts the partition as offline until one of its ISR is back."""
+    topic = cluster.create_topic("t")
+    cluster.wait_in_sync(topic)
+    survivor = next(n for n in cluster.brokers if n != cluster.leader(topic))
+    for number in [n for n in cluster.brokers if n != survivor]:
+        cluster.kill(number)
+    until("one controls", lambda: metric(cluster, survivor, "active_controller_count") == 1)
+    until("all is led here", lambda: metric(cluster, survivor, "leader_count") == 1)
+    cluster.kill()
+    first = next(n for n in cluster.brokers if n != survivor)
+    cluster.start(first)
+    until("it controls", lambda: metric(cluster, first, "active_controller_count") == 1)
+    until("nobody leads", lambda: metric(cluster, first, "offline_partitions_count") == 1)
+    cluster.start()
+    cluster.wait_in_sync(topic)
+    assert whole(cluster, "offline_partitions_count") == 0
+
+
+def test_a_controller_of_the_past_is_fenced(cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
+    """Its request is refused, and the log says who sent it and why."""
+    from pybroker.errors import KafkaError
+    from pybroker.protocol import messages as m
+
+    manager = cluster._brokers[1]._manager
+    request = m.UpdateMetadataRequest(controller_id=9, controller_epoch=0, broker_epoch=-1, topic_states=[])
+    with caplog.at_level(logging.WARNING, "pybroker"), pytest.raises(KafkaError):
+        cluster._do(manager.update_metadata(request), 10)
+    (said,) = [record.getMessage() for record in caplog.records if "request fenced" in record.getMessage()]
+    assert said.startswith("request fenced request=UpdateMetadata controller=9 cause=") and "of epoch 0" in said
+
+
+def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
+    """Who is dead falls behind by what is written; its row is in docs/metrics.md."""
+    topic = cluster.create_topic("t", min_insync_replicas=1)
+    cluster.wait_in_sync(topic)
+    leader = cluster.leader(topic)
+    dead, alive = [number for number in cluster.brokers if number != leader]
+    cluster.kill(dead)
+    write(cluster, topic, 10)
+    for number, behind in ((dead, 10), (alive, 0)):
+        until(f"{number} is {behind} behind", lambda n=number, count=behind: metric(  # type: ignore[misc]
+            cluster, leader, "follower_lag", topic=topic, partition="0", broker=str(n)
+        ) == count)  # fmt: skip
+    (lag,) = [f for f in parse(get(cluster, leader, "/metrics")) if f.name == "pybroker_follower_lag"]
+    row = f"| `{lag.name}` | gauge | broker, partition, topic | {lag.documentation} |"
+    assert row in (ROOT / "docs/metrics.md").read_text().splitlines()
