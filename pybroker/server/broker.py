@@ -324,10 +324,14 @@ class Broker:
     async def _go_by_settings(self) -> None:
         """Do as the settings say now: connections, threads, and the address that clients are told."""
         assert self._workers is not None and self.replicas is not None
-        assert self._registration is not None and self._sockets is not None
+        assert self._sockets is not None
         self._sockets.limit()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
+        await self._renew_registration()
+
+    async def _renew_registration(self) -> None:
+        assert self._registration is not None
         await self._registration.renew()
 
     def _native_plane(self, replicas: Replicas) -> Bridge:

@@ -32,7 +32,7 @@ from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.controller import Controller
 from pybroker.controller.producer_ids import ProducerIds
-from pybroker.coordination.store import Session, Store, StoreDamaged, StoreError
+from pybroker.coordination.store import ENDED, Session, SessionExpired, Store, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -53,6 +53,7 @@ from pybroker.server.table import Collaborators
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
 TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
 CONNECT_SECONDS = 5.0
@@ -246,11 +247,20 @@ class ClusterBroker(Broker):
         )
         self._controller.start()
 
+    async def _renew_registration(self) -> None:
+        await self._member.renew()
+
     async def _follow_settings(self, session: Session) -> None:
-        try:
-            await self._watch.follow(session)
-        except StoreError as problem:
-            event(log, logging.WARNING, "settings not watched", reason=problem)
+        """Until the session is over. What fails is read again from the start: others go by what was changed."""
+        while session.state not in ENDED:
+            try:
+                await self._watch.follow(session)
+            except SessionExpired:
+                return
+            except Exception as problem:
+                mistake = None if isinstance(problem, (StoreError, KafkaError, OSError)) else problem
+                event(log, logging.WARNING, "settings not followed", reason=problem, exc_info=mistake)
+                await asyncio.sleep(RETRY_S)
 
     async def _end_reign(self) -> None:
         """The session is over, and with it the controllership."""

@@ -24,6 +24,7 @@ from pybroker.coordination.store import (
     ConnectionLoss,
     Create,
     NodeExists,
+    NoNode,
     Session,
     SessionExpired,
     Set,
@@ -61,6 +62,7 @@ class Membership:
         self._current = current
         self._wall_ms = wall_ms
         self._look = asyncio.Event()
+        self._shown: LiveBroker | None = None  # as the node has it
         self._session: Session | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = -1
@@ -98,9 +100,13 @@ class Membership:
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._renew_lease())]
 
     async def renew(self) -> None:
-        """Show the broker as its settings are now. Raises StoreError."""
+        """Show the broker as its settings are now, if that is not how it is shown. Raises StoreError."""
         broker = self._current()
-        await commit(self.session, [Set(nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms()))])
+        if broker == self._shown:
+            return
+        with contextlib.suppress(NoNode):  # a registration that comes next shows it so
+            await commit(self.session, [Set(nodes.broker(broker.id), nodes.dump_broker(broker, self._wall_ms()))])
+        self._shown = broker
 
     async def close(self) -> None:
         """End the registration with the session; the tasks first, or they would begin anew."""
@@ -148,6 +154,7 @@ class Membership:
             self._look.set()
         elif stat.ephemeral_owner == session.id:
             self.epoch = stat.czxid
+            self._shown = broker
             return True
         return False
 
