@@ -115,11 +115,13 @@ class BrokerChannel:
         batch.leaders.update(told)
         self._news.set()
 
-    def update_metadata(self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker]) -> None:
-        """UpdateMetadata of these partitions, and of who is alive; of no partition it goes before what comes later, for
-        who follows has to know where leaders are."""
+    def update_metadata(
+        self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker], *, first: bool = False
+    ) -> None:
+        """UpdateMetadata of these partitions, and of who is alive; `first`, or of no partition, it goes before what
+        comes later, for who follows has to know where leaders are."""
         batch = self._batch()
-        if not told:
+        if first or not told:
             self._append()
         batch.metadata.update(told)
         batch.live = live

@@ -332,12 +332,14 @@ class Controller:
             if channel is not None:
                 channel.lead_and_follow(context.told(its, fresh))
 
-    def tell_metadata(self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None) -> None:
-        """UpdateMetadata of these partitions, to all live brokers or to some."""
+    def tell_metadata(
+        self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False
+    ) -> None:
+        """UpdateMetadata of these partitions, to all live brokers or to some; `first`: before what comes next."""
         context = self._context
         told, live = context.told(keys), dict(context.brokers)
         for broker in self._channels if to is None else to:
-            self._channels[broker].update_metadata(told, live)
+            self._channels[broker].update_metadata(told, live, first=first)
 
     @property
     def channels(self) -> Mapping[int, BrokerChannel]:
@@ -381,12 +383,13 @@ class Controller:
         for broker in came | changed:
             self._open(brokers[broker])
         if came or changed:
-            self.tell_metadata(())  # first: Kafka's broker follows no leader that it does not know to be alive
+            # Before who leads: Kafka's broker follows no leader that it does not know to be alive. And whoever came is
+            # told all that there is: it serves clients once it knows that it is in.
+            self.tell_metadata((), self._channels.keys() - came - changed)
+            self.tell_metadata([key for key, _ in context.states()], came | changed, first=True)
         touched |= await self._create_missing()
         if came or changed:
             touched |= await self._elect(f"brokers {_names(came)} came")
-            everything = [key for key, _ in context.states()]
-            self.tell_metadata(everything, came | changed)
             for broker in came | changed:
                 its = [key for key, state in context.states() if broker in state.replicas]
                 self._channels[broker].lead_and_follow(context.told(its))

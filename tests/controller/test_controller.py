@@ -67,7 +67,8 @@ async def test_a_broker_that_was_never_reached_is_not_dead(cluster: FakeCluster)
 
 
 async def test_who_is_alive_is_told_before_who_leads(cluster: FakeCluster) -> None:
-    """Kafka's broker follows no leader that it does not know to be alive: both who comes, and who will follow it."""
+    """Kafka's broker follows no leader that it does not know to be alive: both who comes, and who will follow it.
+    Whoever comes hears at once of all topics, for it serves clients once it knows that it is in."""
     (key,) = await cluster.create("t", (2, 3))
     (offline,) = await cluster.create("u", (4, 3))
     await cluster.brokers[2].die()
@@ -78,6 +79,7 @@ async def test_who_is_alive_is_told_before_who_leads(cluster: FakeCluster) -> No
     await eventually("both have their replicas", lambda: key in again.states and offline in came.states)
     await eventually("3 follows 4", lambda: offline in cluster.brokers[3].states)
     seen = ((again.told, set[int]()), (came.told, set[int]()), (cluster.brokers[3].told[before:], {1, 3}))
+    assert {topic.topic_name for topic in again.told[0].topic_states} == {"t", "u"}
     for told, known in seen:
         for request in told:
             if isinstance(request, m.UpdateMetadataRequest):
