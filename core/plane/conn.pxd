@@ -65,8 +65,9 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     int32_t warmed               # by that reader, in the inbox
     int32_t is_warm              # what it wants was read: it looks no more whether that is cold
     int32_t is_declined          # Python gets it once it has no other request of the connection
-    int32_t is_replica           # a follower's Fetch: it waits no longer once its follower asks for something else,
-    int32_t is_unnoted           # and how far that is, is to be noted yet
+    int32_t is_replica           # a follower's Fetch:
+    int32_t is_hurried           # its follower asks for something else, so it waits no longer
+    int32_t is_unnoted           # how far its follower is, is to be noted yet
     session_t* session           # of an incremental fetch, held
     waiter_t waiter              # there
     int16_t version              # Produce: of its answer
@@ -133,8 +134,10 @@ cdef struct inbox_t:             # of a reactor: what other threads leave there
     note_t* notes_last
     chain_t told                 # operations that have news
     chain_t fetchers             # connections to leaders for which Python left orders
-    int32_t rung                 # the bell was rung for what is in it
-    int32_t operations           # that are there, over or not: the reactor's own
+    chain_t flushed              # of their partitions: those whose log is on disk, or never will be
+    int32_t rung                 # the bell was rung for what is in it, or need not be
+    int32_t is_called            # the plane says something new
+    int32_t operations           # and flushes of followers, that are there, over or not: the reactor's own
 
 cdef chunk_t* chunk_new(int64_t room) noexcept nogil
 cdef chunk_t* chunk_drop(chunk_t* k) noexcept nogil

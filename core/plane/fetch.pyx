@@ -57,7 +57,7 @@ cdef int park(fetcher_t* f, operation_t* op) noexcept nogil:
 
 cdef int seek(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
     """Find enough for an answer: DONE; WAITS with an operation that holds nothing; DECLINED or REFUSED."""
-    cdef bint settled = False, late = again and now_ms >= op[0].deadline_ms
+    cdef bint settled = False, late = again and (op[0].is_hurried or now_ms >= op[0].deadline_ms)
     if fetch_is_slow(&f.request):
         return DECLINED
     if not late and fetch_is_read_first(f, c, op):

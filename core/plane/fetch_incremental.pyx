@@ -175,7 +175,7 @@ cdef int seek_news(
     """Find enough for an answer among the news of a session that is locked; all of it is looked at now and then. As
     `fetch`; an operation that waits holds nothing."""
     cdef fetch_t* q = &f.request
-    cdef bint settled = False, late = again and now_ms >= op[0].deadline_ms
+    cdef bint settled = False, late = again and (op[0].is_hurried or now_ms >= op[0].deadline_ms)
     cdef bint note_all = f.noting and now_ms - s.noted_ms >= NOTE_MS
     cdef bint all_ = late or note_all or now_ms - s.looked_ms >= LOOK_MS
     cdef int64_t seen = session_tells(s)

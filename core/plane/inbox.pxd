@@ -11,4 +11,5 @@ cdef void synced(sync_t* s) noexcept nogil
 cdef void warmed(void* owner) noexcept nogil
 cdef void told(watch_t* w) noexcept nogil
 cdef void news(waiter_t* w) noexcept nogil
-cdef void take_inbox(reactor_t* r, bint awake) noexcept nogil
+cdef void take_inbox(reactor_t* r) noexcept nogil
+cdef void take_told(reactor_t* r) noexcept nogil

@@ -21,7 +21,7 @@ from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
-from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
+from pybroker.core.plane.replica_fetcher cimport fetched_t, replica_fetcher_flushed, replica_fetcher_t
 from pybroker.core.storage.group_commit cimport sync_t
 
 
@@ -48,6 +48,7 @@ cdef void inbox_leave(inbox_t* box, note_t* n) noexcept nogil:
 cdef void inbox_ring(inbox_t* box) noexcept nogil:
     """End the reactor's wait, so that it looks at what the plane says; from any thread."""
     pthread_mutex_lock(&box.lock)
+    box.is_called = 1
     wake(box)
     pthread_mutex_unlock(&box.lock)
 
@@ -81,15 +82,23 @@ cdef void news(waiter_t* w) noexcept nogil:
     operation_look(<operation_t*>w.owner)
 
 
-cdef void take_inbox(reactor_t* r, bint awake) noexcept nogil:
-    """Take all of it. `awake`: it is looked at once more before the reactor waits, so nobody need ring."""
-    cdef note_t* n
-    cdef note_t* after
+cdef void take_flushed(reactor_t* r) noexcept nogil:
+    """Followers ask on whose logs are on disk."""
+    cdef fetched_t* q
+    while True:
+        pthread_mutex_lock(&r.inbox.lock)
+        q = <fetched_t*>chain_take(&r.inbox.flushed)
+        pthread_mutex_unlock(&r.inbox.lock)
+        if q == NULL:
+            return
+        if q.fetcher.conn != NULL:
+            make_ready(r, q.fetcher.conn)
+        replica_fetcher_flushed(q)
+
+
+cdef void take_operations(reactor_t* r) noexcept nogil:
+    """Those that were told something are due. Under the inbox's lock."""
     cdef operation_t* op
-    pthread_mutex_lock(&r.inbox.lock)
-    n = r.inbox.notes
-    r.inbox.notes = r.inbox.notes_last = NULL
-    r.inbox.rung = awake
     while r.inbox.told.first != NULL:
         op = <operation_t*>chain_take(&r.inbox.told)
         if op.warmed:
@@ -97,9 +106,33 @@ cdef void take_inbox(reactor_t* r, bint awake) noexcept nogil:
             op.is_warm = 1
             op.reading = 0
         chain_append(&r.due, &op.due, op)
+
+
+cdef void take_told(reactor_t* r) noexcept nogil:
+    """At the end of a turn: take the operations alone, whose connections need not be served for that. All the rest has
+    the reactor take its next turn at once. From here on the bell is rung again."""
+    pthread_mutex_lock(&r.inbox.lock)
+    take_operations(r)
+    r.is_left = r.inbox.is_called or r.inbox.notes != NULL
+    r.is_left |= r.inbox.fetchers.first != NULL or r.inbox.flushed.first != NULL
+    r.inbox.rung = r.is_left
+    pthread_mutex_unlock(&r.inbox.lock)
+
+
+cdef void take_inbox(reactor_t* r) noexcept nogil:
+    """Take all of it. It is looked at once more before the reactor waits: until then nobody need ring."""
+    cdef note_t* n
+    cdef note_t* after
+    pthread_mutex_lock(&r.inbox.lock)
+    n = r.inbox.notes
+    r.inbox.notes = r.inbox.notes_last = NULL
+    r.inbox.rung = 1
+    r.inbox.is_called = 0
+    take_operations(r)
     while r.inbox.fetchers.first != NULL:
         make_ready(r, (<replica_fetcher_t*>chain_take(&r.inbox.fetchers)).conn)
     pthread_mutex_unlock(&r.inbox.lock)
+    take_flushed(r)
     while n != NULL:
         after = n.next
         take_note(r, n)

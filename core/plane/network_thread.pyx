@@ -32,7 +32,7 @@ from pybroker.core.plane.conn cimport (
 )
 from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
-from pybroker.core.plane.inbox cimport news, synced, take_inbox, told, warmed
+from pybroker.core.plane.inbox cimport news, synced, take_inbox, take_told, told, warmed
 from pybroker.core.plane.mailbox cimport unring
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
@@ -88,7 +88,7 @@ cdef void reactor_hang_up(reactor_t* r) noexcept nogil:
     """End its connections for their peers. Its thread has ended, and Python may still answer: their memory stays."""
     cdef link_t* link
     cdef conn_t* c
-    take_inbox(r, False)
+    take_inbox(r)
     link = r.listed.first
     while link != NULL:
         c = <conn_t*>link.owner
@@ -100,12 +100,12 @@ cdef void reactor_hang_up(reactor_t* r) noexcept nogil:
 cdef void reactor_free(reactor_t* r) noexcept nogil:
     """Close what is left. Its thread has ended, and nobody leaves it notes any more."""
     cdef note_t* n
-    take_inbox(r, False)
+    take_inbox(r)
     while r.listed.first != NULL:
         forget(r, <conn_t*>r.listed.first.owner)
     while r.inbox.operations > 0:
         usleep(TOLD_LOOK_US)     # whoever works for them tells the inbox
-        take_inbox(r, False)
+        take_inbox(r)
         resume_due(r)
     while r.inbox.notes != NULL:
         n = r.inbox.notes
@@ -229,7 +229,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
 
 cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
     """How long the wait may take."""
-    if r.ready.first != NULL:
+    if r.ready.first != NULL or r.is_left:
         return 0
     if r.waiting.first != NULL:
         most_ms = min(most_ms, <int64_t>LINE_MS)
@@ -289,7 +289,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     slot = pin(&r.plane.context.reclaim)
     take_events(r, events, n if n > 0 else 0)
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
-    take_inbox(r, True)
+    take_inbox(r)
     take_deadlines(r)
     relieve(r)
     move_line(r)
@@ -312,7 +312,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         link = link.next
     drain(r)
     r.arena_used = 0
-    take_inbox(r, False)         # what the turn brought about: its answers leave with it
+    take_told(r)                 # what the turn brought about: its answers leave with it
     resume_due(r)
     finish(r)
     unpin(&r.plane.context.reclaim, slot)

@@ -43,6 +43,7 @@ cdef struct reactor_t:
     plane_t* plane
     int32_t poll
     inbox_t inbox
+    int32_t is_left              # something is in it for the next turn
     chain_t listed               # all connections, the one that was silent for longest first
     chain_t ready                # those that have something to do, in this turn or the next
     chain_t waiting              # the line: for memory, or for a place in the mailbox

@@ -217,7 +217,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     if api == API_FETCH and c.fetching != NULL:
         c.behind = 1
         if c.fetching.is_replica:
-            c.fetching.deadline_ms = r.now_ms
+            c.fetching.is_hurried = 1
             chain_append(&r.due, &c.fetching.due, c.fetching)
         return NO_ROOM
     if api == API_PRODUCE:

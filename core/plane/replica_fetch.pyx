@@ -3,6 +3,7 @@
     asks ──> awaits ──the answer is whole──> appends what it brings ──> asks, in the same turn
              nothing is fetched: it asks for nothing until Python adds a partition
 
+Where a topic wants its records on disk (flush.messages), the request that says that we have them waits for the disk.
 The leader keeps a Fetch that finds nothing until there are records or its time is over, so there is no timer here. What
 an answer brings is appended from where it was received: the reactor's arena, or the connection's own buffer where it is
 larger than one read. That buffer grows with the bytes that come.
@@ -22,7 +23,7 @@ from pybroker.core.base.counters cimport tally
 from pybroker.core.base.cursor cimport (
     OK, load_be32, write_i32, write_i64, write_i8, writer_init, writer_t,
 )
-from pybroker.core.base.error_codes cimport MESSAGE_TOO_LARGE
+from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE
 from pybroker.core.base.socket cimport recv
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.plane.conn cimport (
@@ -34,10 +35,10 @@ from pybroker.core.plane.replica_fetch_wire cimport (
     NO_MORE, answer_t, brought_t, replica_answer_next, replica_answer_open, replica_fetch_write,
 )
 from pybroker.core.plane.replica_fetcher cimport (
-    fetched_t, replica_fetcher_find, replica_fetcher_forget_all, replica_fetcher_forget_session,
+    fetched_t, replica_fetcher_find, replica_fetcher_flush, replica_fetcher_forget_all, replica_fetcher_forget_session,
     replica_fetcher_let_go, replica_fetcher_t, replica_fetcher_take_orders,
 )
-from pybroker.core.storage.log cimport log_view, view_t
+from pybroker.core.storage.log cimport log_sync_due, log_view, view_t
 
 cdef enum:
     VERSION_IDS = 13
@@ -105,6 +106,8 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
     cdef int status
     if q == NULL or not q.is_asked or load_i32(&q.gone):
         return True
+    if f.awaiting > 0 and q.asked_in == f.correlation:
+        return True              # this is of the request before, which knew it in another epoch
     if b.error != 0:
         return take_out(r, c, q, FAILED, b.error, -1, -1)
     if b.diverges:
@@ -303,6 +306,24 @@ cdef void look_at_all(replica_fetcher_t* f, bint full) noexcept nogil:
         link = link.next
 
 
+cdef bint is_flushing(reactor_t* r, conn_t* c) noexcept nogil:
+    """Must the next request wait for the disk? Where the topic wants it, what it says that we have is durable."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef link_t* link = f.changed.first
+    cdef fetched_t* q
+    cdef int64_t end
+    while link != NULL:
+        q = <fetched_t*>link.owner
+        link = link.next
+        end = log_sync_due(q.partition.log)
+        if end >= 0 and q.sync.status != 0:
+            take_out(r, c, q, FAILED, KAFKA_STORAGE_ERROR, -1, -1)
+        elif end >= 0 and q.sync.log == NULL:
+            replica_fetcher_flush(f, q, end)
+    c.behind = f.flushing > 0
+    return c.behind
+
+
 cdef inline bint is_in_session(const replica_fetcher_t* f) noexcept nogil:
     """Can the next request be of the leader's session?"""
     return f.session_id != 0 and (f.nameless > 0) == (f.version < VERSION_IDS)
@@ -326,6 +347,8 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     elif r.now_ms - f.looked_ms >= LOOK_MS:
         look_at_all(f, False)
         f.looked_ms = r.now_ms
+    if is_flushing(r, c) or f.listed.first == NULL:
+        return NULL
     f.correlation = (f.correlation + 1) & 0x7FFFFFFF
     if replica_fetch_write(f, c) < 0:
         return NO_MEMORY
@@ -348,6 +371,9 @@ cdef const char* replica_fetch_serve(reactor_t* r, conn_t* c) noexcept nogil:
     cdef int reads = 0
     if not replica_fetcher_take_orders(fetcher_of(c)):
         return GONE
+    if fetcher_of(c).flushing > 0:
+        return NULL
+    c.behind = 0
     while why == NULL and c.readable and not c.close_after and reads < READS_MAX:
         reads += 1
         why = receive(r, c)
@@ -357,4 +383,4 @@ cdef const char* replica_fetch_serve(reactor_t* r, conn_t* c) noexcept nogil:
 cdef const char* replica_fetch_silence(const conn_t* c, int64_t now_ms) noexcept nogil:
     """Why a connection must end whose leader says nothing any more, or NULL."""
     cdef const replica_fetcher_t* f = fetcher_of(c)
-    return SILENT if f.awaiting and now_ms - max(f.asked_ms, c.active_ms) > f.answer_ms_max else NULL
+    return SILENT if f.awaiting and not c.behind and now_ms - max(f.asked_ms, c.active_ms) > f.answer_ms_max else NULL

@@ -5,6 +5,7 @@ from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.partition.partition cimport partition_t
 from pybroker.core.plane.conn cimport conn_t, inbox_t
 from pybroker.core.plane.wire cimport text_t
+from pybroker.core.storage.group_commit cimport sync_t
 
 cdef enum fetched_state_t:
     ADDED                        # by Python; its reactor has not looked yet
@@ -18,13 +19,17 @@ cdef struct fetched_t:           # a partition that is copied
     link_t told                  # in its fetcher's
     link_t listed                # in its fetcher's `listed`, and then in `forgotten`
     link_t changed               # in its fetcher's
+    link_t flushed               # in the inbox's
+    sync_t sync                  # before a request tells how far the log is; its log is NULL: none is under way
+    replica_fetcher_t* fetcher   # held while one is
     int32_t refs
     int32_t gone                 # Python took it away: nothing more is appended
     int32_t state
     int32_t leader_epoch
     int64_t id                   # that Python knows it by
     partition_t* partition       # held
-    int32_t is_asked             # a request named it: answers may bring something for it
+    int32_t is_asked             # a request named it: answers may bring something for it,
+    int32_t asked_in             # from the one to this request on
     int64_t begin                # where it goes on, if the log ends before that
     int64_t asked_end            # what the leader was told last: where the log ended,
     int64_t asked_start          # and where it began
@@ -62,6 +67,7 @@ cdef struct replica_fetcher_t:
     int32_t asked_full           # the last request was none of a session
     int32_t has_new              # partitions that no request named yet
     int32_t is_skipping          # the next answer is of a session that is over
+    int32_t flushing             # partitions whose log is on its way to the disk: nothing is asked or taken meanwhile
     int64_t asked_ms             # when it was sent
     int64_t looked_ms            # when all partitions were last looked at for another log start
     fetched_t** table            # those listed, by topic and index; open addressing
@@ -81,5 +87,7 @@ cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept no
 cdef void replica_fetcher_forget_session(replica_fetcher_t* f) noexcept nogil
 cdef void replica_fetcher_forget_all(replica_fetcher_t* f) noexcept nogil
 cdef fetched_t* replica_fetcher_find(replica_fetcher_t* f, const text_t* topic, int32_t index) noexcept nogil
+cdef void replica_fetcher_flush(replica_fetcher_t* f, fetched_t* q, int64_t end) noexcept nogil
+cdef void replica_fetcher_flushed(fetched_t* q) noexcept nogil
 cdef void replica_fetcher_end(replica_fetcher_t* f) noexcept nogil
 cdef void fetched_drop(fetched_t* q) noexcept nogil

@@ -20,8 +20,10 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
     TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
 )
+from pybroker.core.plane.conn cimport inbox_t
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.wire cimport text_t
+from pybroker.core.storage.group_commit cimport sync_leave, sync_put, sync_t
 
 cdef enum:
     VERSION_NAMES = 12           # the last that names topics
@@ -136,6 +138,41 @@ cdef bint replica_fetcher_take_orders(replica_fetcher_t* f) noexcept nogil:
         elif q.state == FETCHED:
             replica_fetcher_let_go(f, q)
         fetched_drop(q)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+cdef void flushed(sync_t* s) noexcept nogil:
+    """A log is on disk, or never will be. From the syncer's thread, or the reactor's."""
+    cdef fetched_t* q = <fetched_t*>s.owner
+    cdef inbox_t* box = q.fetcher.inbox
+    pthread_mutex_lock(&box.lock)
+    chain_append(&box.flushed, &q.flushed, q)
+    if not box.rung:
+        box.rung = 1
+        ring(box.bell)
+    pthread_mutex_unlock(&box.lock)
+
+
+cdef void replica_fetcher_flush(replica_fetcher_t* f, fetched_t* q, int64_t end) noexcept nogil:
+    """Have a partition's log made durable up to here; its inbox is told."""
+    add_i32(&q.refs, 1)
+    add_i32(&f.refs, 1)
+    q.fetcher = f
+    f.flushing += 1
+    f.inbox.operations += 1      # the reactor does not go before it was told
+    sync_put(&q.sync, q.partition.log, end, flushed, q)
+
+
+cdef void replica_fetcher_flushed(fetched_t* q) noexcept nogil:
+    """Its reactor was told; what became of it stands in `sync.status`."""
+    cdef replica_fetcher_t* f = q.fetcher
+    sync_leave(&q.sync)
+    q.sync.log = NULL
+    f.flushing -= 1
+    f.inbox.operations -= 1
+    fetched_drop(q)
+    replica_fetcher_drop(f)
 
 
 # -- what is fetched ---------------------------------------------------------------------------------------------------

@@ -211,8 +211,7 @@ class Fetcher:
         records = answer.records
         if records:
             await replica.at_disk(
-                partition.append_replica, bytes(records), leader_epoch=leader_epoch,
-                high_watermark=answer.high_watermark, now_ms=wall_ms(),
+                replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms()
             )  # fmt: skip
         elif answer.high_watermark > partition.high_watermark:
             partition.append_replica(b"", leader_epoch=leader_epoch, high_watermark=answer.high_watermark)

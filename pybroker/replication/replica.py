@@ -179,9 +179,19 @@ class Replica:
     def _write(self, records: Buffer, now_ms: int, leader_epoch: int) -> core.Appended:
         log = self.partition()
         appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
+        self._flush_if_due(log)
+        return appended
+
+    def append_copied(self, records: bytes, leader_epoch: int, high_watermark: int, now_ms: int) -> None:
+        """Append what our leader sent; where the topic wants it, it is on disk then. Waits for the disk. Raises
+        KafkaError, core.LogError, OSError."""
+        log = self.partition()
+        log.append_replica(records, leader_epoch=leader_epoch, high_watermark=high_watermark, now_ms=now_ms)
+        self._flush_if_due(log)
+
+    def _flush_if_due(self, log: core.Partition) -> None:
         if self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages:
             log.flush()
-        return appended
 
     async def committed(self, offset: int, leader_epoch: int = -1) -> None:
         """Wait until the high watermark is at `offset`, in a leader epoch unless it is -1: in a later one other records

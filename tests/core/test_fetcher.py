@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.core.following import EPOCH, TOPIC_ID, Brought, Following, asked, batch, content, forgotten
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from tests.core.following import EPOCH, FETCH, TOPIC_ID, Brought, Following, asked, batch, content, forgotten
+from tests.core.stage import STUCK_MS
+from tests.harness import until
 
 SESSION = 4711
 
@@ -192,8 +200,9 @@ def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Follow
     following.leader.answer({1: batch(1)}, session=SESSION)
     following.step()
     assert following.leader.quiet()
+    assert following.partitions[1].log_end_offset == 0, "that was for the partition as it was before"
     following.leader.correlation = third
-    request = following.turn({}, session=SESSION)
+    request = following.turn({1: batch(1)}, session=SESSION)
     assert (request.session_epoch, asked(request)) == (4, {1: (EPOCH, 1, EPOCH, 0)})
     assert following.events() == []
 
@@ -211,3 +220,81 @@ def test_a_session_that_is_over_takes_the_second_request_with_it(following: Foll
     request = following.turn({1: batch(3)}, error=71)
     assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
     assert asked(following.turn({1: batch(2)}, session=SESSION)) == {1: (EPOCH, 2, EPOCH, 0)}
+
+
+CHATTER = """
+import socket, sys
+sock = socket.socket(fileno=int(sys.argv[1]))
+frame = bytes.fromhex(sys.argv[2])
+while True:
+    sock.sendall(frame * 50)
+    sock.recv(1 << 20)
+"""
+
+
+def test_no_order_is_lost_on_a_busy_reactor(following: Following) -> None:
+    """A partition that is added while the reactor is in a turn is asked for, though nothing else happens then."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    following.plane.adopt(here.detach())
+    following.plane.start()
+    frame = codec.encode_request(FETCH, 12, 1, "c", m.FetchRequest(topics=[], session_epoch=-1))
+    sent = (len(frame).to_bytes(4, "big") + frame).hex()
+    command = [sys.executable, "-c", CHATTER, str(there.fileno()), sent]
+    with there, subprocess.Popen(command, pass_fds=[there.fileno()]) as chatter:
+        try:
+            until("it chatters", lambda: following.plane.stats()[0]["Fetch"]["requests"] > 1000)
+            following.fetcher.add(following.partitions[0], EPOCH)
+            following.leader.request()
+            following.leader.answer({}, session=SESSION)
+            following.leader.request()  # which is kept
+            for number in range(10000):
+                partition = following.partitions[number % 2]
+                following.fetcher.add(partition, EPOCH)  # as another, in place of what it was
+                request = following.leader.request()
+                assert list(asked(request)) == [partition.partition]
+                following.leader.correlation -= 1
+                following.leader.answer({}, session=SESSION)
+                following.leader.correlation += 1
+        finally:
+            chatter.kill()
+
+
+def test_what_a_follower_says_that_it_has_is_on_disk(following: Following) -> None:
+    """flush.messages=1: its next request waits for the disk, and everything of its connection with it; other
+    connections go on."""
+    following.log.configure({"flush.messages": 1})
+    following.add(0, 1)
+    before = sum(following.broker.sync_times()["counts"])
+    following.broker.arm("segment.sync", "sleep", STUCK_MS)
+    following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
+    following.step()
+    assert (following.log.log_end_offset, following.leader.quiet()) == (3, True)
+    following.broker.disarm()
+    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    request = following.leader.request()
+    assert asked(request) == {0: (EPOCH, 3, EPOCH, 0), 1: (EPOCH, 1, EPOCH, 0)}
+    assert (following.log.durable_offset, sum(following.broker.sync_times()["counts"]) - before) == (3, 1)
+    assert asked(following.turn({1: batch(1, 1)}, session=SESSION)) == {1: (EPOCH, 2, EPOCH, 0)}
+    assert following.events() == []
+
+
+def test_a_follower_whose_disk_fails_does_not_say_that_it_has_it(following: Following) -> None:
+    """The partition is out, the other of its connection goes on."""
+    following.log.configure({"flush.messages": 1})
+    following.add(0, 1)
+    following.broker.arm("segment.sync", "errno", errno.EIO)
+    following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
+    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    assert 0 not in asked(following.leader.request())
+    assert [(e.kind, e.code) for e in following.events() if e is not None][:1] == [("failed", 56)]
+
+
+def test_a_plane_that_stops_waits_for_the_disk_of_its_followers(following: Following) -> None:
+    """Whoever syncs for them tells the reactor, which is there still."""
+    following.log.configure({"flush.messages": 1})
+    following.add(0)
+    following.broker.arm("segment.sync", "sleep", 300)
+    following.leader.answer({0: batch(3)}, session=SESSION)
+    following.step()
+    assert following.leader.quiet()
