@@ -148,7 +148,7 @@ class Opener:
             config=opening.replica.core_config,
             recovery_point=recorded[RECOVERY_POINTS].get(key, 0),
             log_start_offset=recorded[LOG_STARTS].get(key, 0),
-            high_watermark=recorded[HIGH_WATERMARKS].get(key, -1),
+            high_watermark=recorded[HIGH_WATERMARKS].get(key, 0 if opening.state is None else -1),
             clean=log_dir.clean and not new,
             epoch_max=-1 if opening.state is None else opening.state.leader_epoch,
             compacted=key in recorded[CLEANED],

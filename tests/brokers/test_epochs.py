@@ -1,0 +1,107 @@
+"""Leaders that come and go, each with records that only it has: logs are cut where their epochs part, and agree."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.brokers.network import Network
+from tests.brokers.witness import ALONE, Witness
+from tests.harness import until
+from tests.wire import Wire, batch
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[Cluster]:
+    with Cluster(tmp_path, zookeeper, network=network, zookeeper_session_timeout_ms=1000) as running:
+        yield running
+
+
+def write_alone(cluster: Cluster, network: Network, number: int, topic: str, records: int) -> None:
+    """Have a leader take records with acks=1 that nobody else gets."""
+    network.cut_off(number, *(other for other in (1, 2, 3) if other != number))
+    with Wire(cluster.brokers[number].port) as wire:
+        for _ in range(records):
+            assert wire.produce(topic, batch([ALONE]), acks=1).error == 0
+
+
+def test_two_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) -> None:
+    """Of two epochs, at the same offsets, where the third leader has other records, and one of the epochs not at all
+    (KIP-101, KIP-279)."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        write_alone(cluster, network, 1, topic, 7)
+        cluster.kill(1)
+        network.heal()
+        until("another leads", lambda: cluster.leader(topic) in (2, 3))
+        second = cluster.leader(topic)
+        witness.until_acked()
+        write_alone(cluster, network, second, topic, 12)
+        cluster.kill(second)
+        network.heal()
+        until("the third leads", lambda: cluster.leader(topic) == 5 - second)
+        with Wire(cluster.brokers[5 - second].port) as wire:
+            for _ in range(3):
+                assert wire.produce(topic, batch([ALONE]), acks=1).error == 0
+        cluster.restart()
+        cluster.until_in_sync(topic)
+        assert [cluster.brokers[number].count("log truncated partition=t-0") for number in (1, second)] >= [1, 1]
+        witness.until_acked()
+        witness.judge(alone=3)
+
+
+def test_a_tail_that_nobody_else_has_is_not_read(cluster: Cluster, network: Network) -> None:
+    """All are killed, and the leader is back first: what it appended alone is not committed in this life either, and
+    is by the next, when the others have it."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        write_alone(cluster, network, 1, topic, 5)
+        cluster.kill(1, 2, 3)
+        acked = witness.acked
+        network.heal()
+        cluster.restart(1)
+        until("it leads", lambda: cluster.leader(topic) == 1)
+        with Wire(cluster.brokers[1].port) as wire:
+            assert wire.list_offset(topic, -1)[2] <= acked
+            assert not any(ALONE in found.data for found in wire.fetch_all(topic))
+        cluster.restart(2, 3)
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge(alone=5)
+
+
+def test_killed_while_it_becomes_a_follower(cluster: Cluster, network: Network) -> None:
+    """In the middle of cutting off what it appended alone: the next life cuts again, and follows."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        write_alone(cluster, network, 1, topic, 5)
+        cluster.kill(1)
+        network.heal()
+        until("another leads", lambda: cluster.leader(topic) in (2, 3))
+        witness.until_acked()
+        broker = cluster.brokers[1]
+        broker.failpoints = "segment.truncate=kill"
+        broker.begin()
+        assert broker.wait_end() == -signal.SIGKILL
+        broker.failpoints = ""
+        cluster.restart(1)
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
