@@ -1,0 +1,138 @@
+"""Who is late or false: a frozen leader, a frozen controller, sessions that end, requests of another time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker import errors
+from pybroker.protocol import messages as m
+from tests.asking import ask
+from tests.brokers.kit import Cluster
+from tests.brokers.witness import ALONE, Witness
+from tests.harness import BrokerProcess, Ended, until
+from tests.wire import Wire, batch
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+IMPATIENT: dict[str, object] = {"socket_timeout_ms": 300, "topic_metadata_refresh_interval_ms": 100}
+"""Of a client that does not wait for long for a broker that is silent."""
+SILENT_S_MAX = 3.5
+"""From a leader's last sign of life to the next acknowledgement, at a session of 2 s: 2.6 s, on a machine at rest."""
+
+
+def test_a_frozen_leader_is_replaced_after_its_session(start_cluster: Callable[..., Cluster]) -> None:
+    """Its process stops, and its connections stay: an idempotent producer goes on elsewhere after little more than the
+    session. When it continues, the first thing it does with what waits in its sockets is to refuse acks 1 and 0."""
+    cluster = start_cluster(zookeeper_session_timeout_ms=2000)
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    port = cluster.brokers[1].port
+    with Witness(cluster, topic, **IMPATIENT) as witness, Wire(port) as untold, Wire(port) as told:
+        witness.until_acked()
+        cluster.signal(1, signal.SIGSTOP)
+        frozen_s = time.monotonic()
+        untold.send(untold.produce_frame(topic, batch([ALONE]), acks=0))
+        told.send(told.produce_frame(topic, batch([ALONE]), acks=1))
+        witness.until_acked()
+        gap_s = witness.gap_s(frozen_s - 0.5)
+        print(f"next acknowledgement {gap_s:.2f} s after the last")
+        time.sleep(max(0, frozen_s + 4 - time.monotonic()))  # twice the session
+        cluster.signal(1, signal.SIGCONT)
+        assert told.produced().error == errors.NOT_LEADER_OR_FOLLOWER
+        assert untold.is_closed()
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
+    assert gap_s < SILENT_S_MAX
+
+
+def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) -> None:
+    """Another is elected after its session; when it continues, what it decides is written by nobody and obeyed by
+    nobody."""
+    cluster = start_cluster(zookeeper_session_timeout_ms=1000)
+    first = cluster.controller()
+    others = [number for number in (1, 2, 3) if number != first]
+    topic = cluster.create("t", replicas=[[*others, first]])
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        cluster.signal(first, signal.SIGSTOP)
+        brokers = [cluster.brokers[number] for number in others]
+        until("another controls", lambda: any(b.count("elected controller") for b in brokers))
+        cluster.kill(others[0])  # whose end the frozen one will see, and want to see to
+        cluster.signal(first, signal.SIGCONT)
+        until("it has resigned", lambda: cluster.brokers[first].count("controller resigned"))
+        cluster.restart()
+        cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
+
+
+def test_control_requests_of_another_time(cluster: Cluster) -> None:
+    """Of an earlier controller, for an earlier registration, of an earlier leader epoch, or twice: refused or without
+    effect, and clients notice nothing."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    port = cluster.brokers[1].port
+    topic_id = ask(port, "Metadata", 12, topics=[m.MetadataRequest.Topics(topic_id=bytes(16), name=topic)]).topics[0]
+    kind = m.LeaderAndIsrRequest
+
+    def lead(controller_epoch: int, broker_epoch: int, leader: int, leader_epoch: int) -> tuple[int, list[int]]:
+        """LeaderAndIsr of the partition to its leader, broker 1: the code of the whole, and of its partitions."""
+        state = kind.TopicStates.PartitionStates(
+            partition_index=0, controller_epoch=controller_epoch, leader=leader, leader_epoch=leader_epoch,
+            isr=[leader], partition_epoch=leader_epoch + 50, replicas=[1, 2, 3], adding_replicas=[],
+            removing_replicas=[], is_new=False, leader_recovery_state=0,
+        )  # fmt: skip
+        answer = ask(
+            port, "LeaderAndIsr", 7, controller_id=3, controller_epoch=controller_epoch, broker_epoch=broker_epoch,
+            type=0, live_leaders=[],
+            topic_states=[
+                kind.TopicStates(topic_name=topic, topic_id=topic_id.topic_id, partition_states=[state])
+            ],
+        )  # fmt: skip
+        codes = [p.error_code for found in answer.topics for p in found.partition_errors]
+        return answer.error_code, codes
+
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        assert lead(0, 1 << 40, 2, 9) == (errors.STALE_CONTROLLER_EPOCH, [errors.STALE_CONTROLLER_EPOCH])
+        assert lead(1, 1, 2, 9) == (errors.STALE_BROKER_EPOCH, [errors.STALE_BROKER_EPOCH])
+        for _ in range(2):
+            assert lead(1, 1 << 40, 2, 0) == (0, [errors.STALE_CONTROLLER_EPOCH]), "it leads in this epoch already"
+        doomed = m.StopReplicaRequest.TopicStates.PartitionStates
+        stop = doomed(partition_index=0, leader_epoch=-2, delete_partition=True)
+        answer = ask(
+            port, "StopReplica", 4, controller_id=3, controller_epoch=1, broker_epoch=1,
+            topic_states=[m.StopReplicaRequest.TopicStates(topic_name=topic, partition_states=[stop])],
+        )  # fmt: skip
+        assert answer.error_code == errors.STALE_BROKER_EPOCH
+        witness.until_acked()
+        assert cluster.partition(topic) == (1, [1, 2, 3])
+        witness.judge()
+
+
+def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
+    """Two processes on one data directory, two brokers of one id, log dirs of another cluster: the second does not
+    start, and says why; the first goes on."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    first = cluster.brokers[1]
+    quick = {**first.sets, "zookeeper.session.timeout.ms": 1000}
+    with Witness(cluster, topic) as witness:
+        for data_dir, sets, says in (
+            (first.data_dir, first.sets, "another broker is using the data directory"),
+            (tmp_path / "new", {**quick, "broker.id": 1}, "broker 1 has partitions in this cluster"),
+            (tmp_path / "own", {**quick, "broker.id": -1}, ""),
+            (tmp_path / "own", {**quick, "zookeeper.connect": first.sets["zookeeper.connect"] + "x"}, "knows of"),
+        ):
+            second = BrokerProcess(data_dir, 0, sets)
+            if says:
+                with pytest.raises(Ended, match=says):
+                    second.start()
+            else:
+                second.start()
+                second.stop()
+            second.close()
+        witness.until_acked()
+        witness.judge()
