@@ -185,6 +185,7 @@ class Plane:
         requests_max: int = 500,
         holder_ms: int = 10000,
         replica_listener: int = -1,
+        rack: str | None = None,
     ) -> None: ...
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:

@@ -139,7 +139,7 @@ cdef class Plane:
     def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500,
-                  int64_t holder_ms=10000, int32_t replica_listener=-1):
+                  int64_t holder_ms=10000, int32_t replica_listener=-1, str rack=None):
         if reactors < 1:
             raise ValueError(f"{reactors} reactors: at least one is needed")
         memset(&self.state, 0, sizeof(self.state))
@@ -157,6 +157,7 @@ cdef class Plane:
         self.state.requests_max = requests_max
         self.state.holder_ms = holder_ms
         self.state.replica_listener = replica_listener
+        self.state.rack_length = -1 if rack is None else put_text(self.state.rack, rack)
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
         self.reactors = <reactor_t**>calloc(reactors, sizeof(reactor_t*))

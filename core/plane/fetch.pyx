@@ -17,8 +17,8 @@ from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.partition.partition cimport bound_of, partition_hold, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_find cimport (
-    fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_let_go,
-    fetch_operation, fetcher_t,
+    fetch_await_reader, fetch_await_records, fetch_find, fetch_is_near, fetch_is_read_first, fetch_is_slow,
+    fetch_let_go, fetch_operation, fetcher_t,
 )
 from pybroker.core.plane.fetch_incremental cimport begin_session, fetch_incremental
 from pybroker.core.plane.fetch_session cimport sessions_remove
@@ -109,6 +109,8 @@ cdef int fetch(
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
         return DECLINED
     q.foreign |= q.replica >= 0 and c.listener != f.replica_listener
+    # Whoever is in another rack than we are may have to read there, as Python knows.
+    q.foreign |= q.replica < 0 and f.rack_length >= 0 and q.rack.length > 0 and not fetch_is_near(f)
     f.noting = q.replica >= 0 and (not again or op[0].is_unnoted)
     f.now_ms = now_ms
     if again:

@@ -14,6 +14,8 @@ cdef struct fetcher_t:           # what a reactor fetches with
     sessions_t* sessions
     int64_t bytes_max            # of an answer
     int32_t replica_listener     # that other brokers come by; -1 none
+    int32_t rack_length          # of this broker's; -1: consumers fetch from leaders only
+    const uint8_t* rack
     int32_t noting               # a follower's Fetch is looked at for the first time: how far it is, is noted
     int64_t now_ms
     notify_fn notify             # what the watches of a Fetch that waits call
@@ -23,6 +25,7 @@ cdef struct fetcher_t:           # what a reactor fetches with
     uint8_t* instead             # DECLINED: the frame that Python gets, to be freed; NULL: the one that came
     int64_t instead_bytes
 
+cdef bint fetch_is_near(const fetcher_t* f) noexcept nogil
 cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil
 cdef void fetch_let_go(fetch_t* q) noexcept nogil
 cdef bint fetch_operation(conn_t* c, operation_t** op) noexcept nogil

@@ -3,13 +3,14 @@ long."""
 
 from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
-from pybroker.core.partition.partition cimport LEADER, partition_read, partition_role, role_t
+from pybroker.core.partition.partition cimport FOLLOWER, LEADER, partition_read, partition_role, role_t
 from pybroker.core.partition.watermark cimport watermark_note_fetch
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_wire cimport fetch_bound, fetch_t, wanted_t
@@ -46,6 +47,14 @@ cdef bint follows(wanted_t* w, int32_t leader_epoch) noexcept nogil:
     log_view(l, &v)
     w.diverging_epoch = epochs_end(&l.epochs, w.last_epoch, v.log_end, &w.diverging_end)
     return w.diverging_epoch == w.last_epoch and w.offset <= w.diverging_end
+
+
+cdef bint fetch_is_near(const fetcher_t* f) noexcept nogil:
+    """Does a consumer fetch that says it is in our rack (KIP-392)? What a follower has committed it reads here, too."""
+    cdef const fetch_t* q = &f.request
+    if f.rack_length <= 0 or q.replica >= 0 or q.rack.length != f.rack_length:
+        return False
+    return memcmp(q.rack.at, f.rack, f.rack_length) == 0
 
 
 cdef bint may_open(fetch_t* q) noexcept nogil:
@@ -103,7 +112,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
         if q.replica < 0:
             return -1
         status = FENCED_LEADER_EPOCH
-    elif role.kind != LEADER and w.leader_epoch <= epoch:
+    elif role.kind != LEADER and w.leader_epoch <= epoch and not (role.kind == FOLLOWER and fetch_is_near(f)):
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
         w.leader, w.led_epoch = <int32_t>role.leader, epoch
         return NOT_LEADER_OR_FOLLOWER

@@ -7,6 +7,7 @@ from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t
 from pybroker.core.plane.fetch_session cimport session_t, tracked_t
 from pybroker.core.plane.nodes cimport leaders_t
+from pybroker.core.plane.wire cimport text_t
 
 cdef enum:
     WANTED_MAX = 16384           # partitions of one fetch; one with more goes to Python
@@ -48,6 +49,7 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     int32_t foreign              # well formed, but Python must look at it
     int32_t replica              # the broker that follows; -1: a consumer fetches
     int64_t replica_epoch        # of that broker's present life; -1 where it does not say
+    text_t rack                  # that the client says it is in; empty: it does not
     request_part_t frame
     const uint8_t* session_at    # where the session's id and epoch stand; NULL below version 7
     request_part_t body                  # the topics that it names

@@ -205,10 +205,10 @@ cdef bint read_request_tags(fetch_t* f, cursor_t* r) noexcept nogil:
 cdef bint read_back(fetch_t* f, cursor_t* r) noexcept nogil:
     """Everything after the topics; False if it is malformed."""
     cdef bint flexible = f.version >= VERSION_FLEXIBLE
-    cdef text_t rack
+    f.rack.length = 0
     if not read_forgotten(f, r):
         return False
-    if f.version >= VERSION_RACK and (read_text(r, flexible, &rack) != OK or rack.at == NULL):
+    if f.version >= VERSION_RACK and (read_text(r, flexible, &f.rack) != OK or f.rack.at == NULL):
         return False
     return (not flexible or read_request_tags(f, r)) and cursor_left(r) == 0
 

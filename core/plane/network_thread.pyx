@@ -63,6 +63,8 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.sessions = &plane.sessions
     r.fetch.bytes_max = plane.fetch_bytes_max
     r.fetch.replica_listener = plane.replica_listener
+    r.fetch.rack_length = plane.rack_length
+    r.fetch.rack = plane.rack
     r.fetch.notify = told
     r.fetch.news = news
     r.fetch.warmed = warmed

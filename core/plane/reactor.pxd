@@ -9,7 +9,7 @@ from pybroker.core.plane.fetch_find cimport fetcher_t
 from pybroker.core.plane.fetch_session cimport sessions_t
 from pybroker.core.plane.mailbox cimport mailbox_t
 from pybroker.core.plane.memory_pool cimport pool_t
-from pybroker.core.plane.nodes cimport nodes_t
+from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_t
 from pybroker.core.plane.produce cimport turn_t
 from pybroker.core.plane.timer cimport timers_t
 from pybroker.core.storage.context cimport context_t
@@ -32,6 +32,8 @@ cdef struct plane_t:             # what all reactors of a broker share
     int32_t requests_max         # queued.max.requests: that wait in the mailbox
     int64_t frame_bytes_max      # socket.request.max.bytes
     int64_t fetch_bytes_max      # fetch.max.bytes
+    int32_t rack_length          # of broker.rack, where consumers may fetch from followers; -1: from leaders only
+    uint8_t rack[<int>NODE_TEXT_MAX]
     int32_t replica_listener     # that other brokers come by, whose Fetch is a follower's; -1 none
     int64_t idle_ms              # connections.max.idle.ms
     int32_t finishing            # answer what runs, read nothing more, close what is quiet

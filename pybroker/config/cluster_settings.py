@@ -1,6 +1,6 @@
 """The table of settings that a broker of a cluster has: Kafka's names, types, defaults and ranges."""
 
-from .settings import INT_MAX, Range, Setting, Type, table
+from .settings import INT_MAX, Choice, Range, Setting, Type, table
 
 BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
 
@@ -50,6 +50,18 @@ CLUSTER = table(
     ),
     Setting(
         "controlled.shutdown.retry.backoff.ms", LONG, "5000", "How long it waits before it asks again.", Range(0)
+    ),
+    Setting(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Who tells a consumer which replica to fetch from: org.apache.kafka.common.replica.RackAwareReplicaSelector "
+        "sends one that names its rack to an in-sync replica there (broker.rack). Not set, or "
+        "org.apache.kafka.common.replica.LeaderSelector: consumers fetch from leaders.",
+        Choice((
+            "org.apache.kafka.common.replica.LeaderSelector",
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        )),
     ),
     Setting(
         "auto.leader.rebalance.enable",

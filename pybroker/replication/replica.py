@@ -17,8 +17,8 @@ from pybroker.replication.logdirs import LogDir
 from pybroker.replication.validation import Rules
 
 NEVER = (1 << 63) - 1
-LEADER = "leader"
-"""The kind of a role that reads and appends are for."""
+LEADER, FOLLOWER = "leader", "follower"
+"""Kinds of roles: appends are for leaders, and so are reads, but those of a consumer in a follower's rack."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,6 +136,15 @@ class Replica:
             raise KafkaError(code, f"{self.key} has the leader epoch {role.leader_epoch}, the client knows {known}")
         if role.kind != LEADER:
             raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}, it is {role.kind}")
+
+    @property
+    def leads(self) -> bool:
+        return self.log is not None and self.log.role.kind == LEADER
+
+    def check_has_role(self, known: int = -1) -> None:
+        """As check_leads, for who reads from a follower, too."""
+        if self.log is None or self.log.role.kind not in (LEADER, FOLLOWER) or known not in (-1, self.leader_epoch):
+            self.check_leads(known)
 
     async def lead(
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None

@@ -231,7 +231,7 @@ class Replicas:
 
     # -- the native plane ------------------------------------------------------------------------------------------
 
-    def native_plane(self, **limits: int) -> core.Plane:
+    def native_plane(self, **limits: Any) -> core.Plane:
         """Make the plane that serves these replicas without Python; it is to be stopped before close()."""
         self._plane = core.Plane(self._core, **limits)
         for replica in self:

@@ -347,9 +347,14 @@ class Broker:
             requests_max=config["queued.max.requests"],
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
             replica_listener=self._replica_listener(),
+            rack=self._rack(),
         )
         listeners = [endpoint.listener for endpoint in config.listeners.endpoints]
         return Bridge(plane, replicas.grown, listeners, replicas.fetched, replicas.joining)
+
+    def _rack(self) -> str | None:
+        """The broker's rack, where consumers fetch from the replica in theirs; None: they fetch from leaders."""
+        return None
 
     def _replica_listener(self) -> int:
         """The number of the listener that followers come by; -1: nobody follows."""

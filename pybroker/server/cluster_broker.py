@@ -25,6 +25,7 @@ from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import Image, LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.replica_selector import RACK_AWARE
 from pybroker.config import BrokerConfig
 from pybroker.controller import identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
@@ -152,8 +153,16 @@ class ClusterBroker(Broker):
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
-            settings, peers, Followers(self._inter_broker, self._isr.fetched),
+            settings, peers,
+            Followers(
+                self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
+            ),
         )  # fmt: skip
+
+    def _rack(self) -> str | None:
+        if self.config["replica.selector.class"] != RACK_AWARE:
+            return None
+        return self.config["broker.rack"] or ""
 
     def _replica_listener(self) -> int:
         return [endpoint.listener for endpoint in self.config.listeners.endpoints].index(self._inter_broker)

@@ -44,7 +44,8 @@ class Cluster:
         self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", network: Network | None = None,
         **sets: object,
     ) -> None:  # fmt: skip
-        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper."""
+        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper. A setting
+        may be a function of the broker's id."""
         self.zookeeper = zookeeper
         self.chroot = f"/{uuid.uuid4().hex}"
         own = {name.replace("_", "."): value for name, value in sets.items()}
@@ -53,7 +54,8 @@ class Cluster:
         for number in range(1, count + 1):
             port = free_port()
             ways = {} if network is None else self._ways(network, number, port)
-            sets = {**given, **ways, "broker.id": number}
+            each = {name: value(number) if callable(value) else value for name, value in given.items()}
+            sets = {**each, **ways, "broker.id": number}
             self.brokers[number] = Planted(home / f"broker-{number}", port, sets, bug)
         if network is not None:
             network.pids = lambda: {n: b.process.pid for n, b in self.brokers.items() if b.process is not None}

@@ -319,3 +319,58 @@ def test_a_second_request_ends_the_wait_of_the_first(stage: Stage) -> None:
     consumer.fetch(0, max_wait_ms=STUCK_MS)
     stage.step()
     assert consumer.quiet(), "a consumer's waits as long as it asked for"
+
+
+def reads(stage: Stage, rack: str, *, epoch: int = -1, version: int = 12, max_wait_ms: int = 0) -> Client:
+    """A consumer in a rack that fetches partition 0."""
+    kind = m.FetchRequest
+    part = kind.Topics.Partitions(
+        partition=0, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=epoch
+    )
+    request = kind(
+        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 24, session_epoch=-1, rack_id=rack,
+        topics=[kind.Topics(topic="t", topic_id=TOPIC_ID, partitions=[part])],
+    )  # fmt: skip
+    client = Client(stage)
+    client.send(codec.encode_request(FETCH, version, 3, "c", request))
+    stage.step()
+    return client
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> Iterator[Stage]:
+    """A follower in rack b that has two records, one of which is committed."""
+    made = Stage(tmp_path, partitions=1, rack="b")
+    made.log.append(batch(b"x"), now_ms=1)
+    made.log.become_follower(2, EPOCH, EPOCH)
+    made.log.append_replica(batch(b"y")[:7] + b"\1" + batch(b"y")[8:], leader_epoch=EPOCH, high_watermark=1, now_ms=1)
+    yield made
+    made.close()
+
+
+def test_a_consumer_in_its_rack_reads_from_a_follower(near: Stage) -> None:
+    """Up to what it knows to be committed; more is told as it comes to know it (KIP-392)."""
+    assert (near.log.high_watermark, near.log.log_end_offset) == (1, 2)
+    p = brought(reads(near, "b").receive(FETCH, 12)[1])[0]
+    assert (p.error_code, p.high_watermark) == (0, 1)
+    assert [b.base_offset for _, b in core.iter_batches(bytes(p.records))] == [0]
+    assert near.plane.take() == []
+
+
+@pytest.mark.parametrize(
+    ("rack", "epoch", "code"),
+    [("", -1, errors.NOT_LEADER_OR_FOLLOWER), ("b", EPOCH + 1, errors.UNKNOWN_LEADER_EPOCH)],
+)
+def test_others_do_not(near: Stage, rack: str, epoch: int, code: int) -> None:
+    assert brought(reads(near, rack, epoch=epoch).receive(FETCH, 12)[1])[0].error_code == code
+
+
+def test_where_another_rack_reads_is_for_python(near: Stage) -> None:
+    """It knows who is there."""
+    reads(near, "c")
+    assert [kind for kind, *_ in near.plane.take()] == ["request"]
+
+
+def test_without_a_selector_racks_mean_nothing(stage: Stage) -> None:
+    stage.log.become_follower(2, EPOCH + 1, EPOCH + 1)
+    assert brought(reads(stage, "b").receive(FETCH, 12)[1])[0].error_code == errors.NOT_LEADER_OR_FOLLOWER

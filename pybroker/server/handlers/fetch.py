@@ -21,6 +21,7 @@ from pybroker.cluster.fetch_sessions import Fetch as Plan
 from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
 from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.leaders import tell_leader
@@ -46,7 +47,8 @@ class _Read(NamedTuple):
     @property
     def settled(self) -> bool:
         """It is answered at once, however few bytes there are."""
-        return bool(self.answer.error_code) or self.answer.diverging_epoch is not None
+        answer = self.answer
+        return bool(answer.error_code) or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0
 
     @property
     def news(self) -> News:
@@ -56,7 +58,7 @@ class _Read(NamedTuple):
             answer.error_code,
             answer.high_watermark,
             answer.log_start_offset,
-            answer.diverging_epoch is not None,
+            answer.diverging_epoch is not None or answer.preferred_read_replica >= 0,
         )
 
     def drop(self) -> None:
@@ -72,6 +74,8 @@ class _Fetcher(NamedTuple):
     epoch: int
     refused: bool = False
     """It comes by a listener that is not for brokers."""
+    rack: str = ""
+    """That a consumer is in, where consumers may fetch from followers."""
 
 
 class Followers(NamedTuple):
@@ -80,6 +84,10 @@ class Followers(NamedTuple):
     listener: str
     fetched: Callable[[Replica, int], object]
     """Called with a replica and the broker that fetched it."""
+    broker_id: int = -1
+    rack: str | None = None
+    rack_aware: bool = False
+    """Consumers fetch from a replica in their rack."""
 
 
 class _Parked:
@@ -184,6 +192,9 @@ class Fetch:
 
     def _fetcher(self, request: Any, call: Call) -> _Fetcher:
         """Who the request says that it comes from."""
+        if request.replica_id == -1 and (request.replica_state is None or request.replica_state.replica_id < 0):
+            aware = self._followers is not None and self._followers.rack_aware
+            return _Fetcher(-1, -1, rack=request.rack_id if aware else "")
         state = request.replica_state  # from v15 on (KIP-903)
         refused = self._followers is None or call.caller.listener != self._followers.listener
         if request.replica_id != -1 or state is None:
@@ -231,9 +242,11 @@ class Fetch:
             partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
         )
         try:
-            replica = self._replica(image, key, wanted.leader_epoch)
+            replica = self._replica(image, key, wanted.leader_epoch, by)
             if by.broker >= 0 and by.refused:
                 raise _no_replica(by.broker, wanted)
+            if by.rack and replica.leads:
+                answer.preferred_read_replica = self._preferred(image, replica, wanted.fetch_offset, by.rack)
             if by.broker < 0 and version < ZSTD_VERSION and replica.config["compression.type"] == "zstd":
                 raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Fetch v{ZSTD_VERSION}")
             replica.partition()
@@ -250,22 +263,46 @@ class Fetch:
         for read in reads:
             assert read.replica is not None
             limit = max(0, min(left - total, read.wanted.max_bytes))
+            elsewhere = read.answer.preferred_read_replica >= 0
+            if elsewhere:
+                limit = 0
             try:
                 log = read.replica.partition()
-                self._fill(read.answer, log, read.wanted, isolation, limit, empty and total == 0, by, notes)
+                alone = empty and total == 0 and not elsewhere
+                self._fill(read.answer, log, read.wanted, isolation, limit, alone, by, notes)
             except (KafkaError, core.LogError, OSError) as problem:
                 read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
                 read.answer.high_watermark = -1
             total += len(read.answer.records)
         return total
 
-    def _replica(self, image: Image, key: Key, leader_epoch: int) -> Replica:
+    def _replica(self, image: Image, key: Key, leader_epoch: int, by: _Fetcher) -> Replica:
         if isinstance(key.topic, str):
-            return self._replicas.leader(key.topic, key.partition, leader_epoch)
-        topic = image.topic_by_id(key.topic)
-        if topic is None:
+            name = key.topic
+        elif (topic := image.topic_by_id(key.topic)) is not None:
+            name = topic.name
+        else:
             raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"no topic has the id {key.topic.hex()}")
-        return self._replicas.leader(topic.name, key.partition, leader_epoch)
+        if by.rack and self._followers is not None and by.rack == self._followers.rack:
+            replica = self._replicas.held(name, key.partition)
+            replica.check_has_role(leader_epoch)
+            return replica
+        return self._replicas.leader(name, key.partition, leader_epoch)
+
+    def _preferred(self, image: Image, replica: Replica, offset: int, rack: str) -> int:
+        """The other broker that a consumer is to fetch this from; -1: this one."""
+        state, followers = image.partition(*replica.key), self._followers
+        if state is None or followers is None:
+            return -1
+        log = replica.partition()
+        there = [
+            ReplicaView(f.broker, image.brokers[f.broker].rack, f.log_end_offset)
+            for f in log.followers
+            if f.broker in state.isr and f.broker in image.brokers
+        ]
+        here = ReplicaView(followers.broker_id, followers.rack, log.log_end_offset)
+        chosen = preferred_read_replica(rack, offset, here, there)
+        return -1 if chosen == here.broker else chosen
 
     def _fill(
         self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool,

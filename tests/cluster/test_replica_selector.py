@@ -1,0 +1,17 @@
+"""Which replica a consumer is sent to (KIP-392)."""
+
+import pytest
+
+from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
+
+LEADER = ReplicaView(1, "a", 100)
+BEHIND, NEAR = ReplicaView(2, "b", 40), ReplicaView(3, "b", 90)
+
+
+@pytest.mark.parametrize(
+    ("rack", "offset", "chosen"),
+    [("a", 0, 1), ("b", 0, 3), ("b", 41, 3), ("b", 90, 3), ("b", 91, 1), ("c", 0, 1)],
+)
+def test_the_replica_in_the_rack_that_has_the_most(rack: str, offset: int, chosen: int) -> None:
+    """The leader where nobody there has the offset, or nobody is there."""
+    assert preferred_read_replica(rack, offset, LEADER, [BEHIND, NEAR]) == chosen
