@@ -109,9 +109,13 @@ class Cluster:
         self.start(*numbers)
 
     def signal(self, number: int, what: signal.Signals) -> None:
+        """Send a signal; SIGSTOP has taken effect on every thread when this returns."""
         process = self.brokers[number].process
         assert process is not None
         process.signal(what)
+        if what == signal.SIGSTOP:
+            tasks = list(Path(f"/proc/{process.pid}/task").glob("*/stat"))
+            until("all its threads are stopped", lambda: all(") T " in task.read_text() for task in tasks))
 
     def close(self) -> None:
         for broker in self.brokers.values():

@@ -26,7 +26,22 @@ def acks_before_replication() -> None:
     Replica.lead = alone  # type: ignore[method-assign]
 
 
-BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in (acks_before_replication,)}
+def session_timer_ignored() -> None:
+    """A leader goes on alone, however long ago its store answered."""
+    from pybroker.replication.replicas import Replicas
+
+    Replicas.set_lease = lambda self, until_ms: None  # type: ignore[method-assign]
+
+
+def commits_before_replication() -> None:
+    """A coordinator answers a commit once it is in its own log."""
+    from pybroker.groups.writer import Writer
+
+    Writer._is_committed = lambda self, end: True  # type: ignore[method-assign]
+
+
+PLANTED = (acks_before_replication, session_timer_ignored, commits_before_replication)
+BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 
 if __name__ == "__main__":
     BUGS[sys.argv.pop(1)]()
