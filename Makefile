@@ -108,6 +108,11 @@ chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper under kills, freezes and
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for
 	@$(PY) -m pytest -m "spark_cluster or long" -p no:xdist --durations 0 tests/spark $(PYTEST_ARGS)
 
+.PHONY: simulate
+simulate: SECONDS = 60
+simulate: $(BUILT) $(DEV) ## the cluster's decisions in virtual time, one seed after another: SECONDS=60 SEED=1
+	@$(PY) -m tests.simulation.world $(or $(SEED),1) $(SECONDS)
+
 .PHONY: spark-chaos
 spark-chaos: SECONDS = 600
 spark-chaos: $(BUILT) $(DEV) ## a pipeline on a cluster that is killed at random: SECONDS=600 SEED=7 FORMAT=delta
