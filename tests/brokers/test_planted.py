@@ -15,6 +15,7 @@ from pybroker.groups.coordinator import partition_of
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, SETS, Cluster
 from tests.brokers.test_failover import read_all
+from tests.brokers.test_partitions import told_by
 from tests.harness import until
 from tests.lives.history import History, Told
 from tests.wire import Wire, batch
@@ -41,12 +42,12 @@ def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper,
             until("it leads", lambda: wire.produce(topic, first).error == 0)
             with frozen(cluster, 1):
                 wire.send(wire.produce_frame(topic, batch([told.content]), acks=1))
-                logs = [cluster.brokers[2], cluster.brokers[3]]
-                until("another leads", lambda: any(log.count("leader elected partition=t-0") for log in logs))
+                until("both know who leads", lambda: all(told_by(cluster, n, topic)[0] in (2, 3) for n in (2, 3)))
             answer = wire.produced()
         if not bug:
             assert answer.error == errors.NOT_LEADER_OR_FOLLOWER
             return
+        assert answer.error == 0
         history.acknowledged(0, answer.base_offset, told)
         cluster.until_in_sync(topic)
         found = [(offset, content) for (_, offset), content in read_all(cluster, topic).items()]
