@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pybroker import errors
 from pybroker.cluster.image import Image, LiveBroker, PartitionState, TopicImage
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 
 
 class TopicStates(NamedTuple):
@@ -125,6 +126,19 @@ class MetadataCache:
         self.suspects.look()
         for watcher in self._watchers:
             watcher(self.image)
+
+    def learn(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Take what a LeaderAndIsr says of partitions that are known, where it is newer: whoever is told that this
+        broker leads one no more finds here who does, before UpdateMetadata has come."""
+        put: dict[str, TopicImage] = {}
+        for key, state in states.items():
+            known = self.image.partition(*key)
+            topic = put.get(key.topic) or self.image.topic(key.topic)
+            if known is not None and topic is not None and known.leader_epoch < state.leader_epoch:
+                put[key.topic] = _grown(topic, {key.partition: state})
+        if put:
+            self.image = replace(self.image, by_name=self.image.by_name.changed(put, ()))
+            self.suspects.look()
 
 
 def updated(image: Image, request: UpdateMetadata) -> Image:

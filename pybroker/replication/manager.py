@@ -137,12 +137,7 @@ class ReplicaManager:
                 if any(p.leader == DELETED for p in topic.partition_states):
                     deleted.append(topic.topic_name)
                     continue
-                states = {
-                    p.partition_index: PartitionState(
-                        tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, p.zk_version
-                    )
-                    for p in topic.partition_states
-                }
+                states = {p.partition_index: _state(p) for p in topic.partition_states}
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
             live = [_broker(broker) for broker in request.live_brokers]
             self._metadata.update(
@@ -166,6 +161,7 @@ class ReplicaManager:
                         told.append(key)
                     if not codes[key]:
                         accepted.append((key, topic.topic_id, p))
+            self._metadata.learn({key: _state(p) for key, _, p in accepted})
             await self._open(accepted)
             who = f"the controller, broker {request.controller_id} in epoch {request.controller_epoch}, said so"
             work = [self._take_role(key, p, who) for key, _, p in accepted]
@@ -306,6 +302,12 @@ def _fenced(request: Any, code: int, cause: str) -> KafkaError:
     name = type(request).__name__.removesuffix("Request")
     event(log, logging.WARNING, "request fenced", request=name, controller=request.controller_id, cause=cause)
     return KafkaError(code, cause)
+
+
+def _state(p: Any) -> PartitionState:
+    """What LeaderAndIsr or UpdateMetadata says of a partition."""
+    version = p.zk_version if hasattr(p, "zk_version") else p.partition_epoch
+    return PartitionState(tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, version)
 
 
 def _broker(told: Any) -> LiveBroker:

@@ -8,7 +8,7 @@ from pybroker import errors
 from pybroker.cluster.image import NO_LEADER, LiveBroker, Node, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
-from pybroker.model import PLAINTEXT, HostPort
+from pybroker.model import PLAINTEXT, HostPort, TopicPartition
 
 ID, OTHER_ID = b"i" * 16, b"o" * 16
 
@@ -76,6 +76,17 @@ def test_news_of_a_partition_leave_the_others_as_they_are(cache: MetadataCache) 
     assert found is not None and found.partitions == (state(), state(2, 1), state())
     assert cache.image.topic("u") is before.topic("u"), "what did not change is shared"
     assert before.partition("t", 1) == state() and before.partition("t", 2) is None, "an image never changes"
+
+
+def test_a_newer_leader_epoch_is_learnt_and_an_older_is_not(cache: MetadataCache) -> None:
+    """LeaderAndIsr comes before UpdateMetadata; of a partition that is not known it tells nothing."""
+    cache.update(told(topic("t", p0=state(1, 3), p1=state(1, 3))))
+    key, other, unknown = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+    cache.learn({key: state(2, 4), other: state(2, 2), unknown: state(2, 9)})
+    assert (cache.image.partition(*key), cache.image.partition(*other)) == (state(2, 4), state(1, 3))
+    assert cache.image.topic("u") is None
+    found = cache.image.topic_by_id(ID)
+    assert found is cache.image.topic("t")
 
 
 def test_a_topic_that_is_gone_is_found_no_more(cache: MetadataCache) -> None:
