@@ -11,8 +11,10 @@ import pytest
 
 from pybroker import errors
 from pybroker.protocol import messages as m
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.kit import Cluster
+from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import BrokerProcess, Ended, until
 from tests.wire import Wire, batch
@@ -68,6 +70,33 @@ def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) 
         cluster.until_in_sync(topic)
         witness.until_acked()
         witness.judge()
+
+
+def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
+    """A leader is cut from ZooKeeper for longer than a session, five times in a row: it registers anew each time, each
+    partition is told to it anew, and it follows."""
+    network = Network()
+    with ZooKeeper(tick_ms=100) as own, Cluster(
+        tmp_path, own, network=network, zookeeper_session_timeout_ms=500
+    ) as cluster:  # fmt: skip
+        topic, broker = cluster.create("t", replicas=[[1, 2, 3]]), cluster.brokers[1]
+        with Witness(cluster, topic) as witness:
+            for times in range(1, 6):
+                until("it is known", lambda: 1 in ids(cluster, 2))
+                witness.until_acked(20)
+                network.cut(1, ZOOKEEPER)
+                until("it is gone", lambda: 1 not in ids(cluster, 2))
+                network.heal()
+                until("it is registered again", lambda n=times: broker.count("broker registered") == n + 1)
+            cluster.until_in_sync(topic)
+            witness.until_acked()
+            witness.judge()
+    network.close()
+
+
+def ids(cluster: Cluster, number: int) -> set[int]:
+    """The brokers that one of them takes for alive."""
+    return {broker.node_id for broker in ask(cluster.brokers[number].port, "Metadata", 9, topics=[]).brokers}
 
 
 def test_control_requests_of_another_time(cluster: Cluster) -> None:
