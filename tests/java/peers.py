@@ -24,11 +24,13 @@ from tests.wire import Wire
 CACHE = ROOT / "build" / "peers"
 VERSIONS = ("3.9.1", "4.1.1")
 MAVEN_S_MAX = 300
+BROKER, TOOLS = "kafka_2.13", "kafka-tools"
+"""Maven's names of the broker, and of the tools that Kafka has outside of it."""
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 SIMPLE_LOGGER = "-Dorg.slf4j.simpleLogger."
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>pybroker.tests</groupId><artifactId>peer</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 """
@@ -39,23 +41,23 @@ class MissingJava(Exception):
 
 
 @functools.cache
-def jars(version: str) -> Path:
+def jars(version: str, artifact: str = BROKER) -> Path:
     """The directory with Apache Kafka's jars, fetched if it is not there; MissingJava says why it cannot be."""
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             raise MissingJava(f"no {tool} on PATH")
-    libs = CACHE / f"kafka-{version}"
+    libs = CACHE / f"{artifact.removesuffix('_2.13')}-{version}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers come at once
         if not libs.exists():
-            _fetch(version, libs)
+            _fetch(version, artifact, libs)
     return libs
 
 
-def _fetch(version: str, libs: Path) -> None:
+def _fetch(version: str, artifact: str, libs: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        (Path(scratch) / "pom.xml").write_text(POM.format(version=version))
+        (Path(scratch) / "pom.xml").write_text(POM.format(version=version, artifact=artifact))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
         try:
             done = subprocess.run(

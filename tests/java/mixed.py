@@ -1,0 +1,102 @@
+"""One cluster of two kinds: a broker of Apache Kafka 3.9.1 beside brokers of ours, in one corner of a ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.harness import HOST, Server, until
+from tests.java.peers import TOOLS, ApacheKafka, jars, java
+
+VERSION = "3.9.1"
+KAFKA = 3
+"""The id of Kafka's broker; 1 and 2 are ours."""
+OURS = (1, 2)
+TOOL_S_MAX = 60
+
+
+class KafkaMember(ApacheKafka):
+    """One broker of Kafka 3.9.1 in a cluster that others share."""
+
+    version = VERSION
+    ready_line = rf"\[KafkaServer id={KAFKA}\] started"
+
+    def __init__(self, data_dir: Path, connect: str, sets: Mapping[str, object]) -> None:
+        super().__init__(data_dir, sets)
+        self.connect = connect
+        mode = {"broker.id": KAFKA, "listeners": f"PLAINTEXT://{HOST}:{self.port}", "zookeeper.connect": connect}
+        self.write_properties({"controlled.shutdown.enable": "true", **mode})
+
+    def begin(self) -> None:
+        """Kafka does not start while the node of its killed self is there."""
+        with znodes(self.connect) as client:
+            until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{KAFKA}"), 20)
+        Server.begin(self)
+
+    start = restart = Server.start
+    kill = Server.kill
+    stop = Server.stop
+
+
+class Mixed(Cluster):
+    """Brokers 1 and 2 are ours, 3 is Kafka's."""
+
+    def __init__(self, home: Path, zookeeper: ZooKeeper, **sets: object) -> None:
+        super().__init__(home, zookeeper, 2, **sets)
+        given = {name: value for name, value in self.brokers[1].sets.items() if name != "broker.id"}
+        self.connect = str(given.pop("zookeeper.connect"))
+        self.brokers[KAFKA] = KafkaMember(home / "kafka", self.connect, given)  # type: ignore[assignment]
+
+    def move_controller(self, *to: int) -> None:
+        """The node is deleted until one of these has won the race for it."""
+        with znodes(self.connect) as client:
+
+            def there() -> bool:
+                with suppress(NoNodeError):
+                    if json.loads(client.get("/controller")[0])["brokerid"] in to:
+                        return True
+                    client.delete("/controller")
+                return False
+
+            until(f"one of {to} controls", there, timeout_s=40, every_s=0.5)
+        until("all know it", lambda: self.controller() in to, timeout_s=20)
+
+    # -- Kafka's tools -----------------------------------------------------------------------------------------------
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """What a tool of Kafka prints; it has to end well."""
+        command = java(VERSION, main, *arguments, classpath=[jars(VERSION, TOOLS) / "*"])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S_MAX)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def topics(self, *arguments: str) -> str:
+        return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.bootstrap, *arguments)
+
+    def znode(self, path: str) -> Any:
+        """What ZooKeeper's shell says of a node, of JSON."""
+        shell = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
+        said = self.tool(shell, "-server", self.connect, "get", path)
+        return json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+
+
+@contextmanager
+def znodes(connect: str) -> Iterator[KazooClient]:
+    host, slash, chroot = connect.partition("/")
+    client = KazooClient(host)
+    client.start()
+    client.chroot = slash + chroot  # afterwards: kazoo complains of one that is not there yet
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
