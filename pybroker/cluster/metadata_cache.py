@@ -107,6 +107,9 @@ class MetadataCache:
         self.suspects = Suspects(now_s)
         """Clients that ask for a partition which one of these leads wait a moment for the controller's word; then they
         are told that it has no leader."""
+        self.grace_s = 0.0
+        """How long an answer waits before it says who leads. The kernel closes the connections of a process that dies
+        one after the other: a client may ask before those who follow can know."""
         self.look: Callable[[], object] = lambda: None
         """Has whoever follows others see who hung up, before an answer says who leads."""
         self._watchers: list[Callable[[Image], None]] = []

@@ -58,6 +58,7 @@ RETRY_S = 1.0
 TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
 CONNECT_SECONDS = 5.0
+METADATA_GRACE_S = 0.003
 CONTROLLED_SHUTDOWN = 3
 CONTROLLED_SHUTDOWN_SECONDS = 10.0
 
@@ -117,7 +118,7 @@ class ClusterBroker(Broker):
             self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial,
             self._changes,
         )  # fmt: skip
-        self.metadata.look = self._manager.look
+        self.metadata.look, self.metadata.grace_s = self._manager.look, METADATA_GRACE_S
         replicas.on_joining = self._isr.caught_up
         await self._manager.open_found()
         asked = self._collaborators()

@@ -131,7 +131,7 @@ def hang_up(cache: MetadataCache, broker_id: int) -> None:
         cache.look = lambda: None
         cache.suspects.add(broker_id)
 
-    cache.look = once
+    cache.look, cache.grace_s = once, 0.001
 
 
 def test_who_asks_for_a_leader_that_hung_up_waits_for_the_next(cache: MetadataCache) -> None:
@@ -166,6 +166,7 @@ def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
 
     assert leaders(asyncio.run(ask())) == [(-1, errors.LEADER_NOT_AVAILABLE), (2, 0)]
     cache.suspects.discard(1)
+    cache.grace_s = 0
     assert leaders(asked(cache, "INSIDE")) == [(1, 0), (2, 0)]
 
 

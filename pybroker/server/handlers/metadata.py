@@ -4,6 +4,7 @@ A topic that is not there may be created by the question (auto.create.topics.ena
 LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -37,14 +38,15 @@ class Metadata:
         self._auto_create = auto_create
 
     def __call__(self, request: Any, call: Call) -> Any:
-        """The answer, or a coroutine of it while a leader is dying."""
-        self._metadata.look()
-        if self._metadata.suspects and self._dying(request):
+        """The answer, or a coroutine of it where a leader may be dying."""
+        if self._metadata.grace_s > 0:
             return self._when_told(request, call)
         return self._answer(request, call)
 
     async def _when_told(self, request: Any, call: Call) -> Any:
         suspects = self._metadata.suspects
+        await asyncio.sleep(self._metadata.grace_s)
+        self._metadata.look()
         while (wait_s := suspects.patience_s(self._dying(request))) > 0 and await suspects.news(wait_s):
             pass
         return self._answer(request, call)
@@ -52,6 +54,8 @@ class Metadata:
     def _dying(self, request: Any) -> set[int]:
         """The leaders of what is asked for whose connection ended."""
         image, suspects = self._metadata.image, self._metadata.suspects
+        if not suspects:
+            return set()
         if not request.topics:
             topics = list(image.topics())
         else:
