@@ -123,8 +123,10 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     """Take all of it. It is looked at once more before the reactor waits: until then nobody need ring."""
     cdef note_t* n
     cdef note_t* after
+    cdef bint flushed
     pthread_mutex_lock(&r.inbox.lock)
     n = r.inbox.notes
+    flushed = r.inbox.flushed.first != NULL
     r.inbox.notes = r.inbox.notes_last = NULL
     r.inbox.rung = 1
     r.inbox.is_called = 0
@@ -132,7 +134,8 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     while r.inbox.fetchers.first != NULL:
         make_ready(r, (<replica_fetcher_t*>chain_take(&r.inbox.fetchers)).conn)
     pthread_mutex_unlock(&r.inbox.lock)
-    take_flushed(r)
+    if flushed:
+        take_flushed(r)
     while n != NULL:
         after = n.next
         take_note(r, n)
