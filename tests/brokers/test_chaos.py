@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers import chaos
 
-SECONDS = 40
+SECONDS = 25
 SEED = 3
 
 
