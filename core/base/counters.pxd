@@ -26,6 +26,8 @@ cdef struct traffic_t:           # of one log, since it was opened
     int64_t records_in
     int64_t bytes_in
     int64_t bytes_out            # sent to clients; by any thread
+    int64_t replication_bytes_in # appended as its leader had them; under the append mutex
+    int64_t replication_bytes_out # sent to followers; by any thread
 
 cdef struct api_t:               # what a reactor executed of one API
     int64_t requests

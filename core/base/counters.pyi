@@ -33,3 +33,5 @@ class Traffic(TypedDict):
     records_in: int
     bytes_in: int  # as stored
     bytes_out: int  # of records, sent to clients
+    replication_bytes_in: int  # as stored, copied from leaders
+    replication_bytes_out: int  # sent to followers

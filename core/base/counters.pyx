@@ -28,4 +28,6 @@ cdef object traffic_dict(const traffic_t* t):
     return {
         "batches_in": peek_i64(&t.batches_in), "records_in": peek_i64(&t.records_in),
         "bytes_in": peek_i64(&t.bytes_in), "bytes_out": peek_i64(&t.bytes_out),
+        "replication_bytes_in": peek_i64(&t.replication_bytes_in),
+        "replication_bytes_out": peek_i64(&t.replication_bytes_out),
     }

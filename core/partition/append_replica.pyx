@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.cursor cimport OK, SHORT
+from pybroker.core.base.counters cimport tally
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -96,6 +97,7 @@ cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
     v.iov_len = g.bytes
     status = log_write(p.log, &v, 1, g.placed, g.count, g.bytes)
     if status == 0:
+        tally(&p.log.traffic.replication_bytes_in, g.bytes)
         watermark_publish_end(p, g.end, g.transactions)
     else:
         for i in range(g.count - 1, -1, -1):

@@ -113,6 +113,7 @@ cdef struct conn_t:
     operation_t* away            # AWAY: whose request it is; NULL: one that had not waited
     warm_t warm
     void* fetcher                # replica_fetcher_t: its peer leads, and we ask; NULL: it is a client
+    int32_t is_follower          # its last Fetch was a follower's
 
 cdef struct output_t:            # the chunks behind a slot that is being filled
     chunk_t* first

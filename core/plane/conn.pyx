@@ -185,7 +185,7 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
     log_take_back(k.log)
     if sent <= 0:
         return log_note_unread(k.log, <int>sent if sent < 0 else -ENODATA)
-    add_i64(&k.log.traffic.bytes_out, sent)
+    add_i64(&k.log.traffic.replication_bytes_out if c.is_follower else &k.log.traffic.bytes_out, sent)
     c.queued_bytes -= sent
     k.found.position += sent
     k.found.length -= sent

@@ -108,6 +108,7 @@ cdef int fetch(
     cdef int status
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
         return DECLINED
+    c.is_follower = q.replica >= 0
     q.foreign |= q.replica >= 0 and c.listener != f.replica_listener
     # Whoever is in another rack than we are may have to read there, as Python knows.
     q.foreign |= q.replica < 0 and f.rack_length >= 0 and q.rack.length > 0 and not fetch_is_near(f)

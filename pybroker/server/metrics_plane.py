@@ -76,7 +76,10 @@ def traffic_metrics(partitions: Iterable[tuple[str, core.Traffic]]) -> Iterator[
     """(topic, traffic) of each partition, a topic's together."""
     came: dict[str, int] = {}
     went: dict[str, int] = {}
+    copied = sent = 0
     for topic, traffic in partitions:
+        copied += traffic["replication_bytes_in"]
+        sent += traffic["replication_bytes_out"]
         came[topic] = came.get(topic, 0) + traffic["bytes_in"]
         went[topic] = went.get(topic, 0) + traffic["bytes_out"]
     bytes_in = CounterMetricFamily(
@@ -89,6 +92,13 @@ def traffic_metrics(partitions: Iterable[tuple[str, core.Traffic]]) -> Iterator[
         bytes_in.add_metric([topic], count)
         bytes_out.add_metric([topic], went[topic])
     yield from (bytes_in, bytes_out)
+    yield CounterMetricFamily(
+        "pybroker_replication_bytes_in", "Bytes of batches copied from leaders: Kafka's ReplicationBytesInPerSec.",
+        copied,
+    )
+    yield CounterMetricFamily(
+        "pybroker_replication_bytes_out", "Bytes of batches sent to followers: Kafka's ReplicationBytesOutPerSec.", sent
+    )  # fmt: skip
 
 
 def added(histograms: Iterable[core.Histogram]) -> core.Histogram:

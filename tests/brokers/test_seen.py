@@ -115,6 +115,21 @@ def test_a_controller_of_the_past_is_fenced(cluster: ClusterHandle, caplog: pyte
     assert said.startswith("request fenced request=UpdateMetadata controller=9 cause=") and "of epoch 0" in said
 
 
+def test_bytes_of_replication(cluster: ClusterHandle) -> None:
+    """What followers copy is counted apart from what clients write and read."""
+    topic = cluster.create_topic("t")
+    cluster.wait_in_sync(topic)
+    leader = cluster.leader(topic)
+    write(cluster, topic, 10)
+    followers = [number for number in cluster.brokers if number != leader]
+    written = metric(cluster, leader, "topic_bytes_in_total", topic=topic)
+    assert written > 10
+    assert [metric(cluster, n, "replication_bytes_in_total") for n in followers] == [written, written]
+    assert metric(cluster, leader, "replication_bytes_out_total") == 2 * written
+    assert metric(cluster, leader, "topic_bytes_out_total", topic=topic) == 0
+    assert [metric(cluster, n, "topic_bytes_in_total", topic=topic) for n in followers] == [0, 0]
+
+
 def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
     """Who is dead falls behind by what is written; its row is in docs/metrics.md."""
     topic = cluster.create_topic("t", min_insync_replicas=1)
