@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from pybroker import errors
-from pybroker.cli import output
+from pybroker.cli import changes, output
 from pybroker.cli.configs import source_name
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
@@ -88,25 +88,44 @@ def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_topics)
 @click.option("--internal", is_flag=True, help="Without a name, show internal topics too.")
+@click.option("--changes", "with_changes", is_flag=True,
+              help="Show the last elections and ISR changes of each partition too, with their cause.")  # fmt: skip
 @cluster_options
-def describe(names: Sequence[str], internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+def describe(
+    names: Sequence[str],
+    internal: bool,
+    with_changes: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Show partitions, leaders, replicas, offsets, sizes, and the configs that differ from their default.
 
-    A partition's size is that of its leader's log on disk; "-" where a broker does not tell it.
+    A partition's size is that of its leader's log on disk; "-" where a broker does not tell it. Changes are asked of
+    every broker over HTTP, at its metrics.listener: the controller knows the cause of an election, the leader that of a
+    change of its ISR. Each keeps the last 16 of a partition, until it stops.
     """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
         configs = admin.topic_configs([t.name for t in topics])
         first, last = admin.offsets(topics, EARLIEST), admin.offsets(topics, LATEST)
         sizes = _sizes(admin, topics)
+        if with_changes:
+            wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
+            told, silent = changes.changes(admin, admin.describe_cluster().nodes, wanted, timeout_s)
     documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
+    for document in documents if with_changes else ():
+        for p in document["partitions"]:
+            p["changes"] = told[TopicPartition(document["name"], p["partition"])]
     if as_json:
         output.as_json(documents)
-        return
-    for number, document in enumerate(documents):
-        if number:
-            click.echo()
-        _show_topic(document)
+    else:
+        for number, document in enumerate(documents):
+            if number:
+                click.echo()
+            _show_topic(document)
+    for why in silent if with_changes else ():
+        click.echo(f"pybroker: {why}", err=True)
 
 
 @command.command()
@@ -215,3 +234,7 @@ def _show_topic(document: dict[str, Any]) -> None:
             for p in document["partitions"]
         ],
     )
+    if any(p.get("changes") for p in document["partitions"]):
+        click.echo()
+        rows = [row for p in document["partitions"] for row in changes.rows(p["partition"], p["changes"])]
+        output.table(changes.COLUMNS, rows)

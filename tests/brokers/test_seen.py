@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import pybroker.testing
 from pybroker.testing import ClusterHandle
-from tests.harness import HOST, ROOT, until
+from tests.brokers.kit import Cluster
+from tests.cli.conftest import run
+from tests.harness import HOST, ROOT, free_port, until
 from tests.testing.test_cluster import write
 
 LAGS_MS = 1000
@@ -145,3 +147,37 @@ def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
     (lag,) = [f for f in parse(get(cluster, leader, "/metrics")) if f.name == "pybroker_follower_lag"]
     row = f"| `{lag.name}` | gauge | broker, partition, topic | {lag.documentation} |"
     assert row in (ROOT / "docs/metrics.md").read_text().splitlines()
+
+
+def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> None:
+    """Who was elected after whom, with the cause, of the brokers that tell; one that cannot says why not."""
+    ports = {number: free_port() for number in (1, 2)}
+    processes = start_cluster(
+        metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
+    )
+    topic = processes.create("t", replicas=[[3, 1, 2], [1, 2, 3]])
+    processes.until_in_sync(topic, 2)
+    processes.kill(3)
+    until("another leads", lambda: processes.leader(topic) in (1, 2))
+    until("it was shrunk", lambda: processes.partition(topic)[1] == [1, 2])
+    leader = processes.leader(topic)
+
+    def told() -> list[dict[str, Any]]:
+        (described,) = run("topics", "describe", topic, "--changes", "--json", "-b", processes.bootstrap).json
+        assert [p["changes"] == [] for p in described["partitions"]] == [False, False]
+        changes: list[dict[str, Any]] = described["partitions"][0]["changes"]
+        return changes
+
+    until("it leads", lambda: any((each["what"], each["broker"]) == ("this broker leads", leader) for each in told()))
+    changes = told()
+    assert [each["time"] for each in changes] == sorted(each["time"] for each in changes)
+    elected = [each for each in changes if each["what"] == "leader elected"]
+    if elected:  # a controller that was killed has taken what it did with it
+        assert (elected[-1]["leader"], elected[-1]["cause"]) == (leader, "brokers 3 are gone")
+    processes.restart(3)
+    processes.until_in_sync(topic, 2)
+    shown = run("topics", "describe", topic, "--changes", "-b", processes.bootstrap)
+    head = next(line for line in shown.out.splitlines() if line.startswith("PARTITION") and "CAUSE" in line)
+    assert head.split() == ["PARTITION", "TIME", "BROKER", "CHANGE", "LEADER", "EPOCH", "ISR", "CAUSE"]
+    assert "brokers 3 have caught up" in shown.out
+    assert shown.err == f"pybroker: broker 3 tells of no changes: its metrics.listener is a free port, {HOST}:0\n"
