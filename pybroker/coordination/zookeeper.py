@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from kazoo.protocol.states import WatchedEvent, ZnodeStat
 from pybroker.clock import boot_ms
 
 from . import store as s
+from .multi_read import MultiRead
 
 ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
     exceptions.NodeExistsError: s.NodeExists,
@@ -51,6 +53,11 @@ READ_SHARE: Final = 2 / 3
 """Of the timeout that the server granted: how long kazoo waits for something to read."""
 ASKS: Final = 6
 """How often in a session's timeout it asks by itself."""
+MULTI_READ_SINCE: Final = (3, 6)
+ASK_VERSION_S: Final = 1.0
+READS_AT_ONCE: Final = 200
+"""How many nodes one request reads."""
+Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
 """How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
 
@@ -66,6 +73,8 @@ class ZooKeeperSession(s.Session):
         self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
         self._next: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Future[None] | None = None
+        self._reads: list[Read] = []
+        self._reads_many = False
         logger = logging.getLogger("pybroker.coordination.kazoo")
         logger.setLevel(logging.ERROR)  # each host that is tried, it tells: what counts, the states say
         self._client = KazooClient(
@@ -82,7 +91,18 @@ class ZooKeeperSession(s.Session):
             await self._stop()
             raise s.StoreFailed(detail=f"no ZooKeeper answered in {timeout_s:g} s") from None
         self.id = self._client.client_id[0]
+        self._reads_many = await self._version() >= MULTI_READ_SINCE
         self._ask()
+
+    async def _version(self) -> tuple[int, ...]:
+        """Of the server; () if it does not tell. A request that a server does not know costs the session."""
+        try:
+            async with asyncio.timeout(ASK_VERSION_S):
+                text = await self.loop.run_in_executor(None, self._client.command, b"srvr")
+        except (OSError, TimeoutError, exceptions.KazooException):
+            return ()
+        found = re.match(r"Zookeeper version: (\d+)\.(\d+)", text)
+        return tuple(map(int, found.groups())) if found else ()
 
     @property
     def answered_ms(self) -> int:
@@ -132,8 +152,57 @@ class ZooKeeperSession(s.Session):
         return self._submit(s.Delete(path, version), lambda: self._client.delete_async(path, version), lambda got: None)
 
     def get(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[tuple[bytes, s.Stat]]:
+        if watch is not None or not self._reads_many:
+            return self._get(path, watch)
+        try:
+            s.check_path(path)
+        except s.BadArguments:
+            return self._get(path)  # which says so
+        if not self._reads:
+            self.loop.call_soon(self._send_reads)
+        future: asyncio.Future[tuple[bytes, s.Stat]] = self.loop.create_future()
+        self._reads.append((path, future))
+        return future
+
+    def _get(self, path: str, watch: s.Watch | None = None) -> asyncio.Future[tuple[bytes, s.Stat]]:
         send = self._client.get_async
         return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: (got[0], _stat(got[1])))
+
+    def _send_reads(self) -> None:
+        """Send the reads of this turn of the loop, many in a request: each by itself costs both sides far more."""
+        reads, self._reads = self._reads, []
+        for first in range(0, len(reads), READS_AT_ONCE):
+            share = reads[first : first + READS_AT_ONCE]
+            if len(share) > 1:
+                self._read_many(share)
+            else:
+                ((path, future),) = share
+                self._get(path).add_done_callback(lambda done, to=future: _pass_on(done, to))  # type: ignore[misc]
+
+    def _read_many(self, reads: list[Read]) -> None:
+        root = self._client.chroot
+
+        def send() -> Any:
+            result = self._client.handler.async_result()
+            self._client._call(MultiRead([root + path if path != "/" else root or path for path, _ in reads]), result)
+            return result
+
+        def take(done: asyncio.Future[Any]) -> None:
+            if done.cancelled():
+                return
+            error = done.exception()
+            answers = [error] * len(reads) if error is not None else done.result()
+            for (path, future), answer in zip(reads, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, s.StoreError):
+                    future.set_exception(type(answer)(path, answer.detail))  # each its own, to be raised
+                elif isinstance(answer, BaseException):
+                    future.set_exception(_translated(answer, path))
+                else:
+                    future.set_result((answer[0], _stat(answer[1])))
+
+        self._submit([s.Check(path) for path, _ in reads], send, lambda got, zxid: got).add_done_callback(take)
 
     def exists(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[s.Stat | None]:
         send = self._client.exists_async
@@ -197,6 +266,8 @@ class ZooKeeperSession(s.Session):
         self, op: s.Op | list[s.Op], send: Callable[[], Any], read: Callable[..., Any]
     ) -> asyncio.Future[Any]:
         """Send an operation, or those of a multi, whose answer is read with the number of its transaction."""
+        if self._reads:
+            self._send_reads()  # what was asked first is sent first
         future: asyncio.Future[Any] = self.loop.create_future()
         path, sent_ms, several = "" if isinstance(op, list) else op.path, boot_ms(), isinstance(op, list)
 
@@ -333,6 +404,14 @@ def _stat(z: ZnodeStat) -> s.Stat:
     return s.Stat(
         z.czxid, z.mzxid, z.ctime, z.mtime, z.version, z.cversion, owner, z.dataLength, z.numChildren, z.pzxid
     )
+
+
+def _pass_on(done: asyncio.Future[Any], to: asyncio.Future[Any]) -> None:
+    """Give what one future came to to another one."""
+    if to.done() or done.cancelled():
+        return
+    error = done.exception()
+    to.set_result(done.result()) if error is None else to.set_exception(error)
 
 
 def _translated(error: BaseException, path: str = "", index: int | None = None) -> BaseException:

@@ -1,5 +1,6 @@
 """What every store does, and what ZooKeeper does: nodes, versions, numbers, sessions, transactions."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -163,6 +164,48 @@ async def test_data_up_to_the_limit(a: Session) -> None:
     assert len((await a.get("/large"))[0]) == DATA_BYTES_MAX
     with pytest.raises(BadArguments):
         await a.set("/large", b"x" * (DATA_BYTES_MAX + 1))
+
+
+# -- many reads at once ------------------------------------------------------------------------------------------------
+
+
+async def test_many_reads_at_once(a: Session) -> None:
+    """Each has the answer that it would have alone."""
+    await a.multi([Create("/r"), *(Create(f"/r/{n}", b"x" * n) for n in range(450))])
+    made = [a.get(f"/r/{n}") for n in range(450)]
+    missing, bad, root = a.get("/r/none"), a.get("r//"), a.get("/")
+    for n, read in enumerate(made):
+        data, stat = await read
+        assert data == b"x" * n and stat == await a.exists(f"/r/{n}")
+    with pytest.raises(NoNode) as none:
+        await missing
+    assert none.value.path == "/r/none"
+    with pytest.raises(BadArguments):
+        await bad
+    assert (await root)[1] == await a.exists("/")
+
+
+async def test_reads_keep_their_place_among_writes(a: Session) -> None:
+    """A read sees what was asked before it and nothing that was asked after it."""
+    await a.create("/n", b"0")
+    asked: list[Any] = []
+    for n in range(1, 4):
+        asked += [a.get("/n"), a.get("/n"), a.set("/n", b"%d" % n)]
+    asked.append(a.get("/n"))
+    answers = [await each for each in asked]
+    assert [each[0] for each in answers if len(each) == 2] == [b"0", b"0", b"1", b"1", b"2", b"2", b"3"]
+
+
+async def test_reads_of_a_session_that_has_ended(a: Session) -> None:
+    await a.create("/n")
+    reads = [a.get("/n"), a.get("/n")]
+    await a.close()
+    late = a.get("/n")
+    for read in reads:
+        with contextlib.suppress(SessionExpired):
+            assert (await read)[0] == b""
+    with pytest.raises(SessionExpired):
+        await late
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from pybroker.clock import boot_ms
 from pybroker.coordination.memory import Fate
@@ -19,6 +20,8 @@ from pybroker.coordination.store import (
     Set,
     WatchEvent,
 )
+from pybroker.coordination.zookeeper import ZooKeeperStore
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
 
 CONNECTED, DISCONNECTED, EXPIRED, CLOSED = SessionState
@@ -286,3 +289,26 @@ async def test_closing_ends_what_waits_for_a_connection(a: Any, b: Session) -> N
     assert await b.exists("/new") is None
     with pytest.raises(NoNode):
         await b.get("/new")
+
+
+@pytest.mark.java
+@pytest.mark.xdist_group("zookeeper")
+@pytest.mark.parametrize(
+    ("said", "many"),
+    [("Zookeeper version: 3.5.9-83df9301aa5c, built on 01/06/2021", 0), ("srvr is not executed", 0), (None, 1)],
+)
+async def test_how_a_server_is_asked_for_many_nodes(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, said: str | None, many: int
+) -> None:
+    """At once only by one that says it can: the request would cost the session of an older one."""
+    asked: list[str] = []
+    if said is not None:
+        monkeypatch.setattr(KazooClient, "command", lambda client, command: said)
+    store = ZooKeeperStore(zookeeper.connect)
+    session = await store.session(TIMEOUT_MS)
+    call = session._client._call
+    monkeypatch.setattr(session._client, "_call", lambda *sent: (asked.append(type(sent[0]).__name__), call(*sent))[1])
+    (root, _), none = await asyncio.gather(session.get("/"), session.get("/none"), return_exceptions=True)
+    assert root == b"" and isinstance(none, NoNode)
+    assert [name for name in asked if name != "Exists"] == (["MultiRead"] if many else ["GetData", "GetData"])
+    await store.close()

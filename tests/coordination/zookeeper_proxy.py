@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pybroker.coordination.memory import Fate
 
 LENGTH = struct.Struct(">i")
+SRVR = b"srvr"  # what a server is asked beside its sessions: which version it is
 FIRST_XID = 1
 """Pings and what else a client sends by itself have negative ones; the frame that opens a session has none."""
 
@@ -64,14 +65,20 @@ class ZooKeeperProxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        self._lost, self._last = None, 0
-        self._answered.set()
         with contextlib.suppress(Cut, OSError, asyncio.IncompleteReadError):
             if not self._there:
                 raise Cut
+            head = await reader.readexactly(LENGTH.size)
             answers, requests = await asyncio.open_connection("127.0.0.1", self._target)
+            if head == SRVR:
+                requests.write(head)
+                writer.write(await answers.read())
+                requests.close()
+                raise Cut
+            self._lost, self._last = None, 0
+            self._answered.set()
             self._writers.add(requests)
-            both = self._send(reader, requests), self._answer(answers, writer)
+            both = self._send(reader, requests, head), self._answer(answers, writer)
             ways = [asyncio.ensure_future(way) for way in both]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for way in ways:
@@ -82,16 +89,16 @@ class ZooKeeperProxy:
         writer.close()
         self._writers.discard(writer)
 
-    async def _frame(self, reader: asyncio.StreamReader) -> bytes:
-        head = await reader.readexactly(LENGTH.size)
+    async def _frame(self, reader: asyncio.StreamReader, head: bytes = b"") -> bytes:
+        head = head or await reader.readexactly(LENGTH.size)
         body = await reader.readexactly(*LENGTH.unpack(head))
         await self._passing.wait()
         if not self._there:
             raise Cut
         return head + body
 
-    async def _send(self, reader: asyncio.StreamReader, requests: asyncio.StreamWriter) -> None:
-        requests.write(await self._frame(reader))
+    async def _send(self, reader: asyncio.StreamReader, requests: asyncio.StreamWriter, head: bytes) -> None:
+        requests.write(await self._frame(reader, head))
         while self._lost is None:
             frame = await self._frame(reader)
             (xid,) = LENGTH.unpack_from(frame, LENGTH.size)
