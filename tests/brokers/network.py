@@ -3,6 +3,7 @@ is at either end.
 
     passing ──cut──> silent: what is sent waits, no connection ends, nobody is refused ──heal──> passing, all of it late
 
+What a broker had sent that died behind the cut is lost with it, as if its host had died: its connections end.
 Clients go straight to the brokers. Where nothing listens, a connection is taken and then closed: nobody is refused, so
 that the death of a process has no proof, and takes a session.
 """
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -36,6 +38,7 @@ class Network:
         self._healed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
     def close(self) -> None:
         async def end() -> None:
@@ -44,6 +47,9 @@ class Network:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for writer in list(self._writers):
+                writer.transport.abort()
+            await asyncio.sleep(0)  # which is told in the loop's next turn
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -55,6 +61,7 @@ class Network:
 
         async def listen() -> asyncio.Server:
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                self._writers.add(writer)  # of a task that is cancelled before it begins, too
                 task = asyncio.ensure_future(self._connected(number, port, reader, writer))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -93,14 +100,16 @@ class Network:
         self, number: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         way = frozenset((number, self._who(writer.get_extra_info("peername")[1])))
+        lives = self._lives(way)
         writers = [writer]
         try:
             await self._passing(way)
             with contextlib.suppress(OSError):
                 answers, requests = await asyncio.open_connection(HOST, port)
                 writers.append(requests)
+                self._writers.add(requests)
                 both = (reader, requests), (answers, writer)
-                pumps = [asyncio.ensure_future(self._pump(way, *each)) for each in both]
+                pumps = [asyncio.ensure_future(self._pump(way, lives, *each)) for each in both]
                 try:
                     await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -115,15 +124,24 @@ class Network:
         while way in self._silent:
             await self._healed.wait()
 
-    async def _pump(self, way: frozenset[int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the sender has closed, which is not heard through a cut either."""
+    def _lives(self, way: frozenset[int]) -> dict[int, int]:
+        """The processes at its ends."""
+        return {number: pid for number, pid in self.pids().items() if number in way}
+
+    async def _pump(
+        self, way: frozenset[int], lives: dict[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Until the sender has closed, which is not heard through a cut either, or has died behind one."""
         data = b"."
         while data:
             try:
                 data = await reader.read(CHUNK_BYTES)
             except OSError:
                 data = b""
-            await self._passing(way)
+            if way in self._silent:
+                await self._passing(way)
+                if self._lives(way) != lives:
+                    return
             writer.write(data)
             with contextlib.suppress(OSError):
                 await writer.drain()
