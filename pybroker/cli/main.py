@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
     "scrub": Command("pybroker.cli.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.doctor", "Examine a log dir that no broker uses, and mend it."),
+    "migrate-store": Command("pybroker.cli.migrate_store", "Move a lone broker's topics into ZooKeeper."),
     "zookeeper": Command("pybroker.cli.zookeeper", "Run a ZooKeeper for development."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),

@@ -44,6 +44,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     type=Whole(0, 65535),
     help="Serve /metrics, /healthz and /readyz over HTTP on this port. Sets metrics.listener.",
 )
+@click.option("--zookeeper", metavar="HOSTS",
+              help="Be a broker of a cluster: HOST:PORT,..., and a chroot if any. Sets zookeeper.connect.")  # fmt: skip
 @click.option("--config", "file", metavar="FILE", type=click.Path(), help="A .properties file with Kafka's names.")
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, which wins over FILE; repeatable."
@@ -61,6 +63,7 @@ def command(
     host: str | None,
     port: int | None,
     metrics_port: int | None,
+    zookeeper: str | None,
     file: str | None,
     sets: Sequence[str],
     give_up: Sequence[str],
@@ -77,7 +80,7 @@ def command(
     from pybroker.logs import to_stderr
 
     to_stderr(logging.getLevelName(log_level.upper()))
-    config = _configuration(data_dir, host, port, metrics_port, file, sets)
+    config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
     from pybroker.server.broker import run
@@ -90,6 +93,7 @@ def _configuration(
     host: str | None,
     port: int | None,
     metrics_port: int | None,
+    zookeeper: str | None,
     file: str | None,
     sets: Sequence[str],
 ) -> "BrokerConfig":
@@ -102,6 +106,8 @@ def _configuration(
     if metrics_port is not None:
         shown_at = host or HOST_DEFAULT
         from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")
+    if zookeeper is not None:
+        from_options.append(f"zookeeper.connect={zookeeper}")
     defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT), GROUP_DELAY: "0"}
     try:
         if host is not None or port is not None:

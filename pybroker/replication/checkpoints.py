@@ -175,8 +175,11 @@ def write_meta(meta: Meta, before: str = "") -> str:
     values = _properties(before)
     values |= {"version": values.get("version", "0"), "cluster.id": str(meta.cluster_id)}
     values["node.id" if values["version"] == "1" else "broker.id"] = str(meta.broker_id)
-    ids = {"directory.id": meta.directory_id, "coordination.directory.id": meta.coordination_id}
-    values |= {key: value for key, value in ids.items() if value is not None}
+    if meta.directory_id is not None:
+        values["directory.id"] = meta.directory_id
+    values.pop("coordination.directory.id", None)  # ours: a cluster's log dirs have none
+    if meta.coordination_id is not None:
+        values["coordination.directory.id"] = meta.coordination_id
     written = time.strftime("#%a %b %d %H:%M:%S UTC %Y", time.gmtime())
     return "".join(f"{line}\n" for line in ["#", written, *(f"{key}={value}" for key, value in values.items())])
 

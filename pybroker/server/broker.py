@@ -22,7 +22,7 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
-from pybroker.controller import configs, identity, loading
+from pybroker.controller import configs, identity, loading, migration
 from pybroker.controller.adoption import Adoption
 from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
@@ -149,6 +149,10 @@ class Broker:
         mine = owner(self._dirs)
         store = directories.with_store(self._dirs, self._give_up)
         session = self._session = await self._open_store(store)
+        if (elsewhere := await migration.moved_to(session)) is not None:
+            raise StartError(
+                f"this broker's topics were moved to ZooKeeper at {elsewhere}: start it with --zookeeper {elsewhere}"
+            )
         await loading.prepare(session)
         known_cluster = await identity.cluster_id(session)
         self._store_lost |= known_cluster is None and directories.had_store(self._dirs)

@@ -178,7 +178,7 @@ class ClusterBroker(Broker):
         if directories.had_store(self._dirs):
             raise StartError(
                 "the log directories are a lone broker's, whose topics its own coordination store knows: start it "
-                "without zookeeper.connect"
+                "without zookeeper.connect, or move them with pybroker migrate-store"
             )
         in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
         configured: int = self.config["broker.id"]

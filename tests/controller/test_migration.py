@@ -1,0 +1,166 @@
+"""The move of an embedded store into ZooKeeper, on memory stores: what is written, cut short anywhere, and refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pybroker.cluster.image import PartitionState
+from pybroker.cluster.topics import Topic
+from pybroker.controller import identity, loading, nodes
+from pybroker.controller.migration import MIGRATED, migrate, moved_to
+from pybroker.coordination.memory import MemoryStore
+from pybroker.coordination.store import Create, Session, Set
+from pybroker.errors import KafkaError
+
+CLUSTER = "cluster-of-the-lone-br"
+CONNECT = "zk:2181/kafka"
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+class Knife:
+    """Ends the move at the write of this number, counted over several sessions."""
+
+    def __init__(self, at: int, *sessions: Session) -> None:
+        self.left = at
+        for session in sessions:
+            for name in ("create", "set", "multi"):
+                setattr(session, name, self._counted(getattr(session, name)))
+
+    def _counted(self, do: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise Cut
+            return do(*given, **named)
+
+        return counted
+
+
+async def opened() -> Session:
+    store = MemoryStore()
+    await store.open()
+    return await store.session(60_000)
+
+
+async def lone(*names: str) -> Session:
+    """The store of broker 7 with topics of two partitions each."""
+    session = await opened()
+    await loading.prepare(session)
+    await session.create(nodes.CONTROLLER_EPOCH, b"4")
+    await session.set(nodes.PRODUCER_IDS, b'{"version":1,"broker":7,"block_start":"2000","block_end":"2999"}')
+    for _ in range(3):
+        await session.set(nodes.SEQUENCE_OF_IDS, b"")
+    await session.create(nodes.log_dirs(7), nodes.dump_log_dirs({"dir": "/data"}))
+    await session.create(nodes.broker_config(None), nodes.dump_config({"log.cleaner.threads": "2"}))
+    for number, name in enumerate(names):
+        states = tuple(PartitionState((7,), 7, 5 + index, (7,), 4, 0) for index in range(2))
+        topic = Topic(name, bytes([number + 1]) * 16, states, {"retention.ms": "1"}, {0: "dir", 1: "dir"})
+        ops = [
+            Create(nodes.topic(name), nodes.dump_topic(topic)),
+            Create(nodes.topic_config(name), nodes.dump_config(topic.config)),
+            Create(nodes.partitions(name)),
+        ]
+        for index, state in enumerate(states):
+            ops += [Create(nodes.partition(name, index)), Create(nodes.state(name, index), nodes.dump_state(state))]
+        await session.multi(ops)
+    await identity.record_cluster_id(session, CLUSTER)
+    return session
+
+
+async def tree(session: Session, path: str = "/") -> dict[str, bytes]:
+    """Every node with its data."""
+    found = {path: (await session.get(path))[0]}
+    for name in (await session.children(path))[0]:
+        found |= await tree(session, f"{path.rstrip('/')}/{name}")
+    return found
+
+
+async def test_what_is_moved() -> None:
+    """Kafka's nodes as Kafka writes them; what belongs to the embedded store alone stays."""
+    source, target = await lone("a", "b"), await opened()
+    moved = await migrate(source, target, CONNECT)
+    assert moved == (CLUSTER, 7, 2, 4, False)
+    there = await tree(target)
+    assert there[nodes.topic("a")] == (
+        b'{"version":3,"topic_id":"AQEBAQEBAQEBAQEBAQEBAQ","partitions":{"0":[7],"1":[7]},'
+        b'"adding_replicas":{},"removing_replicas":{}}'
+    )
+    before = await tree(source)
+    kept = [nodes.state("b", 1), nodes.topic_config("a"), nodes.broker_config(None), nodes.PRODUCER_IDS,
+            nodes.CONTROLLER_EPOCH, nodes.CLUSTER_ID]  # fmt: skip
+    assert {path: there[path] for path in kept} == {path: before[path] for path in kept}
+    assert (await target.set(nodes.SEQUENCE_OF_IDS, b"")).version == 4  # three ids were given out
+    assert not any(path in there for path in (MIGRATED, nodes.LOG_DIRS, nodes.DELETED))
+    assert await moved_to(source) == CONNECT
+    assert (await migrate(source, target, CONNECT)).again
+
+
+async def test_a_move_is_cut_short_anywhere() -> None:
+    """The same command finishes it, and until it did the lone broker's topics are its own or the cluster has no id."""
+    source, target = await lone("a", "b"), await opened()
+    await migrate(source, target, CONNECT)
+    whole = await tree(target)
+    at, done = 0, False
+    while not done:
+        at += 1
+        source, target = await lone("a", "b"), await opened()
+        knife = Knife(at, source, target)
+        with contextlib.suppress(Cut):
+            await migrate(source, target, CONNECT)
+            done = True
+        knife.left = -1
+        assert await moved_to(source) is None or (await identity.cluster_id(target)) == CLUSTER
+        if not done:
+            await migrate(source, target, CONNECT)
+        assert await tree(target) == whole
+        assert await moved_to(source) == CONNECT
+    assert at > 30
+
+
+async def test_what_is_refused() -> None:
+    """Each with a sentence, and nothing is written."""
+    source = await lone("a")
+
+    async def refusal(target: Session, source: Session = source) -> str:
+        before = await tree(target)
+        with pytest.raises(KafkaError) as refused:
+            await migrate(source, target, CONNECT)
+        after = await tree(target)
+        assert {path for path in after.keys() - before.keys() if path not in nodes.OF_A_CLUSTER} == set()
+        assert await moved_to(source) is None
+        return refused.value.message
+
+    other = await opened()
+    await loading.prepare(other, nodes.OF_A_CLUSTER)
+    await identity.record_cluster_id(other, "another-cluster")
+    assert "is that of the cluster another-cluster" in await refusal(other)
+    foreign = await opened()
+    await loading.prepare(foreign, nodes.OF_A_CLUSTER)
+    await foreign.create(nodes.topic("theirs"), b"{}")
+    assert "topics that are not this broker's (theirs)" in await refusal(foreign)
+    assert "of no broker that has ever run" in await refusal(await opened(), await opened_empty())
+    await source.create(nodes.deletion("a"))
+    assert "deletion is not finished" in await refusal(await opened())
+
+
+async def opened_empty() -> Session:
+    session = await opened()
+    await loading.prepare(session)
+    return session
+
+
+async def test_a_set_of_the_state_is_seen() -> None:
+    """The leader epochs that the lone broker wrote last are those that the cluster begins with."""
+    source, target = await lone("a"), await opened()
+    state = PartitionState((7,), 7, 41, (7,), 4, 1)
+    await source.multi([Set(nodes.state("a", 0), nodes.dump_state(state))])
+    await migrate(source, target, CONNECT)
+    data, stat = await target.get(nodes.state("a", 0))
+    assert nodes.load_state(data, (7,), stat.version).leader_epoch == 41
