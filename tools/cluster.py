@@ -14,6 +14,7 @@ from pybroker.replication.logdirs import StartError
 from pybroker.server.zookeeper_server import ZooKeeper
 
 PORT = 9092
+METRICS_PORT = 9404
 BROKERS = 3
 SETS = ("default.replication.factor=3", "min.insync.replicas=2", "num.partitions=3")
 HELP = """
@@ -22,6 +23,7 @@ ZooKeeper:     {connect}
 
   pybroker topics create orders -b {bootstrap}
   pybroker cluster -b {bootstrap}
+  pybroker topics describe orders --changes -b {bootstrap}
   kill -9 {pid}          # broker 1; start it again with
   {again}
 
@@ -30,8 +32,9 @@ Ctrl-C ends all of it.
 
 
 def serve(home: Path, number: int, connect: str) -> list[str]:
-    sets = [f"--set={each}" for each in (*SETS, f"zookeeper.connect={connect}", f"broker.id={number}")]
-    where = ["--data-dir", str(home / f"broker-{number}"), "--port", str(PORT + number - 1)]
+    sets = [f"--set={each}" for each in (*SETS, f"broker.id={number}")]
+    where = ["--data-dir", str(home / f"broker-{number}"), "--zookeeper", connect, "--port", str(PORT + number - 1)]
+    where += ["--metrics-port", str(METRICS_PORT + number - 1)]
     return [sys.executable, "-m", "pybroker", "serve", *where, *sets]
 
 
