@@ -41,6 +41,7 @@ class ConfigWatch:
         self._held = held
         self._known: set[str] = set()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
+        self.on_altered: list[Callable[[], object]] = []  # who goes by those of topics too
 
     async def read_all(self, session: Session) -> None:
         """Read every setting there is. Raises StoreError."""
@@ -90,6 +91,8 @@ class ConfigWatch:
             )
             for tell in self.on_broker_altered:
                 await tell()
+        for hear in self.on_altered:
+            hear()
 
     async def topic(self, session: Session, name: str) -> None:
         """Know the settings of a topic, which may have come a moment ago. Raises StoreError."""

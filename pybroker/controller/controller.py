@@ -314,8 +314,12 @@ class Controller:
             self._once("elect", self._elect_again)
         return set(done)
 
-    async def _elect_again(self) -> None:
-        self.tell_metadata(await self._elect("somebody else had written"))
+    async def _elect_again(self, cause: str = "somebody else had written") -> None:
+        self.tell_metadata(await self._elect(cause))
+
+    def settings_changed(self) -> None:
+        """Elect where unclean.leader.election.enable allows it now."""
+        self._once("settings", lambda: self._elect_again("settings changed"))
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -407,8 +411,7 @@ class Controller:
             elif known.id == topic.id and len(topic.partitions) > len(known.partitions):
                 more = topic.partitions[len(known.partitions) :]
                 context.topics[topic.name] = Topic(topic.name, topic.id, (*known.partitions, *more))
-        new = await self._create_missing()
-        if new:
+        if new := await self._create_missing():
             self.tell_metadata(new)
 
     async def _delete(self) -> None:
@@ -419,8 +422,7 @@ class Controller:
     # -- what channels report ----------------------------------------------------------------------------------------
 
     def answered(self, broker: int, code: int) -> None:
-        name = errors.lookup(code).name
-        event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=name)
+        event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=errors.lookup(code).name)
         if code == errors.STALE_CONTROLLER_EPOCH:
             self._put(self._doubt)
 
@@ -455,13 +457,12 @@ class Controller:
         async def bury() -> None:
             if self._context.epochs.get(broker) != epoch:
                 return
-            path = nodes.broker(broker)
-            stat = await until_answered(lambda: self._session.exists(path))
+            stat = await until_answered(lambda: self._session.exists(nodes.broker(broker)))
             if stat is None or stat.czxid != epoch:
                 return
             event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
             with contextlib.suppress(NoNode):
-                await until_answered(lambda: self._session.delete(path, stat.version))
+                await until_answered(lambda: self._session.delete(nodes.broker(broker), stat.version))
 
         self._once(f"bury {broker}", bury)
 

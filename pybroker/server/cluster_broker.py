@@ -108,6 +108,7 @@ class ClusterBroker(Broker):
         self._topic_configs = ConfigRepository()
         self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, self.metadata, replicas)
         self._watch.on_broker_altered.append(self._go_by_settings)
+        self._watch.on_altered.append(self._tell_controller)
         await self._watch.read_all(session)
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
@@ -159,6 +160,10 @@ class ClusterBroker(Broker):
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),
         )  # fmt: skip
+
+    def _tell_controller(self) -> None:
+        if self._controller is not None:
+            self._controller.settings_changed()
 
     def _rack(self) -> str | None:
         if self.config["replica.selector.class"] != RACK_AWARE:

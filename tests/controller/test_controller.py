@@ -163,6 +163,23 @@ async def test_an_unclean_election(cluster: FakeCluster) -> None:
     assert (await cluster.state(key))[2] == [3]
 
 
+async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster) -> None:
+    """A person waits no longer for the last of the ISR: no broker comes or goes then."""
+    (key,) = await cluster.create("t", (2, 3))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.brokers[2].die()
+    await cluster.until_led(key, -1)
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+    await eventually("it is told", lambda: key in cluster.brokers[3].states)
+    assert (await cluster.state(key))[0] == -1
+    cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
+    cluster.controller.controller.settings_changed()
+    await cluster.until_led(key, 3)
+    assert (await cluster.state(key))[2] == [3]
+
+
 def asked(
     broker: FakeBroker, key: TopicPartition, isr: dict[int, int], leader_epoch: int, partition_epoch: int
 ) -> object:

@@ -1,0 +1,111 @@
+"""The last of the ISR is gone and another replica leads: what that costs, and how clients notice (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from pybroker import errors
+from pybroker.protocol import messages as m
+from tests.asking import ask
+from tests.brokers.kit import Cluster
+from tests.harness import HOST, until
+from tests.wire import Wire, batch
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+BOTH, ALONE = 10, 5
+"""How many records all had, and how many the last of the ISR alone."""
+
+
+def allow_unclean(cluster: Cluster, topic: str) -> None:
+    entry = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    cluster.admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def fetch(port: int, topic: str, offset: int, epoch: int, last_epoch: int = -1) -> Any:
+    """The partition of a Fetch 12, in which a client says what it believes."""
+    kind = m.FetchRequest.Topics
+    wanted = kind.Partitions(
+        partition=0, fetch_offset=offset, current_leader_epoch=epoch, last_fetched_epoch=last_epoch,
+        log_start_offset=-1, partition_max_bytes=1 << 20,
+    )  # fmt: skip
+    fields = {"replica_id": -1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0}
+    topics = [kind(topic=topic, partitions=[wanted])]
+    answer = ask(port, "Fetch", 12, session_id=0, session_epoch=-1, topics=topics, **fields)
+    return answer.responses[0].partitions[0]
+
+
+def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int, int]:
+    """(error, epoch, end offset) of an OffsetForLeaderEpoch."""
+    kind = m.OffsetForLeaderEpochRequest.Topics
+    wanted = kind.Partitions(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    topics = [kind(topic=topic, partitions=[wanted])]
+    (found,) = ask(port, "OffsetForLeaderEpoch", 4, replica_id=-1, topics=topics).topics[0].partitions
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
+    """Its partition is offline until a person allows another replica to lead; who has read what is lost, notices."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
+    with Wire(cluster.brokers[1].port) as wire:
+        for _ in range(BOTH):
+            assert wire.produce(topic, batch([b"both"])).error == 0
+        cluster.until_in_sync(topic)
+        cluster.kill(2, 3)
+        until("it is alone", lambda: cluster.partition(topic) == (1, [1]))
+        for _ in range(ALONE):
+            assert wire.produce(topic, batch([b"alone"])).error == 0
+    reader = ck.Consumer({
+        "bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "error",
+        "enable.auto.commit": False, "log_level": 0,
+    })  # fmt: skip
+    reader.assign([ck.TopicPartition(topic, 0, 0)])
+    read: list[bytes] = []
+    until("all is read", lambda: read.extend(x.value() for x in reader.consume(50, 0.1)) or len(read) == BOTH + ALONE)
+    cluster.kill(1)
+    cluster.restart(2, 3)
+    until("both are there", lambda: len(cluster.admin.list_topics(timeout=10).brokers) == 2)
+    until("it is offline", lambda: cluster.partition(topic) == (-1, [1]))
+    with Wire(cluster.brokers[2].port) as wire:
+        assert wire.produce(topic, batch([b"refused"])).error in (
+            errors.NOT_LEADER_OR_FOLLOWER, errors.LEADER_NOT_AVAILABLE
+        )  # fmt: skip
+
+    allow_unclean(cluster, topic)
+    until("another leads", lambda: cluster.leader(topic) in (2, 3))
+    leader = cluster.leader(topic)
+    cluster.until_in_sync(topic, size=2)
+    port = cluster.brokers[leader].port
+    (found,) = ask(port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)]).topics[0].partitions
+    now = found.leader_epoch
+    was = now - 1
+    assert end_of(port, topic, was, now) == (0, 0, BOTH)
+    assert end_of(port, topic, was, was)[0] == errors.FENCED_LEADER_EPOCH
+    assert end_of(port, topic, was, now + 1)[0] == errors.UNKNOWN_LEADER_EPOCH
+    assert fetch(port, topic, BOTH, was).error_code == errors.FENCED_LEADER_EPOCH
+    assert fetch(port, topic, BOTH, now + 1).error_code == errors.UNKNOWN_LEADER_EPOCH
+    with Wire(port) as wire:
+        for _ in range(2 * ALONE):
+            assert wire.produce(topic, batch([b"after"])).error == 0
+    diverging = fetch(port, topic, BOTH + ALONE, now, last_epoch=was)
+    assert (diverging.error_code, diverging.diverging_epoch.end_offset) == (0, BOTH)
+
+    # A reader that trusted its offset would go on behind what it never read.
+    told: list[Any] = []
+    until("it is told", lambda: told.extend(x for x in reader.consume(50, 0.1) if x.error()) or told, timeout_s=30)
+    assert told[0].error().code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError._LOG_TRUNCATION)
+    reader.close()
+    cluster.restart(1)
+    cluster.until_in_sync(topic)
+    until("the replicas are the same", lambda: cluster.differing(topic) == [])
+    last = ck.Consumer({"bootstrap.servers": f"{HOST}:{port}", "group.id": "last", "auto.offset.reset": "earliest"})
+    last.assign([ck.TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    whole = [b"both"] * BOTH + [b"after"] * (2 * ALONE)
+    until("all is read", lambda: values.extend(x.value() for x in last.consume(50, 0.1)) or len(values) >= len(whole))
+    assert values == whole
+    last.close()
