@@ -133,7 +133,9 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         ),
         "DescribeLogDirs": Handler(log_dirs.DescribeLogDirs(c.replicas), log_dirs.failed),
         "AlterReplicaLogDirs": Handler(log_dirs.AlterReplicaLogDirs(c.replicas), log_dirs.alter_failed),
-        "ElectLeaders": Handler(elections.ElectLeaders(c.metadata), elections.failed),
+        "ElectLeaders": Handler(
+            elections.ElectLeaders(c.metadata, None if c.peers is None else c.peers.controller), elections.failed
+        ),
         "AlterPartitionReassignments": Handler(
             reassignments.AlterPartitionReassignments(c.metadata), reassignments.alter_failed
         ),

@@ -1,70 +1,99 @@
-"""ElectLeaders: whoever leads a partition is its preferred leader while one broker holds it (KIP-460)."""
+"""ElectLeaders (KIP-460): the controller of a cluster elects. A lone broker is the preferred leader of what it leads."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import NO_LEADER, Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+
+if TYPE_CHECKING:  # a lone broker starts without it
+    from pybroker.controller.controller import Controller
 
 PREFERRED, UNCLEAN = 0, 1
 NOBODY = {
-    PREFERRED: (errors.PREFERRED_LEADER_NOT_AVAILABLE, "the preferred leader is not alive"),
-    UNCLEAN: (errors.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is alive"),
+    PREFERRED: errors.PREFERRED_LEADER_NOT_AVAILABLE,
+    UNCLEAN: errors.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
 
 
-class ElectLeaders:
-    def __init__(self, metadata: MetadataCache) -> None:
-        self._metadata = metadata
+SAID = {
+    errors.ELECTION_NOT_NEEDED: "the partition has its leader",
+    errors.UNKNOWN_TOPIC_OR_PARTITION: "the partition does not exist",
+    errors.PREFERRED_LEADER_NOT_AVAILABLE: "the preferred leader is not alive, or not in sync",
+    errors.ELIGIBLE_LEADERS_NOT_AVAILABLE: "no replica is alive",
+    errors.NOT_CONTROLLER: "the partition changed meanwhile",
+}
+Result = m.ElectLeadersResponse.ReplicaElectionResults
 
-    def __call__(self, request: Any, call: Call) -> Any:
+
+class ElectLeaders:
+    def __init__(self, metadata: MetadataCache, controller: Callable[[], Controller | None] | None) -> None:
+        """`controller` is the one of this broker, of a cluster; None while there is no session."""
+        self._metadata = metadata
+        self._controller = controller
+
+    async def __call__(self, request: Any, call: Call) -> Any:
         """Where all partitions are meant, those that need no election are left out, as Kafka leaves them."""
         if request.election_type not in NOBODY:
             raise KafkaError(errors.INVALID_REQUEST, f"there is no election of type {request.election_type}")
-        kind, image = m.ElectLeadersResponse.ReplicaElectionResults, self._metadata.image
-        asked: dict[str, Iterable[int]] = {}
-        if request.topic_partitions is None:
-            asked = {topic.name: range(len(topic.partitions)) for topic in image.topics()}
-            needless = {errors.ELECTION_NOT_NEEDED}
+        asked = None
+        if request.topic_partitions is not None:
+            asked = [TopicPartition(t.topic, index) for t in request.topic_partitions for index in t.partitions]
+        if self._controller is None:
+            found = self._alone(asked, request.election_type)
         else:
-            for topic in request.topic_partitions:
-                asked[topic.topic] = dict.fromkeys([*asked.get(topic.topic, ()), *topic.partitions])
-            needless = set()
-        results = []
-        for name, partitions in asked.items():
-            found = [r for r in _elect(image, name, partitions, request.election_type) if r.error_code not in needless]
-            if found:
-                results.append(kind(topic=name, partition_result=found))
-        return m.ElectLeadersResponse(replica_election_results=results)
+            found = await self._of_cluster(self._controller(), asked, request.election_type)
+        topics: dict[str, list[Any]] = {}
+        for key, result in found.items():
+            if asked is not None or result.error_code != errors.ELECTION_NOT_NEEDED:
+                topics.setdefault(key.topic, []).append(result)
+        return m.ElectLeadersResponse(
+            replica_election_results=[Result(topic=name, partition_result=each) for name, each in topics.items()]
+        )
+
+    async def _of_cluster(
+        self, controller: Controller | None, keys: list[TopicPartition] | None, election_type: int
+    ) -> Mapping[TopicPartition, Any]:
+        """Raises NOT_CONTROLLER."""
+        if controller is None:
+            raise KafkaError(errors.NOT_CONTROLLER, "this broker is not the controller")
+        from pybroker.controller.requests import elect_leaders
+
+        codes = await elect_leaders(controller, keys, election_type)
+        return {key: _result(key.partition, code, SAID.get(code)) for key, code in codes.items()}
+
+    def _alone(self, keys: Iterable[TopicPartition] | None, election_type: int) -> Mapping[TopicPartition, Any]:
+        image = self._metadata.image
+        if keys is None:
+            keys = [TopicPartition(t.name, index) for t in image.topics() for index in range(len(t.partitions))]
+        return {key: _judge(image, key, election_type) for key in keys}
 
 
-def _elect(image: Image, topic: str, partitions: Iterable[int], election_type: int) -> Iterator[Any]:
-    for index in partitions:
-        state = image.partition(topic, index)
-        if state is None:
-            code, message = errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
-        elif state.leader == NO_LEADER:
-            code, message = NOBODY[election_type]
-        else:
-            code, message = errors.ELECTION_NOT_NEEDED, "the partition has its leader"
-        yield _result(index, code, message)
+def _judge(image: Image, key: TopicPartition, election_type: int) -> Any:
+    state = image.partition(*key)
+    if state is None:
+        code = errors.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        code = NOBODY[election_type] if state.leader == NO_LEADER else errors.ELECTION_NOT_NEEDED
+    return _result(key.partition, code, SAID[code])
 
 
-def _result(index: int, code: int, message: str) -> Any:
-    kind = m.ElectLeadersResponse.ReplicaElectionResults.PartitionResult
-    return kind(partition_id=index, error_code=code, error_message=message)
+def _result(index: int, code: int, message: str | None) -> Any:
+    return Result.PartitionResult(partition_id=index, error_code=code, error_message=message)
 
 
 def failed(request: Any, code: int, message: str) -> Any:
-    kind = m.ElectLeadersResponse.ReplicaElectionResults
     return m.ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
-            kind(topic=topic.topic, partition_result=[_result(p, code, message) for p in topic.partitions])
+            Result(topic=topic.topic, partition_result=[_result(p, code, message) for p in topic.partitions])
             for topic in request.topic_partitions or ()
         ],
     )

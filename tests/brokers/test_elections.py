@@ -1,0 +1,71 @@
+"""Elections that somebody asks for: kafka-leader-election's request, to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import pybroker.testing
+from pybroker import errors
+from pybroker.protocol import messages as m
+from pybroker.testing import ClusterHandle
+from tests.asking import ask
+from tests.harness import until
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[ClusterHandle]:
+    with pybroker.testing.cluster() as made:
+        yield made
+
+
+def elect(cluster: ClusterHandle, topic: str | None, kind: int, *partitions: int) -> dict[int, int]:
+    """{partition: error code}; of all partitions, without a topic. Only the controller elects."""
+    named = m.ElectLeadersRequest.TopicPartitions
+    asked = None if topic is None else [named(topic=topic, partitions=list(partitions))]
+    ports = [int(at.rpartition(":")[2]) for at in cluster.bootstrap_servers.split(",")]
+    for number in cluster.running:
+        fields = {"election_type": kind, "topic_partitions": asked, "timeout_ms": 9000}
+        answer = ask(ports[number - 1], "ElectLeaders", 2, **fields)
+        if answer.error_code != errors.NOT_CONTROLLER:
+            assert answer.error_code == errors.NONE
+            return {p.partition_id: p.error_code for t in answer.replica_election_results for p in t.partition_result}
+    raise AssertionError("no controller")
+
+
+def test_the_preferred_leader_is_asked_for(cluster: ClusterHandle) -> None:
+    """It leads again once somebody asks for it, and then needs no election."""
+    topic = cluster.create_topic("t", partitions=3)
+    cluster.wait_in_sync(topic)
+    preferred = {index: cluster.leader(topic, index) for index in range(3)}
+    away = preferred[1]
+    cluster.stop(away)
+    until("another leads", lambda: cluster.leader(topic, 1) not in (away, -1))
+    preferred_gone = elect(cluster, topic, PREFERRED, 0, 1)
+    assert preferred_gone == {0: errors.ELECTION_NOT_NEEDED, 1: errors.PREFERRED_LEADER_NOT_AVAILABLE}
+    cluster.start()
+    cluster.wait_in_sync(topic)
+    assert cluster.leader(topic, 1) != away
+    assert elect(cluster, topic, PREFERRED, 0, 1) == {0: errors.ELECTION_NOT_NEEDED, 1: 0}
+    until("it leads", lambda: cluster.leader(topic, 1) == away)
+    assert elect(cluster, None, PREFERRED) == {}, "those that need none are left out"
+    assert elect(cluster, "u", PREFERRED, 0) == {0: errors.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_an_unclean_election_is_asked_for(cluster: ClusterHandle) -> None:
+    """Who is alive leads, though it lacks records, as the person who asks wants it."""
+    topic = cluster.create_topic("t", min_insync_replicas=1)
+    cluster.wait_in_sync(topic)
+    last = cluster.leader(topic)
+    others = [number for number in cluster.running if number != last]
+    cluster.kill(*others)
+    until("it is alone", lambda: list(cluster.in_sync(topic)) == [last])
+    cluster.kill(last)
+    cluster.start(*others)
+    until("nobody leads", lambda: cluster.leader(topic) == -1)
+    assert elect(cluster, topic, PREFERRED, 0) == {0: errors.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert elect(cluster, topic, UNCLEAN, 0) == {0: 0}
+    until("another leads", lambda: cluster.leader(topic) in others)
