@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pybroker import errors
-from pybroker.cluster.image import Image, LiveBroker, PartitionState, TopicImage
+from pybroker.cluster.image import NO_EPOCH, NO_LEADER, Image, LiveBroker, PartitionState, TopicImage
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -38,6 +38,11 @@ class UpdateMetadata(NamedTuple):
     deleted: Collection[str] = ()
 
 
+UNTOLD = PartitionState((), NO_LEADER, NO_EPOCH, (), NO_EPOCH, NO_EPOCH)
+"""A partition of which only later ones were told: a controller tells nothing of one whose replicas were all dead when
+its topic was made."""
+GAP_MAX = 10_000
+"""So many of those one topic may have at once."""
 SUSPECTED_S = 1.0
 """How long a broker whose connection ended is suspected. One that is dead leads nothing any more by then, unless its
 death is not proven and its session has to end; and one that is not dead was reached again."""
@@ -124,7 +129,7 @@ class MetadataCache:
 
     def update(self, request: UpdateMetadata) -> None:
         """Take what a controller says. Raises STALE_CONTROLLER_EPOCH where a later one has spoken, and KafkaError for
-        partitions that leave a gap; then nothing of it is taken."""
+        partitions that leave a large gap; then nothing of it is taken."""
         self.image = updated(self.image, request)
         self.suspects.look()
         for watcher in self._watchers:
@@ -172,11 +177,12 @@ def updated(image: Image, request: UpdateMetadata) -> Image:
 
 
 def _grown(topic: TopicImage, news: Mapping[int, PartitionState]) -> TopicImage:
-    """The topic with these partitions, new ones behind those that it has. Raises INVALID_REQUEST for a gap."""
+    """The topic with these partitions, new ones behind those that it has. Raises INVALID_REQUEST for a large gap."""
     partitions = list(topic.partitions)
     for index in sorted(news):
-        if not 0 <= index <= len(partitions):
+        if not 0 <= index <= len(partitions) + GAP_MAX:
             problem = f"partition {index} of {topic.name} is told of, and of {len(partitions)} nothing is known"
             raise KafkaError(errors.INVALID_REQUEST, problem)
+        partitions += [UNTOLD] * (index - len(partitions))
         partitions[index : index + 1] = [news[index]]
     return topic._replace(partitions=tuple(partitions))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from pybroker import errors
 from pybroker.cluster.image import NO_LEADER, LiveBroker, Node, PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.metadata_cache import GAP_MAX, UNTOLD, MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import PLAINTEXT, HostPort, TopicPartition
 
@@ -115,13 +117,24 @@ def test_a_controller_that_was_replaced_is_not_heard(cache: MetadataCache) -> No
     assert (cache.image.controller_id, cache.image.controller_epoch, len(cache.image)) == (2, 6, 2)
 
 
-@pytest.mark.parametrize("news", [{"p1": state()}, {"p0": state(), "p2": state()}])
-def test_partitions_with_a_gap_are_refused(cache: MetadataCache, news: dict[str, PartitionState]) -> None:
-    """Whole: the topics that were told of beside it are not taken either."""
+def test_a_partition_that_nobody_could_lead_is_told_later(cache: MetadataCache) -> None:
+    """Kafka's controller tells of the others of its topic first; who is told has them all."""
+    cache.update(told(topic("good", OTHER_ID, p0=state()), topic("t", p1=state(2), p3=state(3))))
+    found = cache.image.topic("t")
+    assert found is not None and found.partitions == (UNTOLD, state(2), UNTOLD, state(3))
+    assert cache.image.topic("good") is not None
+    cache.update(told(topic("t", p0=state())))
+    assert cache.image.partition("t", 0) == state() and cache.image.partition("t", 2) == UNTOLD
+
+
+@pytest.mark.parametrize(("index", "taken"), [(GAP_MAX, True), (GAP_MAX + 1, False), (-1, False)])
+def test_a_gap_has_a_limit(cache: MetadataCache, index: int, taken: bool) -> None:
+    """Beyond it nothing of the request is taken: not the topics that were told of beside it either."""
     before = cache.image
-    with pytest.raises(KafkaError):
-        cache.update(told(topic("good", OTHER_ID, p0=state()), topic("t", **news)))
-    assert cache.image is before
+    states = TopicStates("t", ID, {index: state()})
+    with nullcontext() if taken else pytest.raises(KafkaError):
+        cache.update(told(topic("good", OTHER_ID, p0=state()), states))
+    assert (cache.image is before) != taken
 
 
 def test_a_topic_that_goes_and_comes_in_one_request_is_new(cache: MetadataCache) -> None:
