@@ -1,4 +1,4 @@
-"""ElectLeaders (KIP-460): the controller of a cluster elects. A lone broker is the preferred leader of what it leads."""
+"""ElectLeaders (KIP-460): the controller of a cluster elects; a lone broker leads what it has, and is preferred."""
 
 from __future__ import annotations
 
