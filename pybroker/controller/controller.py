@@ -25,7 +25,7 @@ from pybroker.cluster.changes import ELECTED, Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
-from pybroker.controller import nodes
+from pybroker.controller import failures, nodes
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.election import Fence, elect
@@ -170,8 +170,10 @@ class Controller:
         if state in ENDED:
             self._put(self._over)
         elif state is SessionState.CONNECTED:
-            for name, work in (("brokers", self._brokers), ("topics", self._topics), ("deletions", self._delete)):
-                self._once(name, work)
+            self._once("brokers", self._brokers)
+            self._once("topics", self._topics)
+            self._once("deletions", self._delete)
+            self._once("log dirs", self._log_dirs)
 
     async def _over(self) -> None:
         raise KafkaError(errors.NOT_CONTROLLER, "the session of the controller is over")
@@ -235,6 +237,7 @@ class Controller:
         self._lead_and_follow([key for key, _ in context.states() if key not in changed])
         self.tell_metadata([key for key, _ in context.states()])
         await self._delete()
+        await self._log_dirs()
 
     @property
     def _context(self) -> ClusterContext:
@@ -414,6 +417,14 @@ class Controller:
         if new := await self._create_missing():
             self.tell_metadata(new)
 
+    async def _log_dirs(self) -> None:
+        """Ask brokers whose log dirs failed what they can use still: the answers to a LeaderAndIsr say so."""
+        context = self._context
+        for broker in await failures.failed_log_dirs(context, lambda _: self._once("log dirs", self._log_dirs)):
+            event(log, logging.WARNING, "log dir failed", broker=broker)
+            its = [key for key, state in context.states() if broker in state.replicas]
+            self._channels[broker].lead_and_follow(context.told(its))
+
     async def _delete(self) -> None:
         assert self._deletions is not None
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
@@ -436,11 +447,9 @@ class Controller:
         if code != errors.KAFKA_STORAGE_ERROR:
             return  # a repeated or a late one: the epochs say so
 
-        async def fail() -> None:
-            self._context.failed.add((broker, partition))
-            self.tell_metadata(await self._elect(f"broker {broker} cannot use its log of {partition}"))
-
-        self._put(fail)
+        if self.context is not None:  # before the election that is put in: it is of all that are reported by then
+            self.context.failed.add((broker, partition))
+            self._once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         async def note() -> None:
@@ -454,17 +463,7 @@ class Controller:
         if not self._config["broker.death.proof.enable"]:
             return
 
-        async def bury() -> None:
-            if self._context.epochs.get(broker) != epoch:
-                return
-            stat = await until_answered(lambda: self._session.exists(nodes.broker(broker)))
-            if stat is None or stat.czxid != epoch:
-                return
-            event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
-            with contextlib.suppress(NoNode):
-                await until_answered(lambda: self._session.delete(nodes.broker(broker), stat.version))
-
-        self._once(f"bury {broker}", bury)
+        self._once(f"bury {broker}", lambda: failures.bury(self._context, broker, epoch))
 
     # -- balance -----------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,13 @@ SEQUENCE_OF_IDS = "/brokers/seqid"
 TOPIC_CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT = f"{LOG_DIR_EVENTS}/log_dir_event_"
+LOG_DIR_FAILED = 1
 PERSISTENT = (
     "/admin", DELETED, DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
     "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users",
-    "/consumers", "/isr_change_notification", PRODUCER_IDS, "/log_dir_event_notification",
+    "/consumers", "/isr_change_notification", PRODUCER_IDS, LOG_DIR_EVENTS,
 )  # fmt: skip
 """What must exist before anything else is written, parents first."""
 OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DIRS))
@@ -224,6 +227,17 @@ def load_config_change(data: bytes) -> str:
     if found.get("version") == 1:
         return f"{found['entity_type']}/{found['entity_name']}"
     return str(found["entity_path"])
+
+
+def dump_log_dir_event(broker_id: int) -> bytes:
+    """The notice that a log dir of a broker has failed."""
+    return _dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED})
+
+
+@_sound
+def load_log_dir_event(data: bytes) -> int:
+    """The broker."""
+    return int(_load(data)["broker"])
 
 
 def dump_controller(broker_id: int, now_ms: int) -> bytes:

@@ -185,6 +185,8 @@ class ReplicaManager:
             return errors.NONE
         if any(topic_id) and replica.topic_id != topic_id:
             return errors.INCONSISTENT_TOPIC_ID
+        if replica.offline:  # whatever it was told before: that its disk failed, the controller may not know yet
+            return errors.KAFKA_STORAGE_ERROR
         if p.leader_epoch < replica.leader_epoch:
             self._fence(replica, p.leader, p.leader_epoch)
         if p.leader_epoch < replica.leader_epoch or (p.leader_epoch == replica.leader_epoch and replica.has_role):
@@ -273,7 +275,9 @@ class ReplicaManager:
                         self._fence(replica, -1, p.leader_epoch)
                         continue
                     await self._stop(key, replica, p.leader_epoch)
-                    if p.delete_partition:
+                    if p.delete_partition and not self._replicas.deletable(key):
+                        codes[key] = errors.KAFKA_STORAGE_ERROR
+                    elif p.delete_partition:
                         doomed.append(key)
             if doomed:
                 await self._replicas.remove(doomed)

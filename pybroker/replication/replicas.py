@@ -323,6 +323,13 @@ class Replicas:
         """Take a topic's replicas from view at once, tell those who wait, then have their files removed."""
         await self._remove([TopicPartition(topic.name, index) for index in range(first, len(topic.partitions))])
 
+    def deletable(self, key: TopicPartition) -> bool:
+        """Can its files be removed? Not those on a disk that failed, which would come back with the disk."""
+        replica = self._held.get(key)
+        if replica is not None and replica.log is not None:
+            return not replica.log.offline
+        return self.directory_of(key) is not None or len(self._opener.usable()) == len(self._dirs)
+
     async def _remove(self, keys: Iterable[TopicPartition]) -> None:
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)

@@ -82,6 +82,7 @@ class ClusterBroker(Broker):
         self._controller: Controller | None = None
         self._following: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._report: asyncio.Task[None] | None = None
         self._serving = False
         self._changes = Changes(wall_ms)
 
@@ -262,6 +263,21 @@ class ClusterBroker(Broker):
         )
         self._controller.start()
 
+    def _heed_failures(self) -> None:
+        """A log dir failed: the controller is told, or what is led from there would be led by nobody."""
+        super()._heed_failures()
+        if self._serving and any(log_dir.failure for log_dir in self._dirs):
+            self._report = asyncio.get_running_loop().create_task(self._report_log_dirs())
+
+    async def _report_log_dirs(self) -> None:
+        """Leave the notice, as soon as the store takes it."""
+        notice = nodes.dump_log_dir_event(self.broker_id)
+        while self._serving:
+            with contextlib.suppress(StoreError):
+                await self._member.session.create(nodes.LOG_DIR_EVENT, notice, sequential=True)
+                return
+            await asyncio.sleep(RETRY_S)
+
     async def _renew_registration(self) -> None:
         await self._member.renew()
 
@@ -321,8 +337,9 @@ class ClusterBroker(Broker):
     async def _leave(self) -> None:
         """Follow nobody, ask nobody, be nobody's controller."""
         self._serving = False
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._report):
+            if task is not None:
+                task.cancel()
         await self._manager.stop()
         await self._isr.stop()
         await self._member.close()

@@ -1,0 +1,51 @@
+"""What fails under brokers, as the controller of a cluster hears of it: their disks, and their processes.
+
+    a log dir failed    its broker, which lives, leaves a notice ──> it is told again what it holds ──> it answers which
+                        of that it cannot use
+    a process died      its address refuses ──> its node is deleted, unless it was registered anew meanwhile
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from pybroker.controller import nodes
+from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.election import write
+from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.store import Delete, NoNode, StoreDamaged, Watch
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+
+async def failed_log_dirs(context: ClusterContext, watch: Watch) -> set[int]:
+    """The live brokers that left a notice since the last look; the notices are gone then. Raises StoreError, and
+    KafkaError: NOT_CONTROLLER."""
+    names, _ = await until_answered(lambda: context.session.children(nodes.LOG_DIR_EVENTS, watch=watch))
+    found = set()
+    for name in sorted(names):
+        path = f"{nodes.LOG_DIR_EVENTS}/{name}"
+        try:
+            data, _ = await read(context.session, path)
+            found.add(nodes.load_log_dir_event(data))
+        except NoNode:
+            continue
+        except StoreDamaged as problem:
+            event(log, logging.ERROR, "notice ignored", node=path, reason=problem)
+        with contextlib.suppress(NoNode):
+            await write(context.session, context.fence, [Delete(path)])
+    return found & context.brokers.keys()
+
+
+async def bury(context: ClusterContext, broker: int, epoch: int) -> None:
+    """Nobody listens where the broker of this registration was: delete its node. Raises StoreError."""
+    if context.epochs.get(broker) != epoch:
+        return
+    stat = await until_answered(lambda: context.session.exists(nodes.broker(broker)))
+    if stat is None or stat.czxid != epoch:
+        return
+    event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
+    with contextlib.suppress(NoNode):
+        await until_answered(lambda: context.session.delete(nodes.broker(broker), stat.version))

@@ -1,0 +1,77 @@
+"""A broker of a cluster one of whose disks fails: others lead what lay there, and it goes on with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.brokers.witness import Witness
+from tests.harness import until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    """Three brokers with two log dirs each."""
+    def log_dirs(number: int) -> str:
+        return ",".join(str(tmp_path / f"broker-{number}" / name) for name in ("one", "two"))
+
+    with Cluster(tmp_path, zookeeper, log_dirs=log_dirs) as running:
+        yield running
+
+
+def lies_in(cluster: Cluster, number: int, topic: str) -> Path:
+    """The log dir of a broker where partition 0 of a topic lies."""
+    (found,) = cluster.brokers[number].data_dir.glob(f"*/{topic}-0")
+    return found.parent
+
+
+def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
+    """Nothing acknowledged is lost, and nobody waits for a session: the broker lives, and leads what lies elsewhere."""
+    lost, kept = cluster.create("lost", replicas=[[1, 2, 3]]), cluster.create("kept", replicas=[[1, 2, 3]])
+    disk = lies_in(cluster, 1, lost)
+    assert disk != lies_in(cluster, 1, kept)
+    with Witness(cluster, lost) as witness:
+        witness.until_acked()
+        disk.rename(disk.with_name("away"))
+        until("another leads", lambda: cluster.leader(lost) in (2, 3), timeout_s=20)
+        assert 1 not in cluster.partition(lost)[1]
+        witness.until_acked()
+        assert cluster.partition(kept) == (1, [1, 2, 3])
+        cluster.brokers[1].stop()
+        disk.with_name("away").rename(disk)
+        cluster.start(1)
+        cluster.until_in_sync(lost)
+        witness.until_acked()
+        witness.judge()
+
+
+def test_a_topic_is_not_deleted_before_its_last_replica(cluster: Cluster) -> None:
+    """Which lies on a disk that failed: it would come back with the disk, in the way of a new topic of its name."""
+    topic = cluster.create("t", replicas=[[2, 1, 3]])
+    cluster.create("other", replicas=[[1, 2, 3]])
+    disk = lies_in(cluster, 1, topic)
+    disk.rename(disk.with_name("away"))
+    until("it is missed", lambda: 1 not in cluster.partition(topic)[1], timeout_s=20)
+    cluster.admin.delete_topics([topic])[topic].result(20)
+    until("others have deleted it", lambda: not list(cluster.brokers[2].data_dir.glob("*/t-0")))
+    cluster.brokers[1].stop()
+    disk.with_name("away").rename(disk)
+    cluster.start(1)
+    until("it has deleted it", lambda: not list(cluster.brokers[1].data_dir.glob("*/t-0")), timeout_s=20)
+    until("it can be made again", lambda: _made(cluster, topic), every_s=0.2)
+    cluster.until_in_sync(topic)
+
+
+def _made(cluster: Cluster, topic: str) -> bool:
+    try:
+        cluster.create(topic, replicas=[[1, 2, 3]])
+    except Exception as problem:
+        assert "TOPIC_ALREADY_EXISTS" in str(problem)
+        return False
+    return True
