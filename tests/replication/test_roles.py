@@ -13,9 +13,12 @@ from pybroker import core, errors
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
-from tests.server.live import Live, Wire, batch, fetch_fields
+from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
+from tests.wire import batch as wire_batch
 
 NOT_LEADER, FENCED, UNKNOWN = 6, 74, 75
+LATEST, EARLIEST = -1, -2
+LATE_MS = BASE_MS + 60_000
 
 
 @pytest.fixture(params=[True, False], ids=["native", "python"])
@@ -33,11 +36,14 @@ async def held(live: Live, wire: Wire) -> Replica:
     return live.broker.replicas.held("t", 0)
 
 
-async def latest(wire: Wire, leader_epoch: int = -1) -> tuple[int, int]:
+async def latest(
+    wire: Wire, leader_epoch: int = -1, *, timestamp_ms: int = LATEST, version: int = 7, replica_id: int = -1
+) -> tuple[int, int]:
     """(error, offset) of ListOffsets."""
     kind = m.ListOffsetsRequest.Topics
-    asked = kind.Partitions(partition_index=0, timestamp=-1, current_leader_epoch=leader_epoch)
-    answer = await wire.call("ListOffsets", 7, replica_id=-1, topics=[kind(name="t", partitions=[asked])])
+    asked = kind.Partitions(partition_index=0, timestamp=timestamp_ms, current_leader_epoch=leader_epoch)
+    topics = [kind(name="t", partitions=[asked])]
+    answer = await wire.call("ListOffsets", version, replica_id=replica_id, topics=topics)
     found = answer.topics[0].partitions[0]
     return found.error_code, found.offset
 
@@ -127,3 +133,25 @@ async def test_a_role_of_an_older_epoch_is_refused(live: Live) -> None:
             await change
         assert refused.value.code == FENCED
     assert replica.partition().role == ("leader", -1, 50, 100)
+
+
+async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live) -> None:
+    """It may know less of what is committed than the leader before it: it tells the end, and a time that is found behind
+    what it knows, once its followers have what it has (KIP-207)."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    epoch = replica.partition().leader_epoch + 1
+    await replica.follow(7, epoch, 100)
+    replica.append_copied(wire_batch([b"b"], base_offset=1, base_ms=LATE_MS), epoch, 1, 0)
+    await replica.lead(epoch + 1, 101, [7])
+    assert (replica.partition().high_watermark, replica.partition().log_end_offset) == (1, 2)
+    for timestamp in (LATEST, LATE_MS):
+        assert await latest(wire, timestamp_ms=timestamp) == (errors.OFFSET_NOT_AVAILABLE, -1)
+        assert await latest(wire, timestamp_ms=timestamp, version=4) == (errors.LEADER_NOT_AVAILABLE, -1)
+        assert (await latest(wire, timestamp_ms=timestamp, replica_id=7))[0] == errors.NONE
+    assert await latest(wire, timestamp_ms=EARLIEST) == (0, 0)
+    assert await latest(wire, timestamp_ms=BASE_MS) == (0, 0)
+    replica.note_fetch(7, 2, epoch + 1, 0)
+    assert await latest(wire) == (0, 2)
+    assert await latest(wire, timestamp_ms=LATE_MS) == (0, 1)

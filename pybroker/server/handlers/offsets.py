@@ -12,6 +12,8 @@ from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.search import Found, by_time, latest_time
 
+NOT_AVAILABLE_VERSION = 5
+"""From here on clients know OFFSET_NOT_AVAILABLE."""
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 CONSUMER = -1
@@ -42,6 +44,8 @@ class ListOffsets:
                     _check_meaning(asked.timestamp, call.version)
                     replica = self._replicas.leader(topic.name, index, asked.current_leader_epoch)
                     found = await self._look(replica, asked, request)
+                    if request.replica_id == CONSUMER and (asked.timestamp == LATEST or found.offset < 0):
+                        _check_end(replica.partition(), call.version)
                     answer.offset, answer.timestamp, answer.leader_epoch = found
                 except (KafkaError, core.LogError, OSError) as problem:
                     answer.error_code, answer.offset = _failure(problem), -1
@@ -63,6 +67,19 @@ class ListOffsets:
         if timestamp == MAX_TIMESTAMP:
             return await replica.at_disk(latest_time, log)
         return await replica.at_disk(by_time, log, timestamp, bound)
+
+
+def _check_end(log: core.Partition, version: int) -> None:
+    """A leader that is new may know of less that is committed than an earlier one has told, until its followers have all
+    that it had when it began: ends that go back are not told (KIP-207). Raises OFFSET_NOT_AVAILABLE."""
+    high_watermark = log.high_watermark
+    if high_watermark == log.log_end_offset:
+        return
+    began = dict(log.epochs()).get(log.leader_epoch, 0)
+    if high_watermark < began:
+        known = version >= NOT_AVAILABLE_VERSION
+        code = errors.OFFSET_NOT_AVAILABLE if known else errors.LEADER_NOT_AVAILABLE
+        raise KafkaError(code, f"the high watermark {high_watermark} is below the leader's beginning, {began}")
 
 
 def _check_meaning(timestamp: int, version: int) -> None:
