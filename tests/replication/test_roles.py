@@ -136,8 +136,8 @@ async def test_a_role_of_an_older_epoch_is_refused(live: Live) -> None:
 
 
 async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live) -> None:
-    """It may know less of what is committed than the leader before it: it tells the end, and a time that is found behind
-    what it knows, once its followers have what it has (KIP-207)."""
+    """It may know less of what is committed than the leader before it: it tells the end, and what is found behind that,
+    once its followers have what it has (KIP-207)."""
     wire = await live.connect()
     replica = await held(live, wire)
     assert (await wire.produce("t", batch(b"a"))).error_code == 0

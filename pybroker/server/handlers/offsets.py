@@ -70,8 +70,8 @@ class ListOffsets:
 
 
 def _check_end(log: core.Partition, version: int) -> None:
-    """A leader that is new may know of less that is committed than an earlier one has told, until its followers have all
-    that it had when it began: ends that go back are not told (KIP-207). Raises OFFSET_NOT_AVAILABLE."""
+    """Tell no end that goes back: a new leader may know of less that is committed than an earlier one has told, until
+    its followers have all that it had when it began (KIP-207). Raises OFFSET_NOT_AVAILABLE."""
     high_watermark = log.high_watermark
     if high_watermark == log.log_end_offset:
         return
