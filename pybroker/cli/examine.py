@@ -134,7 +134,7 @@ class Examination:
         end = 0
         for path, following in zip(segments, [*segments, None][1:], strict=True):
             next_base = -1 if following is None else int(following.stem)
-            scan, spots = _scan(path, next_base, compacted=key in self._recorded[checkpoints.CLEANED])
+            scan, spots = _scan(path, next_base, compacted=self._may_have_gaps(key))
             end = scan.end_offset
             for spot in spots:
                 if following is None and spot.end == scan.size:
@@ -164,14 +164,20 @@ class Examination:
 
     def _of_gap(self, key: TopicPartition, path: Path, end: int, next_base: int) -> Iterator[Trouble]:
         """A segment that is missing, or its end; where a log was compacted, nobody knows."""
-        compacted = key in self._recorded[checkpoints.CLEANED]
         if end > next_base:
             what = f"it ends at offset {end}, and the next segment begins at {next_base}: a start leaves {key} offline"
             yield Trouble(path, what, "put it back as it was, or move the one away that is wrong", None)
-        elif end < next_base and not compacted and next_base > self._recorded[checkpoints.LOG_STARTS].get(key, 0):
+        elif end < next_base and next_base > self._recorded[checkpoints.LOG_STARTS].get(key, 0):
+            if self._may_have_gaps(key):
+                return
             what = f"it ends at offset {end}, and the next segment begins at {next_base}: what was between is missing"
             cure = f"put it back; or move what is before {next_base} away, and go on without: {give_up(key)}"
             yield Trouble(path, what, cure, None)
+
+    def _may_have_gaps(self, key: TopicPartition) -> bool:
+        """Was it compacted, here or, of a broker of a cluster, at a leader?"""
+        meta = self._known.meta_of(self._directory)
+        return key in self._recorded[checkpoints.CLEANED] or (meta is not None and meta.coordination_id is None)
 
     def _tail(self, path: Path, spot: Spot) -> Trouble:
         what = f"{spot.end - spot.position} bytes at position {spot.position} are no sound batch, and none follows"

@@ -41,6 +41,7 @@ class Replica(Protocol):
     config: TopicConfig
     log: core.Partition | None
     directory: LogDir | None
+    copied: bool
 
     def partition(self) -> core.Partition:
         """Raises KAFKA_STORAGE_ERROR."""
@@ -125,9 +126,10 @@ def scan_of(replica: Replica, base: int, next_base: int) -> core.SegmentScan:
     """The check of a segment; the next one, if any, begins with `next_base`, else -1. Raises OSError."""
     assert replica.directory is not None
     compacted = "compact" in replica.config["cleanup.policy"] or replica.key in replica.directory.recorded[CLEANED]
+    strict = not (compacted or replica.copied)
     partition = replica.partition()
     path = segment_file(partition.directory, base)
-    return core.SegmentScan(path, partition=partition, strict=not compacted, next_base=next_base)
+    return core.SegmentScan(path, partition=partition, strict=strict, next_base=next_base)
 
 
 def pass_by(replica: Replica, offset: int) -> int:

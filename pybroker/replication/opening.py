@@ -140,6 +140,7 @@ class Opener:
             self.set_aside(key, "stray")  # nobody knows it, and it has the new partition's name
             log_dir.forget({key})
         recorded = log_dir.recorded
+        opening.replica.copied = opening.state is None
         partition = self._core.open(
             log_dir.path,
             key.topic,
@@ -151,7 +152,7 @@ class Opener:
             high_watermark=recorded[HIGH_WATERMARKS].get(key, 0 if opening.state is None else -1),
             clean=log_dir.clean and not new,
             epoch_max=-1 if opening.state is None else opening.state.leader_epoch,
-            compacted=key in recorded[CLEANED],
+            compacted=opening.replica.copied or key in recorded[CLEANED],
             written=0 if new else log_dir.written(key),
             given_up=str(key) in self._given_up,
         )

@@ -51,6 +51,7 @@ class Replica:
         "_flush_messages",
         "_waiters",
         "config",
+        "copied",
         "core_config",
         "directory",
         "disk",
@@ -85,6 +86,8 @@ class Replica:
         self.directory: LogDir | None = None
         self.failure = "it is not open"
         self.gone = False
+        self.copied = False
+        """In a cluster: all of it may come from a leader, with the gaps that compaction left there."""
         self._flush_messages: int = config["flush.messages"]
         self._appending: asyncio.Lock | None = None  # made at the first append by Python
         self._waiters: dict[Waiter, bool] | None = None  # made at the first wait: most partitions never need it

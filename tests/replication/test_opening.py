@@ -12,12 +12,15 @@ from pybroker import core
 from pybroker.cluster.image import PartitionState
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.model import TopicPartition
+from pybroker.replication import damage
 from pybroker.replication.checkpoints import HIGH_WATERMARKS, Meta
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.logdirs import Found, LogDir, StartError
 from pybroker.replication.opening import Opener, Opening
 from pybroker.replication.replica import Replica
 from pybroker.replication.validation import Rules
+from tests.core.following import EPOCH, content
+from tests.core.following import batch as copied
 from tests.server.live import batch
 
 ID = b"\1" * 16
@@ -44,14 +47,17 @@ class Life:
     def found(self) -> Mapping[TopicPartition, Found]:
         return self.opener._found
 
-    def replica(self, key: TopicPartition = T0, recorded: str | None = None, new: bool = False) -> Replica:
-        """Placed, and opened where there is a place."""
+    def replica(
+        self, key: TopicPartition = T0, recorded: str | None = None, new: bool = False,
+        state: PartitionState | None = STATE,
+    ) -> Replica:  # fmt: skip
+        """Placed, and opened where there is a place; without a state in no role, as in a cluster."""
         settings = TopicConfig(BrokerConfig.load(None, []), {}, stored=True)
         made = Replica(key, ID, settings, settings.core(), Rules.of(settings), DiskThreads())
         log_dir, is_made = self.opener.place(made, recorded, new)
         if log_dir is not None:
             log_dir.placed += 1
-            self.opener.open_share(log_dir, [Opening(made, STATE, is_made)])
+            self.opener.open_share(log_dir, [Opening(made, state, is_made)])
         return made
 
     def end(self) -> None:
@@ -178,3 +184,16 @@ def test_files_that_are_missing_at_an_end(start: Start, tmp_path: Path, caplog: 
     assert missed.log is None and "the last segment is missing" in missed.failure
     assert "pybroker serve --give-up t-0" in caplog.text
     assert start("t-0").replica(recorded="id-a").partition().log_end_offset == 2
+
+
+def test_the_gaps_of_a_copy_are_no_damage(start: Start) -> None:
+    """A leader's log was compacted, or the copy began behind what the leader had: after a crash all of it is read, and
+    whoever looks for damage finds none."""
+    made = start().replica(state=None)
+    made.partition().become_follower(2, EPOCH, 0)
+    sent = copied(2, 3) + copied(2, 9) + copied(1, 12)
+    made.partition().append_replica(sent)
+    again = start().replica(state=None)
+    assert (again.partition().log_end_offset, content(again.partition())) == (13, sent)
+    damage.look(again, 0)
+    assert core.bad_spots(again.partition()) == []
