@@ -1,7 +1,7 @@
 """Appends of a follower: batches as their leader stamped them, checked first and then written side by side.
 
 All of what one answer brings for a partition is checked before any of it is appended: length, magic, CRC, counts, that
-offsets ascend (there may be gaps, which compaction left), and that no batch is of a later epoch than its leader. What
+offsets ascend (there may be gaps, which compaction left), and that epochs do, up to that of its leader. What
 lies in one segment goes out in one pwritev, straight from the bytes that were received.
 
 Under the append mutex come the role, its epoch, and whether the log still ends where the leader was asked from: what
@@ -25,6 +25,7 @@ from pybroker.core.batch.batch cimport (
 from pybroker.core.partition.append cimport append_account, append_remember, append_undo
 from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
+from pybroker.core.storage.leader_epochs cimport epochs_at, epochs_cut_tail
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_state cimport producer_t
 from pybroker.core.storage.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
@@ -54,6 +55,7 @@ cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
     """Check every batch; how many bytes the whole ones take."""
     cdef batch_t b
     cdef int64_t end = -1
+    cdef int32_t epoch = -1
     cdef int status
     whole[0] = 0
     while whole[0] < sent.n:
@@ -64,8 +66,9 @@ cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
             return status
         if end >= 0 and not continues(&b, end):
             return INVALID_RECORD
-        if b.leader_epoch > sent.leader_epoch >= 0:
+        if b.leader_epoch < epoch or b.leader_epoch > sent.leader_epoch >= 0:
             return CORRUPT_MESSAGE
+        epoch = b.leader_epoch
         end = batch_last_offset(&b) + 1
         whole[0] += b.size
     return 0
@@ -144,6 +147,9 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
     cdef int written, status = batch_parse(data, n, &b)
     if status == 0 and not continues(&b, l.view.log_end):
         return INVALID_RECORD
+    epochs_cut_tail(&l.epochs, l.view.log_end)  # one in which we led, and wrote nothing, has no place in the log
+    if status == 0 and b.leader_epoch < epochs_at(&l.epochs, l.view.log_end):
+        return CORRUPT_MESSAGE   # a start would take it for damage
     g.at = data
     g.count = g.transactions = 0
     g.bytes = g.end = 0

@@ -141,6 +141,7 @@ BAD = {
     "a wrong CRC": (batch(2, 2)[:-1] + b"!", 2),
     "an offset that goes back": (batch(2, 1), 87),
     "a later epoch than the leader's": (batch(2, 2, EPOCH + 1), 2),
+    "an earlier epoch than the batch before": (batch(2, 2, EPOCH - 1), 2),
     "an old format": (batch(2, 2)[:16] + b"\1" + batch(2, 2)[17:], 43),
     "a size below a header": (batch(2, 2)[:8] + (20).to_bytes(4, "big") + batch(2, 2)[12:], 2),
     "more records than offsets": (batch(2, 2)[:57] + (9).to_bytes(4, "big") + batch(2, 2)[61:], 2),
@@ -156,6 +157,26 @@ def test_a_bad_batch_fails_its_partition_alone(following: Following, what: str) 
     assert following.events() == [("failed", following.log, code, -1, -1)]
     assert (following.log.log_end_offset, following.partitions[1].log_end_offset) == (0, 2)
     assert (asked(request), forgotten(request)) == ({1: (EPOCH, 2, EPOCH, 0)}, [0])
+
+
+def test_an_epoch_that_goes_back_is_refused_in_the_next_answer_too(following: Following) -> None:
+    """A log whose epochs go back is damaged, as a start has it."""
+    following.add(0)
+    following.turn({0: batch(2)})
+    following.leader.answer({0: batch(2, 2, EPOCH - 1)})
+    assert following.events() == [("failed", following.log, 2, -1, -1)]
+    assert following.log.log_end_offset == 2
+
+
+def test_an_epoch_without_records_gives_way(following: Following) -> None:
+    """We led in an epoch and wrote nothing; what the next leader has there is of an earlier one."""
+    following.log.append_replica(batch(2, 0, 1), leader_epoch=EPOCH)
+    following.log.become_leader(EPOCH + 1, 0)
+    assert following.log.epochs() == [(1, 0), (EPOCH + 1, 2)]
+    following.log.become_follower(2, EPOCH + 2, 0)
+    assert asked(following.add(0, epoch=EPOCH + 2)) == {0: (EPOCH + 2, 2, 1, 0)}
+    assert asked(following.turn({0: batch(2, 2, 3)})) == {0: (EPOCH + 2, 4, 3, 0)}
+    assert following.log.epochs() == [(1, 0), (3, 2)]
 
 
 def test_a_gap_is_appended_as_it_comes(following: Following) -> None:
