@@ -148,6 +148,8 @@ cdef chunk_t* conn_add_slot(conn_t* c) noexcept nogil
 cdef void conn_open_slot(conn_t* c, chunk_t* slot, output_t* behind) noexcept nogil
 cdef void conn_close_slot(conn_t* c, const output_t* behind) noexcept nogil
 cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t generation) noexcept nogil
+cdef bint conn_copy_file(
+    conn_t* c, log_t* l, const found_t* found, int64_t generation, uint8_t* to) noexcept nogil
 cdef int conn_flush(conn_t* c) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil

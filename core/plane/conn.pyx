@@ -17,7 +17,7 @@ from pybroker.core.base.files cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, iovec, mmap, mremap, munmap,
 )
 from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, msghdr, sendmsg
-from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_sendfile
+from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.storage.open_files cimport files_drop
@@ -92,6 +92,27 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
     k.generation = generation
     c.queued_bytes += found.length
     return 0
+
+
+cdef bint conn_copy_file(
+    conn_t* c, log_t* l, const found_t* found, int64_t generation, uint8_t* to) noexcept nogil:
+    """Read a short range of a file into the output, and let go of the files. False: it holds them still, as there is
+    nothing to read or a read failed, which whoever sends the range finds out again."""
+    cdef int64_t began_ms
+    cdef size_t got = 0
+    cdef int status
+    if found.files == NULL or not log_lend(l, generation):
+        return False
+    began_ms = monotonic_ms()
+    status = vfs_pread(l.context.fs, P_SEGMENT_SEND, found.files.fd, to, found.length, found.position, &got)
+    slow_note(&l.slow_reads, began_ms)
+    log_take_back(l)
+    if status < 0 or <int64_t>got < found.length:
+        log_note_unread(l, status if status < 0 else -ENODATA)
+        return False
+    add_i64(&l.traffic.replication_bytes_out if c.is_follower else &l.traffic.bytes_out, found.length)
+    files_drop(found.files)
+    return True
 
 
 cdef void conn_adopt_chunks(conn_t* c, chunk_t* first, chunk_t* last, int64_t n) noexcept nogil:

@@ -30,6 +30,7 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t leader               # with NOT_LEADER_OR_FOLLOWER: who leads, in which epoch; -1 unknown
     int32_t led_epoch
     read_t read                  # what was found, held
+    int32_t copied               # the answer has its bytes, and not the range of a file
 
 cdef struct request_part_t:              # bytes of the request
     const uint8_t* at

@@ -2,7 +2,8 @@
 
 A request is parsed whole before anything is done. What is malformed is no Fetch at all; what is well formed but names
 something that is not to be found here (an unknown partition, a follower's state) is `foreign`. An answer groups
-neighbours of one topic, as Kafka's does; its records are ranges of log files between pieces of bytes.
+neighbours of one topic, as Kafka's does; its records are ranges of log files between pieces of bytes. Short ranges are
+copied instead: a call of sendfile for each costs more than their bytes, and everybody else's answer is one packet.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -18,7 +19,7 @@ from pybroker.core.base.cursor cimport (
 from pybroker.core.base.error_codes cimport NOT_LEADER_OR_FOLLOWER
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
-from pybroker.core.plane.conn cimport conn_add_file, conn_room, conn_t, conn_wrote
+from pybroker.core.plane.conn cimport conn_add_file, conn_copy_file, conn_room, conn_t, conn_wrote
 from pybroker.core.plane.fetch_session cimport session_forget, session_t, tracked_t
 from pybroker.core.plane.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, write_current_leader, write_leaders,
@@ -50,6 +51,8 @@ cdef enum:
     REQUEST_PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1
     TOPIC_BYTES = TOPIC_ID_BYTES + 16  # beside its name
     HEADER_BYTES_MAX = 64
+    COPIED_BYTES_MAX = 32 << 10  # of a partition's records that are copied,
+    COPIES_BYTES_MAX = 128 << 10 # and of an answer's
 
 
 # -- the request -------------------------------------------------------------------------------------------------------
@@ -366,9 +369,22 @@ cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
         if begins_topic(f, i):
             n += f.wanted[i].partition.topic_length + TOPIC_BYTES
         if f.wanted[i].read.found.files != NULL:
-            break
+            if not f.wanted[i].copied:
+                break
+            n += f.wanted[i].read.found.length
         i += 1
     return n
+
+
+cdef void choose_copies(fetch_t* f) noexcept nogil:
+    """Which partitions' records are copied into the answer."""
+    cdef int64_t left = COPIES_BYTES_MAX, length
+    cdef int32_t i
+    for i in range(f.count):
+        length = f.wanted[i].read.found.length
+        f.wanted[i].copied = length <= min(left, <int64_t>COPIED_BYTES_MAX)
+        if f.wanted[i].copied:
+            left -= length
 
 
 cdef void write_diverging_epoch(writer_t* w, const wanted_t* p) noexcept nogil:
@@ -396,6 +412,9 @@ cdef int write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** room, int
     if f.version >= VERSION_RACK:
         write_i32(w, -1)         # preferred_read_replica
     write_length(w, flexible, <int32_t>p.read.found.length)
+    if p.copied and conn_copy_file(c, p.partition.log, &p.read.found, p.read.generation, w.at):
+        w.at += p.read.found.length
+        p.read.found.files = NULL
     if p.read.found.files != NULL:
         conn_wrote(c, w.at - room[0])
         left = bytes_from(f, i + 1)
@@ -447,6 +466,7 @@ cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noex
     cdef uint8_t* size_at
     cdef writer_t w
     name_leaders(f, c.listener)
+    choose_copies(f)
     most = bytes_from(f, 0)
     room = size_at = conn_room(c, most)
     if room == NULL:

@@ -22,6 +22,8 @@ from tests.server.test_metrics import of, scrape
 
 LARGE = 4 << 20
 """Bytes of a batch, more than a socket takes at once."""
+SENT = b"0" * (40 << 10)
+"""A record that an answer has as a range of a file; a shorter one may be copied into it."""
 
 
 def log_dir_of(live: Live, topic: str) -> LogDir:
@@ -56,18 +58,32 @@ async def test_a_range_that_cannot_be_sent(either: Live, caplog: pytest.LogCaptu
     again: what can be read is sent."""
     wire = await either.connect()
     await wire.create("t")
-    await wire.produce("t", batch(b"0"))
+    await wire.produce("t", batch(SENT))
     replicas(either).arm("segment.send", errno.EIO, 1)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await wire.fetch("t", 0)
     wire = await either.connect()
-    assert values((await wire.fetch("t", 0)).records) == [b"0"]
+    assert values((await wire.fetch("t", 0)).records) == [SENT]
     assert (await wire.produce("t", batch(b"1"))).base_offset == 1
     line = await until_told(caplog)
     path = either.data_dir / "t-0"
     assert line.startswith(f"read failed directory={path} ") and "input/output error" in line
     assert of(await scrape(either), "pybroker_log_dir_read_errors_total", dir=str(either.data_dir)) == 1
     assert of(await scrape(either), "pybroker_log_dir_offline", dir=str(either.data_dir)) == 0
+
+
+async def test_a_short_range_that_cannot_be_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is sent as a range instead, which the disk can read again; the failed read is told, and counted."""
+    live = Live(tmp_path, [])
+    await live.start()
+    wire = await live.connect()
+    await wire.create("t")
+    await wire.produce("t", batch(b"0"))
+    replicas(live).arm("segment.send", errno.EIO, 1)
+    assert values((await wire.fetch("t", 0)).records) == [b"0"]
+    assert (await until_told(caplog)).startswith("read failed ")
+    assert log_dir_of(live, "t").read_errors == 1
+    await live.stop()
 
 
 async def test_a_client_that_goes_is_no_failed_disk(either: Live, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,7 +118,7 @@ async def test_a_bad_place_is_an_error_and_no_lost_connection(either: Live) -> N
     reads them again."""
     wire = await either.connect()
     await wire.create("t")
-    await wire.produce("t", batch(b"0"))
+    await wire.produce("t", batch(SENT))
     replicas(either).arm("segment.send", errno.EIO, 1)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await wire.fetch("t", 0)
@@ -111,7 +127,7 @@ async def test_a_bad_place_is_an_error_and_no_lost_connection(either: Live) -> N
     answer = await wire.fetch("t", 0)
     assert (answer.error_code, answer.high_watermark, bytes(answer.records)) == (KAFKA_STORAGE_ERROR, -1, b"")
     replicas(either).disarm()
-    assert values((await wire.fetch("t", 0)).records) == [b"0"]
+    assert values((await wire.fetch("t", 0)).records) == [SENT]
 
 
 async def test_a_log_that_is_shorter_than_it_was(either: Live, caplog: pytest.LogCaptureFixture) -> None:
