@@ -41,7 +41,7 @@ cdef struct awaited_t:           # a partition of a Produce whose answer waits f
     watch_t watch
     partition_t* partition       # held
     int64_t end                  # where the high watermark must come to; -1: replicas are waited for no longer
-    int64_t leader_epoch         # under which it was appended
+    int64_t generation           # of its log: as long as it is that one, what was appended lies there
     int32_t error                # that its answer tells
     uint8_t* answer              # in the output of the connection
 

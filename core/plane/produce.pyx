@@ -8,12 +8,14 @@ are the same with one replica.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
-from pybroker.core.base.atomic cimport load_i32
+from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64,
     write_i16, write_i32, write_i64, write_i8, write_span, writer_init, writer_t,
 )
-from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
+from pybroker.core.base.error_codes cimport (
+    KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
+)
 from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
 from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
@@ -332,7 +334,6 @@ cdef inline bint must_wait(const order_t* o) noexcept nogil:
 cdef int32_t prepare(operation_t* op, order_t* orders, int32_t n) noexcept nogil:
     """Fill in what is waited for; how many will tell the operation that a log is on disk."""
     cdef awaited_t* a = op.awaited
-    cdef role_t role
     cdef int32_t i, syncs = 0
     for i in range(n):
         if not must_wait(&orders[i]):
@@ -343,10 +344,7 @@ cdef int32_t prepare(operation_t* op, order_t* orders, int32_t n) noexcept nogil
         a.end = -1
         if orders[i].acks_by_ms >= 0:
             a.end = orders[i].checked.out.last_offset + 1
-            a.leader_epoch = orders[i].checked.batch.leader_epoch
-            if orders[i].checked.status == DUPLICATE:
-                partition_role(a.partition, &role)  # it is there since some epoch before
-                a.leader_epoch = role.leader_epoch
+            a.generation = load_i64(&a.partition.log.generation)  # no log is cut before this turn is over
             op.deadline_ms = orders[i].acks_by_ms
         syncs += must_sync(&orders[i])
         a += 1
@@ -384,18 +382,23 @@ cdef void await_all(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noex
 
 
 cdef bint is_settled(awaited_t* a, bint late) noexcept nogil:
-    """Are replicas waited for no longer?"""
+    """Are replicas waited for no longer?
+
+    A leader that leads on in a later epoch, as it does whenever a follower dies, has what it appended. One that led
+    no more meanwhile may have cut it off."""
     cdef role_t role
     cdef view_t v
     if a.end < 0:
         return True
     partition_watch(a.partition, &a.watch, BOUND_HIGH_WATERMARK, a.end - 1)  # before the look
     log_view(a.partition.log, &v)
-    partition_role(a.partition, &role)  # after it: who leads still in that epoch has led all the while
-    if role.kind != LEADER or role.leader_epoch != a.leader_epoch or not load_i32(&a.partition.published):
+    partition_role(a.partition, &role)  # after it, as the generation: what was seen is of the log that is there
+    if role.kind != LEADER or load_i64(&a.partition.log.generation) != a.generation:
+        a.error = NOT_LEADER_OR_FOLLOWER
+    elif not load_i32(&a.partition.published):
         a.error = NOT_LEADER_OR_FOLLOWER
     elif v.high_watermark < a.end and late:
-        a.error = REQUEST_TIMED_OUT
+        a.error = NOT_ENOUGH_REPLICAS_AFTER_APPEND if is_under_min_isr(a.partition) else REQUEST_TIMED_OUT
     elif v.high_watermark < a.end:
         return False
     a.end = -1

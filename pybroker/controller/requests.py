@@ -44,6 +44,11 @@ def _check_broker(context: ClusterContext, broker: int, epoch: int) -> None:
         raise KafkaError(errors.STALE_BROKER_EPOCH, f"broker {broker}: {why}")
 
 
+def check_asker(controller: Controller, broker: int, epoch: int) -> None:
+    """See that a broker asks the controller, in its present registration. Raises NOT_CONTROLLER, STALE_BROKER_EPOCH."""
+    _check_broker(_context(controller), broker, epoch)
+
+
 # -- AlterPartition --------------------------------------------------------------------------------------------------
 
 

@@ -88,14 +88,21 @@ class Coordinator:
 
     # -- partitions of the offsets topic -----------------------------------------------------------------------------
 
-    def lead(self, index: int, leader_epoch: int, replica: OffsetsLog, deleted: Iterable[str] = ()) -> None:
+    def lead(
+        self, index: int, leader_epoch: int, replica: OffsetsLog, deleted: Iterable[str] = (), *, led_on: bool = False
+    ) -> None:
         """Coordinate the groups of a partition from now on; they are loaded first. No news of an epoch is news once.
 
-        `deleted`: topics whose deletion was decided in an earlier life, and finished in this one."""
+        `deleted`: topics whose deletion was decided in an earlier life, and finished in this one. `led_on`: its log was
+        led here all the while; then its groups do not notice that there is another epoch."""
         known = self._epochs.get(index)
         if known is not None and leader_epoch <= known:
             return
         self._epochs[index] = leader_epoch
+        led = self._shards.get(index) if led_on else None
+        if led is not None and not led.failed:
+            led.writer.lead_on(leader_epoch)
+            return
         self._let_go(index)
         shard = self._shards[index] = self._shard(index, replica)
         shard.deleted_topics.update(dict.fromkeys(deleted))

@@ -13,6 +13,7 @@ know less. With one replica the high watermark moves with the append, and nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -84,6 +85,7 @@ class Writer:
         """`lost` is told why, if the log will not say any more what becomes of its records."""
         self._replica = replica
         self._leader_epoch = leader_epoch
+        self._news = asyncio.Event()  # of the epoch, or of the end
         self._codec = codec
         self._timeout_s = timeout_s
         self._wall_ms = wall_ms
@@ -122,9 +124,15 @@ class Writer:
         if not task.cancelled() and (problem := task.exception()) is not None and not self._closed:
             self._lost(repr(problem))
 
+    def lead_on(self, leader_epoch: int) -> None:
+        """The log is led here as it was, in another leader epoch."""
+        self._leader_epoch = leader_epoch
+        self._news.set()
+
     def close(self) -> None:
         """The partition is resigned: whoever waits is told, and what comes of the writes is nobody's concern here."""
         self._closed = True
+        self._news.set()
         if self._committing is not None:
             self._committing.cancel()
         for write in (*self._queued, *(write for _, write in self._in_log)):
@@ -133,13 +141,17 @@ class Writer:
         self._in_log.clear()
 
     async def _append(self) -> None:
-        """Append what is queued. The batch under way stays at the head: a log that hangs is resigned nevertheless."""
+        """Append what is queued. The batch under way stays at the head: a log that hangs is resigned nevertheless. The
+        log hears of another epoch a moment before this does: then what was refused is appended in that one."""
         while self._queued:
-            write = self._queued[0]
+            write, epoch = self._queued[0], self._leader_epoch
+            self._news.clear()
             try:
-                appended = await self._replica.append(write.batch, write.now_ms, self._leader_epoch)
+                appended = await self._replica.append(write.batch, write.now_ms, epoch)
             except (KafkaError, core.LogError) as problem:
                 error = problem.code
+                if error == errors.FENCED_LEADER_EPOCH and await self._hears_of_an_epoch():
+                    continue
             except OSError:
                 error = errors.KAFKA_STORAGE_ERROR
             else:
@@ -152,6 +164,13 @@ class Writer:
             else:
                 self._appended(write, appended.last_offset + 1)
         self._appending = None
+
+    async def _hears_of_an_epoch(self) -> bool:
+        """Wait for the news that the log has had; False where none comes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self._news.wait()
+        return self._news.is_set()
 
     def _appended(self, write: Write, end: int) -> None:
         write.in_log = True

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DELETED = -2
 """As a leader: the topic is being deleted."""
-Leadership = Callable[[Replica, bool, int], object]
-"""Called with a replica, whether it leads, and its leader epoch."""
+Leadership = Callable[[Replica, bool, int, bool], object]
+"""Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
 Told = Callable[[int, list[TopicPartition]], object]
 """Called with the broker epoch of a request that is done, and the partitions that it told what they are."""
 
@@ -214,6 +214,7 @@ class ReplicaManager:
         replica = self._replicas.get(*key)
         if replica is None or replica.offline:
             return errors.KAFKA_STORAGE_ERROR
+        led_on = replica.leads
         try:
             self._leave(key)
             if p.leader == self._broker_id:
@@ -236,7 +237,7 @@ class ReplicaManager:
             leader_epoch=p.leader_epoch, partition_epoch=p.partition_epoch, isr=p.isr,
         )  # fmt: skip
         for tell in self.on_leadership:
-            tell(replica, p.leader == self._broker_id, p.leader_epoch)
+            tell(replica, p.leader == self._broker_id, p.leader_epoch, led_on)
         return errors.NONE
 
     def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
@@ -298,7 +299,7 @@ class ReplicaManager:
             event(log, logging.WARNING, "replica not stopped", partition=key, reason=problem)
         replica.tell()
         for tell in self.on_leadership:
-            tell(replica, False, epoch)
+            tell(replica, False, epoch, False)
 
 
 def _fenced(request: Any, code: int, cause: str) -> KafkaError:

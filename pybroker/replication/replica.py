@@ -49,6 +49,7 @@ class Replica:
     __slots__ = (
         "_appending",
         "_flush_messages",
+        "_led_since",
         "_waiters",
         "config",
         "copied",
@@ -89,6 +90,7 @@ class Replica:
         self.copied = False
         """In a cluster: all of it may come from a leader, with the gaps that compaction left there."""
         self._flush_messages: int = config["flush.messages"]
+        self._led_since = -1  # the leader epoch from which on we have led without a break
         self._appending: asyncio.Lock | None = None  # made at the first append by Python
         self._waiters: dict[Waiter, bool] | None = None  # made at the first wait: most partitions never need it
 
@@ -153,6 +155,8 @@ class Replica:
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
     ) -> None:
         """Lead from now on, with these brokers as followers. Raises core.LogError where we know of newer epochs."""
+        if not self.leads:
+            self._led_since = leader_epoch  # before we do: whoever waits since an earlier epoch waits in vain
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
         await self.at_disk(become, leader_epoch, partition_epoch)
         self.tell()
@@ -206,21 +210,28 @@ class Replica:
             log.flush()
 
     async def committed(self, offset: int, leader_epoch: int = -1) -> None:
-        """Wait until the high watermark is at `offset`, in a leader epoch unless it is -1: in a later one other records
-        may lie there. Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+        """Wait until the high watermark is at `offset`, where we have led since a leader epoch, unless that is -1:
+        after a break other records may lie there. Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
+        UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
         A log dir that fails meanwhile wakes nobody: who waits for it is cancelled by those who heed that."""
         if self.log is not None and self.log.high_watermark >= offset:
-            self.check_leads(leader_epoch)  # after the look: who leads in that epoch still has led all the while
+            self._check_led_since(leader_epoch)  # after the look: who does still has led all the while
             return
         news = _News()
         self.wait(news)  # before the next look, or what moves in between is missed
         try:
             while self._online().high_watermark < offset:
                 await news.come()
-            self.check_leads(leader_epoch)
+            self._check_led_since(leader_epoch)
         finally:
             self.leave(news)
+
+    def _check_led_since(self, leader_epoch: int) -> None:
+        """See that we lead, and have since this epoch: a leader that a follower left leads on in a later one. Raises as
+        check_leads."""
+        epoch = self.leader_epoch
+        self.check_leads(-1 if self._led_since <= leader_epoch <= epoch else leader_epoch)
 
     def _online(self) -> core.Partition:
         if self.gone:

@@ -1,6 +1,7 @@
 """Groups in a cluster: who leads a partition of __consumer_offsets coordinates its groups.
 
     LeaderAndIsr made this broker its leader  ──> its groups are loaded, under that leader epoch
+    ... which it was before                   ──> its groups go on, under the new leader epoch
     ... or a follower, or it is deleted       ──> its groups are resigned: members look for the next coordinator
     UpdateMetadata                            ──> how many partitions there are, who leads each, which topics are gone
 """
@@ -49,12 +50,13 @@ class ClusterGroups:
         self._topics: set[str] = set()
         self._forgetting: set[asyncio.Task[None]] = set()
 
-    def lead(self, replica: Replica, leads: bool, leader_epoch: int) -> None:
-        """This broker leads a partition from now on, or does not."""
+    def lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
+        """This broker leads a partition from now on, or does not. `led_on`: it has led it until now: a follower came or
+        went."""
         if replica.key.topic != OFFSETS_TOPIC:
             return
         if leads:
-            self._groups.lead(replica.key.partition, leader_epoch, replica)
+            self._groups.lead(replica.key.partition, leader_epoch, replica, led_on=led_on)
         else:
             self._groups.resign(replica.key.partition, leader_epoch)
 

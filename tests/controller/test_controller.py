@@ -8,7 +8,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.controller.requests import alter_partition, controlled_shutdown, elect_leaders
+from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
 from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -229,6 +229,20 @@ async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster) -> None:
     with pytest.raises(KafkaError) as told:
         await alter_partition(leader.controller, asked(leader, key, {3: 0}, 0, 3), 3)
     assert told.value.code == errors.NOT_CONTROLLER
+
+
+async def test_who_asks_is_registered_and_asks_the_controller(cluster: FakeCluster) -> None:
+    """As Kafka's broker is told that asks for producer ids."""
+    broker = cluster.brokers[2]
+    check_asker(cluster.controller.controller, 2, broker.epoch)
+    for controller, number, epoch, code in (
+        (cluster.controller.controller, 2, broker.epoch - 1, errors.STALE_BROKER_EPOCH),
+        (cluster.controller.controller, 9, 1, errors.STALE_BROKER_EPOCH),
+        (broker.controller, 2, broker.epoch, errors.NOT_CONTROLLER),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            check_asker(controller, number, epoch)
+        assert refused.value.code == code
 
 
 async def test_a_controlled_shutdown(cluster: FakeCluster) -> None:

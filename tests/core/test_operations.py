@@ -358,10 +358,10 @@ def test_acks_all_has_its_deadline(led: Stage) -> None:
     assert client.quiet()
 
 
-@pytest.mark.parametrize("change", ["follower", "offline", "next epoch", "withdrawn"])
+@pytest.mark.parametrize("change", ["follower", "offline", "withdrawn"])
 def test_acks_all_is_refused_when_another_leads(led: Stage, change: str) -> None:
-    """What was appended in an epoch that is over may be cut: nobody is told that it is there, also when the high
-    watermark passes its offset under another leader."""
+    """What was appended may be cut then: nobody is told that it is there, also when the high watermark passes its
+    offset under another leader."""
     client = Client(led)
     client.produce(batch(b"a"), acks=-1)
     led.step()
@@ -370,8 +370,6 @@ def test_acks_all_is_refused_when_another_leads(led: Stage, change: str) -> None
         led.log.become_follower(FOLLOWER, 2, 2)
     elif change == "offline":
         led.log.become_offline(2, 2)
-    elif change == "next epoch":
-        led.log.become_leader(2, 2)
     else:
         led.plane.withdraw(led.log)
     assert outcome(client) == (1, errors.NOT_LEADER_OR_FOLLOWER, -1)

@@ -270,7 +270,7 @@ def test_the_last_stable_offset_is_behind_both_a_transaction_and_the_high_waterm
     partition.append_replica(batch(1), high_watermark=0)
     partition.append_replica(in_transaction(1, TRANSACTIONAL), high_watermark=0)
     assert watermarks(partition) == (0, 0, 2)
-    partition.append_replica((2).to_bytes(8, "big") + batch(2)[8:], high_watermark=1)
+    partition.append_replica((2).to_bytes(8, "big") + batch(2)[8:12] + bytes(4) + batch(2)[16:], high_watermark=1)
     assert watermarks(partition) == (1, 1, 4)
     partition.append_replica(b"", high_watermark=4)
     assert watermarks(partition) == (1, 4, 4)

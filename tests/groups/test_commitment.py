@@ -430,3 +430,35 @@ async def test_what_expires_is_shown_until_that_is_committed(stage: Stage) -> No
     await stage.log.move()
     await ending
     assert stage.groups.find(G) is None
+
+
+@virtual.story
+async def test_groups_do_not_notice_another_epoch_of_the_same_leader(stage: Stage) -> None:
+    """A follower died, so there is another leader epoch, of which the log hears first. What waits waits on, and what
+    the log refused under the epoch before is stored under this one."""
+    await stage.begin()
+    waits = stage.commit(t0=5)
+    await virtual.settle()
+    stage.log.become_leader(1, 1)
+    refused = stage.commit(t1=7)
+    await virtual.settle()
+    assert not waits.done() and not refused.done()
+    stage.groups.lead(HOME, 1, stage.log, led_on=True)
+    await virtual.settle()
+    await stage.log.move()
+    assert (await waits, await refused) == ({T0: errors.NONE}, {T1: errors.NONE})
+    assert stage.stands() == {"t0": 5, "t1": 7}
+    stage.check()
+
+
+@virtual.story
+async def test_a_leader_that_was_none_for_a_while_begins_anew(stage: Stage) -> None:
+    """What waited is told to look for the coordinator: what it wrote may be gone."""
+    await stage.begin()
+    waits = stage.commit(t0=5)
+    await virtual.settle()
+    stage.log.become_leader(2, 1)
+    refused = stage.commit(t1=7)
+    await virtual.settle()
+    stage.groups.lead(HOME, 2, stage.log)
+    assert (await waits, await refused) == ({T0: errors.NOT_COORDINATOR}, {T1: errors.NOT_COORDINATOR})

@@ -64,8 +64,8 @@ async def test_a_replica_that_goes_tells_who_waits(live: Live) -> None:
     assert refused.value.code == errors.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_what_another_epoch_commits_is_another_thing(live: Live) -> None:
-    """The offset is reached, but not by who led when it was waited for."""
+async def test_a_leader_that_leads_on_commits_what_it_wrote_before(live: Live) -> None:
+    """In another leader epoch, as after the death of a follower."""
     wire = await live.connect()
     replica = await replica_of(live, wire)
     assert replica.log is not None
@@ -74,8 +74,24 @@ async def test_what_another_epoch_commits_is_another_thing(live: Live) -> None:
     await asyncio.sleep(0)
     await replica.lead(epoch + 1, 1)
     await wire.produce("t", batch(b"a"))
-    for work in (waiting, replica.committed(1, epoch)):
+    await asyncio.wait_for(waiting, 10)
+    await replica.committed(1, epoch)
+
+
+async def test_what_another_leader_commits_is_another_thing(live: Live) -> None:
+    """The offset is reached, but not by who led when it was waited for."""
+    wire = await live.connect()
+    replica = await replica_of(live, wire)
+    assert replica.log is not None
+    epoch = replica.log.role.leader_epoch
+    waiting = asyncio.create_task(replica.committed(1, epoch))
+    await asyncio.sleep(0)
+    await replica.follow(7, epoch + 1, 1)
+    await replica.lead(epoch + 2, 2)
+    await wire.produce("t", batch(b"a"))
+    again = replica.committed(1, epoch)
+    for work, code in ((waiting, errors.NOT_LEADER_OR_FOLLOWER), (again, errors.FENCED_LEADER_EPOCH)):
         with pytest.raises(KafkaError) as refused:
             await asyncio.wait_for(work, 10)
-        assert refused.value.code == errors.FENCED_LEADER_EPOCH
-    await replica.committed(1, epoch + 1)
+        assert refused.value.code == code
+    await replica.committed(1, epoch + 2)

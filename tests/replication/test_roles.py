@@ -143,7 +143,9 @@ async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live:
     assert (await wire.produce("t", batch(b"a"))).error_code == 0
     epoch = replica.partition().leader_epoch + 1
     await replica.follow(7, epoch, 100)
-    replica.append_copied(wire_batch([b"b"], base_offset=1, base_ms=LATE_MS), epoch, 1, 0)
+    sent = bytearray(wire_batch([b"b"], base_offset=1, base_ms=LATE_MS))
+    sent[12:16] = epoch.to_bytes(4, "big")
+    replica.append_copied(bytes(sent), epoch, 1, 0)
     await replica.lead(epoch + 1, 101, [7])
     assert (replica.partition().high_watermark, replica.partition().log_end_offset) == (1, 2)
     for timestamp in (LATEST, LATE_MS):

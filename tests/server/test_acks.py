@@ -77,9 +77,33 @@ async def test_another_leader_ends_the_wait(scene: Scene) -> None:
     assert scene.log.log_end_offset == 1
 
 
-async def test_a_new_epoch_of_ours_ends_the_wait(scene: Scene) -> None:
-    """What was appended before it may have been cut meanwhile, for all that the request knows."""
+async def test_a_leader_that_leads_on_waits_on(scene: Scene) -> None:
+    """In another epoch, as after the death of a follower: a client that is refused sends its records again, and who has
+    no sequence numbers writes them twice."""
     scene.produce(60_000, _0=batch(b"a"))
     await scene.appended(1)
-    await scene.replica.lead(scene.epoch + 1, 2)
+    await scene.replica.lead(scene.epoch + 1, 2, followers=[FOLLOWER])
+    scene.replica.note_fetch(FOLLOWER, 0, scene.epoch + 1, NOW_MS)
+    scene.produce(60_000, _1=batch(b"b"))
+    scene.replica.note_fetch(FOLLOWER, 1, scene.epoch + 1, NOW_MS)
+    assert await scene.told() == {0: (errors.NONE, 0)}
+    assert await scene.told() == {1: (errors.NONE, 0)}
+
+
+async def test_a_leader_that_was_cut_meanwhile_waits_no_more(scene: Scene) -> None:
+    """It leads again, and has other records where those were that the request waits for."""
+    scene.produce(60_000, _0=batch(b"a"))
+    await scene.appended(1)
+    await scene.replica.follow(FOLLOWER, scene.epoch + 1, 2)
+    scene.log.truncate(0, leader_epoch=scene.epoch + 1)
+    await scene.replica.lead(scene.epoch + 2, 3)
     assert await scene.told() == {0: (errors.NOT_LEADER_OR_FOLLOWER, -1)}
+
+
+async def test_too_few_replicas_at_the_end_of_the_wait(scene: Scene) -> None:
+    """The records are in the log; that they are not committed is the fault of replicas that went away."""
+    scene.log.min_isr = 2
+    scene.produce(300, _0=batch(b"a"))
+    await scene.appended(1)
+    scene.log.set_isr([0], scene.epoch, 2)
+    assert await scene.told() == {0: (errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}

@@ -76,9 +76,11 @@ class Control:
         return await alter_partition(controller, request, call.version)
 
     async def allocate_producer_ids(self, request: Any, call: Call) -> Any:
-        peers = self._of(call)
-        self._controller(call)
-        first, count = await peers.allocate()
+        controller = self._controller(call)
+        from pybroker.controller.requests import check_asker
+
+        check_asker(controller, request.broker_id, request.broker_epoch)
+        first, count = await self._of(call).allocate()
         return m.AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=count)
 
 
