@@ -12,6 +12,7 @@ import click
 from pybroker.cli import output
 from pybroker.cli.main import Failure
 from pybroker.cli.options import say
+from pybroker.config.cluster_settings import CLUSTER
 from pybroker.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def command(data_dirs: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
     from pybroker.replication.logdirs import StartError
 
     try:
+        CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
         moved = asyncio.run(_move(data_dirs, zookeeper))
     except (KafkaError, StartError) as problem:
         raise Failure(problem.message) from None

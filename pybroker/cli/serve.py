@@ -99,6 +99,7 @@ def _configuration(
 ) -> "BrokerConfig":
     """The configuration that the options amount to: --set wins over the other options, and they over the file."""
     from pybroker.config import BrokerConfig, ConfigError
+    from pybroker.config.cluster_settings import CLUSTER
 
     from_options = []
     if data_dir is not None:
@@ -106,12 +107,13 @@ def _configuration(
     if metrics_port is not None:
         shown_at = host or HOST_DEFAULT
         from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")
-    if zookeeper is not None:
-        from_options.append(f"zookeeper.connect={zookeeper}")
     defaults = {"listeners": _listener(HOST_DEFAULT, PORT_DEFAULT), GROUP_DELAY: "0"}
     try:
         if host is not None or port is not None:
             from_options.append(f"listeners={_listener_of(host, port, file)}")
+        if zookeeper is not None:
+            CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
+            from_options.append(f"zookeeper.connect={zookeeper}")
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)
     except ConfigError as error:
         raise Misuse(error.message) from error

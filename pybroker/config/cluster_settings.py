@@ -1,8 +1,24 @@
 """The table of settings that a broker of a cluster has: Kafka's names, types, defaults and ranges."""
 
-from .settings import INT_MAX, Choice, Range, Setting, Type, table
+import re
+
+from .settings import INT_MAX, Choice, Range, Setting, Shape, Type, table
 
 BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
+SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/,\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
+PORT_MAX = 65535
+
+
+def check_connect(text: str) -> None:
+    """See that a text names servers, and a chroot if any. Raises ValueError."""
+    servers, _, chroot = text.partition("/")
+    for server in servers.split(","):
+        found = SERVER.fullmatch(server.strip())
+        if found is None or not 1 <= int(found["port"] or 1) <= PORT_MAX:
+            raise ValueError(server)
+    if chroot and "" in chroot.removesuffix("/").split("/"):
+        raise ValueError(chroot)
+
 
 CLUSTER = table(
     Setting(
@@ -11,6 +27,7 @@ CLUSTER = table(
         None,
         "The ZooKeeper of the cluster: HOST:PORT,HOST:PORT/chroot. The broker makes the chroot if it is not there. Not "
         "set: a lone broker, whose coordination store is embedded.",
+        Shape("HOST:PORT,HOST:PORT,... and perhaps a chroot, as in zk1:2181,zk2:2181/kafka", check_connect),
     ),
     Setting(
         "zookeeper.session.timeout.ms",

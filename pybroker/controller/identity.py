@@ -89,7 +89,7 @@ async def check_cluster(session: Session, recorded: str) -> None:
         return
     of = f"that of {known}: one of them is wrong"
     if known is None:
-        of = "a store that knows of no cluster: it has lost its data"
+        of = "a store that knows of no cluster: it has lost its data, or the chroot is another one"
     raise KafkaError(
         errors.INCONSISTENT_CLUSTER_ID,
         f"the log directories are of the cluster {recorded}, and zookeeper.connect names {of}",

@@ -23,9 +23,12 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from pybroker.clock import boot_ms
+from pybroker.logs import event
 
 from . import store as s
 from .multi_read import MultiRead
+
+log = logging.getLogger(__name__)
 
 ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
     exceptions.NodeExistsError: s.NodeExists,
@@ -58,6 +61,8 @@ ASK_VERSION_S: Final = 1.0
 READS_AT_ONCE: Final = 200
 """How many nodes one request reads."""
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
+SILENT_S: Final = 2.0
+"""Without an answer for so long, a start says whom it waits for."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
 """How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
 
@@ -346,11 +351,17 @@ class ZooKeeperStore(s.Store):
 
     async def _reach(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
         session = ZooKeeperSession(hosts, timeout_ms)
+        said = session.loop.call_later(SILENT_S, self._say_whom)
         try:
             await session.open(self._timeout_s)
         except s.StoreFailed as problem:
             raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect)") from None
+        finally:
+            said.cancel()
         return session
+
+    def _say_whom(self) -> None:
+        event(log, logging.WARNING, "ZooKeeper does not answer yet", at=self._hosts, waits_s=self._timeout_s)
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in self._sessions))

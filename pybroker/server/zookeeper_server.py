@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.replication.logdirs import StartError
+from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
 
 HOST: Final = "127.0.0.1"
@@ -173,6 +174,7 @@ class ZooKeeper:
         chosen = self._chosen(numbers)
         for server in chosen:
             if not server.running:
+                _check_free(server.port)  # or whoever listens there is taken for ours
                 server.start(self._peers)
         deadline_s = time.monotonic() + START_S_MAX
         while not all(server.serves() for server in chosen):
@@ -213,6 +215,16 @@ class ZooKeeper:
 
     def _chosen(self, numbers: Sequence[int]) -> list[Server]:
         return [server for server in self.servers if not numbers or server.number in numbers]
+
+
+def _check_free(port: int) -> None:
+    """Raises StartError where somebody listens at a port."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as problem:
+            raise StartError(f"ZooKeeper could not listen on {HOST}:{port}: {why_not(problem)}") from None
 
 
 def free_ports(count: int) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from pybroker.config.cluster_settings import check_connect
 from pybroker.coordination.zookeeper import ZooKeeperStore
 from tests.cli.conftest import run
 from tests.harness import Process, free_port
@@ -39,3 +41,28 @@ def test_no_jars(tmp_path: Path) -> None:
     done = run("zookeeper", "--jars", str(tmp_path))
     assert done.code == 1
     assert done.err == f"pybroker: {tmp_path} has no zookeeper-[0-9]*.jar: it holds no ZooKeeper\n"
+
+
+def test_a_port_that_is_taken() -> None:
+    """Whoever listens there is not taken for the server that was to be started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("zookeeper", "--port", at.rpartition(":")[2])
+    assert done.code == 1
+    why = "the port is in use: stop the program that listens there, or choose another"
+    assert done.err == f"pybroker: ZooKeeper could not listen on {at}: {why}\n"
+
+
+@pytest.mark.parametrize("connect", ["", "/kafka", "zk:abc", "zk:2181,", "zk:0", "zk:65536", "zk:2181/a//b", "z k:1"])
+def test_what_names_no_zookeeper(tmp_path: Path, connect: str) -> None:
+    """One sentence says what it takes, from whoever is given it."""
+    takes = "it takes HOST:PORT,HOST:PORT,... and perhaps a chroot, as in zk1:2181,zk2:2181/kafka"
+    for command in (["serve", "--port", "0"], ["migrate-store"]):
+        done = run(*command, "--data-dir", str(tmp_path), "--zookeeper", connect)
+        assert done.code in (1, 2)
+        assert done.err == f"pybroker: zookeeper.connect = {connect!r} (--zookeeper) is not allowed: {takes}\n"
+
+
+@pytest.mark.parametrize("connect", ["zk", "zk:2181", "10.0.0.1:1,[::1]:65535/a/b", "zk1:2181, zk2:2181/kafka/"])
+def test_what_names_a_zookeeper(connect: str) -> None:
+    check_connect(connect)
