@@ -20,6 +20,7 @@ from pybroker.client.link import Link
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.topics import check_name
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -34,6 +35,9 @@ from pybroker.replication.replicas import Replicas
 log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TEXT_BYTES_MAX = 255
+"""Of a host's name, and of a rack's: the plane has so much room for them."""
+PORT_MAX = 65535
 DELETED = -2
 """As a leader: the topic is being deleted."""
 Leadership = Callable[[Replica, bool, int, bool], object]
@@ -156,6 +160,8 @@ class ReplicaManager:
             for topic in request.topic_states:
                 for p in topic.partition_states:
                     key = TopicPartition(topic.topic_name, p.partition_index)
+                    if key in codes:
+                        continue  # told twice in one request: the first counts
                     codes[key] = self._judge(key, topic.topic_id, p)
                     if self._knows(key, p.leader_epoch):
                         told.append(key)
@@ -182,7 +188,7 @@ class ReplicaManager:
             return errors.UNKNOWN_TOPIC_OR_PARTITION
         replica = self._replicas.get(*key)
         if replica is None:
-            return errors.NONE
+            return _wrong(key, p)
         if any(topic_id) and replica.topic_id != topic_id:
             return errors.INCONSISTENT_TOPIC_ID
         if replica.offline:  # whatever it was told before: that its disk failed, the controller may not know yet
@@ -191,7 +197,7 @@ class ReplicaManager:
             self._fence(replica, p.leader, p.leader_epoch)
         if p.leader_epoch < replica.leader_epoch or (p.leader_epoch == replica.leader_epoch and replica.has_role):
             return errors.STALE_CONTROLLER_EPOCH
-        return errors.NONE
+        return _wrong(key, p)
 
     def _fence(self, replica: Replica, leader: int, leader_epoch: int) -> None:
         """Say that what the controller told of a replica is over."""
@@ -309,6 +315,20 @@ def _fenced(request: Any, code: int, cause: str) -> KafkaError:
     return KafkaError(code, cause)
 
 
+def _wrong(key: TopicPartition, p: Any) -> int:
+    """Why no broker can do what is said of a partition: a code, 0 where nothing is wrong."""
+    try:
+        check_name(key.topic)
+    except KafkaError as problem:
+        event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
+        return problem.code
+    if min(key.partition, p.leader_epoch, p.partition_epoch, *p.replicas) < 0 or len(set(p.replicas)) < len(p.replicas):
+        reason = f"leader epoch {p.leader_epoch}, partition epoch {p.partition_epoch}, replicas {p.replicas}"
+        event(log, logging.WARNING, "role not taken", partition=key, reason=reason)
+        return errors.INVALID_REQUEST
+    return errors.NONE
+
+
 def _state(p: Any) -> PartitionState:
     """What LeaderAndIsr or UpdateMetadata says of a partition."""
     version = p.zk_version if hasattr(p, "zk_version") else p.partition_epoch
@@ -316,8 +336,14 @@ def _state(p: Any) -> PartitionState:
 
 
 def _broker(told: Any) -> LiveBroker:
-    """A live broker as UpdateMetadata has it."""
+    """A live broker as UpdateMetadata has it. Raises INVALID_REQUEST."""
+    if told.id < 0 or len((told.rack or "").encode()) > TEXT_BYTES_MAX:
+        raise KafkaError(errors.INVALID_REQUEST, f"there is no broker {told.id} in the rack {told.rack!r:.50}")
+    for e in told.endpoints:
+        known = 0 <= e.security_protocol < len(PROTOCOLS) and 0 <= e.port <= PORT_MAX
+        if not known or len(e.host.encode()) > TEXT_BYTES_MAX:
+            what = f"{e.host!r:.50} port {e.port} with the security protocol {e.security_protocol}"
+            raise KafkaError(errors.INVALID_REQUEST, f"broker {told.id} cannot be reached at {what}")
     endpoints = {e.listener: HostPort(e.host, e.port) for e in told.endpoints}
     protocols = {e.listener: PROTOCOLS[e.security_protocol] for e in told.endpoints}
     return LiveBroker(told.id, endpoints, protocols, told.rack)
-

@@ -343,7 +343,8 @@ def near(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path, partitions=1, rack="b")
     made.log.append(batch(b"x"), now_ms=1)
     made.log.become_follower(2, EPOCH, EPOCH)
-    made.log.append_replica(batch(b"y")[:7] + b"\1" + batch(b"y")[8:], leader_epoch=EPOCH, high_watermark=1, now_ms=1)
+    sent = (1).to_bytes(8, "big") + batch(b"y")[8:12] + EPOCH.to_bytes(4, "big") + batch(b"y")[16:]
+    made.log.append_replica(sent, leader_epoch=EPOCH, high_watermark=1, now_ms=1)
     yield made
     made.close()
 

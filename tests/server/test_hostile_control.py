@@ -1,0 +1,173 @@
+"""What brokers say to each other, said wrongly: a Kafka error code or a closed connection, and nothing of it done."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pybroker.testing
+from pybroker import errors
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from pybroker.protocol.apis import SERVED
+from pybroker.server import closings
+from pybroker.testing import ClusterHandle
+from tests.asking import ask
+from tests.harness import HOST
+from tests.protocol.values import sample
+
+CONTROL = ["LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition"]
+TOPIC_ID = bytes(range(16))
+PATHS = ["..", ".", "../up", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", ""]
+ROUNDS = 60
+
+
+@pytest.fixture
+def one(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHandle]:
+    monkeypatch.setattr(closings, "SILENT_SECONDS", 0)
+    with pybroker.testing.cluster(1) as cluster:
+        yield cluster
+
+
+def port(cluster: ClusterHandle) -> int:
+    return int(cluster.bootstrap_servers.rpartition(":")[2])
+
+
+def epoch(cluster: ClusterHandle) -> int:
+    """Of the controller."""
+    return cluster._brokers[1].metadata.image.controller_epoch
+
+
+def state(index: int = 0, **fields: Any) -> Any:
+    """Of a partition that broker 1 is to follow, as LeaderAndIsr has it."""
+    told = {
+        "controller_epoch": 1, "leader": 99, "leader_epoch": 0, "isr": [99, 1], "partition_epoch": 0,
+        "replicas": [99, 1], "adding_replicas": [], "removing_replicas": [], "is_new": True, "leader_recovery_state": 0,
+    }  # fmt: skip
+    return m.LeaderAndIsrRequest.TopicStates.PartitionStates(partition_index=index, **(told | fields))
+
+
+def lead_and_follow(cluster: ClusterHandle, name: str, *states: Any, topic_id: bytes = TOPIC_ID) -> list[int]:
+    """The codes of a LeaderAndIsr of one topic: of all of it, and of its partitions."""
+    topic = m.LeaderAndIsrRequest.TopicStates(topic_name=name, topic_id=topic_id, partition_states=list(states))
+    answer = ask(
+        port(cluster), "LeaderAndIsr", 7, controller_id=1, controller_epoch=epoch(cluster), broker_epoch=-1, type=0,
+        live_leaders=[], topic_states=[topic],
+    )  # fmt: skip
+    return [answer.error_code, *(p.error_code for t in answer.topics for p in t.partition_errors)]
+
+
+def directories(cluster: ClusterHandle) -> list[str]:
+    return sorted(str(path) for path in Path(cluster._directory.path).rglob("*") if path.is_dir())
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Lines of the log that nobody should have to read."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info]
+
+
+def serves(cluster: ClusterHandle) -> None:
+    assert ask(port(cluster), "ApiVersions", 2).error_code == 0
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_topic_is_no_path(one: ClusterHandle, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = directories(one)
+    assert lead_and_follow(one, name, state())[1:] == [errors.INVALID_TOPIC_EXCEPTION]
+    assert directories(one) == before
+    assert said(caplog) == []
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "a negative index": {"index": -1}, "a negative leader epoch": {"leader_epoch": -7},
+    "a negative partition epoch": {"partition_epoch": -2}, "nobody's replica": {"replicas": []},
+    "a leader that is no replica": {"leader": 1, "replicas": [2, 3]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_role_that_cannot_be(one: ClusterHandle, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Refused, and no log is made for it."""
+    fields = dict(WRONG[what])
+    before = directories(one)
+    code = lead_and_follow(one, "t", state(fields.pop("index", 0), **fields))[1]
+    assert code in (errors.INVALID_REQUEST, errors.UNKNOWN_TOPIC_OR_PARTITION)
+    assert directories(one) == before
+    assert said(caplog) == []
+
+
+def test_a_partition_that_is_told_twice(one: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
+    """One of the two is done, and the other is of no later epoch; the log is opened once."""
+    assert lead_and_follow(one, "t", state(), state())[0] == 0
+    replica = one._brokers[1].replicas.get("t", 0)  # type: ignore[union-attr]
+    assert replica is not None and not replica.offline
+    assert lead_and_follow(one, "t", state(leader=1, leader_epoch=1)) == [0, 0]
+    assert replica.leads
+    assert said(caplog) == []
+
+
+def test_an_update_with_a_mistake_changes_nothing(one: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
+    """A protocol that nobody knows, a port that there is not, a name that is too long: INVALID_REQUEST, and the brokers
+    are those of before."""
+    kind = m.UpdateMetadataRequest
+    for fields in ({"security_protocol": -1}, {"security_protocol": 99}, {"port": 1 << 16}, {"host": "h" * 256}):
+        sound = {"port": 1, "host": HOST, "listener": "PLAINTEXT", "security_protocol": 0}
+        endpoint = kind.LiveBrokers.Endpoints(**(sound | fields))
+        answer = ask(
+            port(one), "UpdateMetadata", 8, controller_id=1, controller_epoch=epoch(one), broker_epoch=-1,
+            topic_states=[], live_brokers=[kind.LiveBrokers(id=9, endpoints=[endpoint], rack=None)],
+        )  # fmt: skip
+        assert answer.error_code == errors.INVALID_REQUEST
+        assert list(one._brokers[1].metadata.image.brokers) == [1]
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("name", [*CONTROL, "AllocateProducerIds"])
+def test_values_at_random(one: ClusterHandle, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is said, as if by the present controller: it is answered or the connection closed, nothing unexpected
+    happens, and the broker serves on."""
+    api = next(api for api in SERVED.values() if api.name == name)
+    rng = random.Random(name)
+    for _ in range(ROUNDS):
+        version = rng.randint(api.min_version, api.max_version)
+        message = sample(api.request, version, rng)
+        for field, value in (("controller_epoch", epoch(one)), ("broker_epoch", -1)):
+            if hasattr(message, field):
+                setattr(message, field, value)
+        likely(message, rng)
+        frame = bytearray(codec.encode_request(api.key, version, 5, "test", message))
+        if rng.random() < 0.4:
+            at = rng.randrange(8, len(frame))
+            frame[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", rng.randbytes(4)])
+        exchange(port(one), bytes(frame))
+    assert said(caplog) == []
+    serves(one)
+
+
+def likely(message: Any, rng: random.Random) -> None:
+    """Have it speak of this broker, and of a topic that may be here."""
+    for topic in getattr(message, "topic_states", None) or ():
+        topic.topic_name = rng.choice(["t", "u", topic.topic_name])
+        for p in topic.partition_states:
+            p.partition_index = rng.choice([0, 1, p.partition_index])
+            if hasattr(p, "replicas"):
+                p.replicas = rng.choice([[1], [1, 2], [1, 1], [2, 1, 3], p.replicas])
+                p.leader = rng.choice([1, 2, -1, -2, p.leader])
+
+
+def exchange(port: int, frame: bytes) -> bytes | None:
+    """The answer to a frame, None if the connection was closed instead."""
+    with socket.create_connection((HOST, port), 20) as there:
+        there.sendall(struct.pack(">i", len(frame)) + frame)
+        try:
+            head = there.recv(4, socket.MSG_WAITALL)
+        except ConnectionResetError:
+            return None
+        return there.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL) if head else None
