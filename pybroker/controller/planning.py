@@ -90,7 +90,7 @@ class Planner:
             raise KafkaError(errors.INVALID_PARTITIONS, problem)
         live = sorted(brokers)
         factor = len(has[0])
-        rules.check_counts(count, min(factor, len(live)), len(live))
+        rules.check_counts(count, factor if given is None else 1, len(live))
         if given is None:
             leader = has[0][0]
             start = live.index(leader) if leader in live else 0

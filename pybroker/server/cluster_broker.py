@@ -319,8 +319,9 @@ class ClusterBroker(Broker):
 
     async def _hand_over(self) -> None:
         """Have the controller move leadership to others, as often as the settings say."""
-        request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
         for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
+            # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
+            request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
             try:
                 answer = await self._link.ask(request, CONTROLLED_SHUTDOWN, CONTROLLED_SHUTDOWN_SECONDS)
                 left = len(answer.remaining_partitions)

@@ -27,6 +27,7 @@ from pybroker.coordination.store import (
     NoNode,
     Session,
     SessionExpired,
+    SessionState,
     Set,
     Store,
     StoreError,
@@ -119,8 +120,16 @@ class Membership:
 
     async def _begin(self) -> Session:
         session = self._session = await self._store.session(self._timeout_ms)
-        session.listen(lambda state: self._look.set())
+        session.listen(self._heard)
         return session
+
+    def _heard(self, state: SessionState) -> None:
+        self._look.set()
+        if state is SessionState.DISCONNECTED:
+            lease_ms = int(self.session.timeout_ms * (1 - LEASE_MARGIN))
+            event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then="acks 0 and 1 are refused")
+        elif state is SessionState.CONNECTED:
+            event(log, logging.INFO, "ZooKeeper reached")
 
     def _patience_s(self) -> float:
         """How long a node that is held by another session may be that of our own life before."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable
+from random import Random
 
 import pytest
 
 from pybroker import errors
+from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.election import elect
 from pybroker.controller.loading import load
-from pybroker.controller.planning import NewTopic
+from pybroker.controller.planning import NewTopic, Planner
 from pybroker.errors import KafkaError
-from tests.controller.stage import Stage
+from tests.controller.stage import Stage, live_broker
 
 
 async def refused(work: Awaitable[object]) -> int:
@@ -165,3 +167,17 @@ async def test_a_controller_that_was_replaced_changes_nothing(stage: Stage) -> N
     assert await refused(stage.topics.grow("t", 5, None)) == errors.NOT_CONTROLLER
     assert await refused(stage.topics.delete("t", topics["t"].id)) == errors.NOT_CONTROLLER
     assert stage.metadata.image is image and stage.context.topics == topics
+
+
+def test_a_topic_does_not_grow_beyond_the_brokers_that_live() -> None:
+    """Its new partitions have as many replicas as the others, or none is made; who names the replicas may name those
+    that live."""
+    planner = Planner(BrokerConfig.load(None, []), Random(0))
+    living = {number: live_broker(number) for number in (1, 2)}
+    with pytest.raises(KafkaError) as refused:
+        planner.growth("t", [(1, 2, 3)], 2, None, living)
+    assert refused.value.code == errors.INVALID_REPLICATION_FACTOR
+    living[3] = live_broker(3)
+    ((*replicas,),) = planner.growth("t", [(1, 2, 3)], 2, None, living)
+    assert sorted(replicas) == [1, 2, 3]
+    assert planner.growth("t", [(1,)], 2, [[2]], {2: living[2]}) == [[2]]

@@ -160,3 +160,19 @@ async def test_a_session_in_which_it_does_not_register(store: MemoryStore, membe
     refusing = False
     await eventually("it is registered again", lambda: len(member.epochs) == 2)
     await eventually("the lease goes on", lambda: member.leases[-1] > boot_ms())
+
+
+async def test_a_connection_that_is_lost_is_told_of(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads the log need not guess why nothing is elected, and why acks 1 is refused soon."""
+    caplog.set_level("INFO", "pybroker.server.membership")
+    member = Member(store)
+    session = await member.join()
+    caplog.clear()
+    session.disconnect()
+    await eventually("it is told", lambda: len(caplog.messages) == 1)
+    session.reconnect()
+    await eventually("its end is told", lambda: len(caplog.messages) == 2)
+    lost, reached = caplog.messages
+    assert lost == 'ZooKeeper lost lease_ms=270 then="acks 0 and 1 are refused"'
+    assert reached == "ZooKeeper reached"
+    await member.end()

@@ -58,7 +58,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int) -> list
     for task in tasks:
         if not task.done():
             task.add_done_callback(_tell_late)
-            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, "it is not done yet, and goes on"))
+            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, "it is not done in the time given, and goes on"))
         elif isinstance(problem := task.exception(), KafkaError):
             outcomes.append(problem)
         else:
