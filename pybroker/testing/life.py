@@ -1,7 +1,8 @@
 """What a broker of a test is started with, and what the test asks of it, wherever it runs."""
 
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Plan:
     log_dir: str
     port: int
     settings: Mapping[str, str]
+    ways: Mapping[str, int] = field(default_factory=dict)
+    """By id: the port by which another broker of its cluster is reached, if that is not its own."""
 
     def config(self) -> "BrokerConfig":
         """The broker's configuration. Raises ConfigError; BrokerFailed for a setting that would do nothing."""
@@ -93,3 +96,11 @@ class Inherited:
 def as_text(value: object) -> str:
     """A setting's value as a properties file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def hold_port(port: int = 0) -> socket.socket:
+    """A socket that holds a free port, or this one, without listening, beside which a broker may listen."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, port))
+    return held
