@@ -17,12 +17,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pybroker import forks
 from pybroker.replication.logdirs import StartError
 from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
@@ -40,6 +42,8 @@ JARS: Final = (
 SMALL: Final = (
     "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-XX:-UsePerfData", "-Xshare:auto",
 )  # fmt: skip
+DIES_WITH_US: Final = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
+"""Sets PR_SET_PDEATHSIG to SIGKILL and becomes Java: no server outlives who started it, however that ends."""
 MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 """Of one server as well."""
 
@@ -82,7 +86,7 @@ class Server:
         return -1 if self._process is None else self._process.pid
 
     def start(self, peers: Sequence[str] = ()) -> None:
-        """Begin; `wait` says when it serves."""
+        """Begin; `serves` says when it does. It ends with the thread that calls this."""
         data = self._directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         settings = [
@@ -92,11 +96,12 @@ class Server:
         ]  # fmt: skip
         (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
         (data / "myid").write_text(str(self.number))
-        java = find_java() / "bin" / "java"
+        java = find_java(needs="ZooKeeper") / "bin" / "java"
+        start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *SMALL]
         path = os.pathsep.join(map(str, self._jars))
         with open(self._directory / "zookeeper.log", "ab") as log:
             self._process = subprocess.Popen(
-                [str(java), *SMALL, "-cp", path, MAIN, str(self._directory / "zoo.cfg")],
+                [*start, "-cp", path, MAIN, str(self._directory / "zoo.cfg")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -152,6 +157,7 @@ class ZooKeeper:
         self._peers = [f"server.{i + 1}={HOST}:{quorum[2 * i]}:{quorum[2 * i + 1]}" for i in range(len(quorum) // 2)]
         self.servers = [Server(self._home / str(i + 1), i + 1, ports[i], found, tick_ms) for i in range(servers)]
         atexit.register(self.close)
+        forks.tell(self)
         try:
             self.start()
         except BaseException:
@@ -212,6 +218,11 @@ class ZooKeeper:
         atexit.unregister(self.close)
         if not self._kept:
             shutil.rmtree(self._home, ignore_errors=True)
+
+    def forked(self) -> None:
+        """In a forked child: the servers are the parent's, and nothing here ends them."""
+        atexit.unregister(self.close)
+        self.servers, self._kept = [], True
 
     def _chosen(self, numbers: Sequence[int]) -> list[Server]:
         return [server for server in self.servers if not numbers or server.number in numbers]

@@ -27,17 +27,18 @@ def use_java(environment: Mapping[str, str] = os.environ) -> Path:
     return home
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The home of a Java that Spark can run on. KafkaError(INVALID_CONFIG) says where there is a wrong one, or none."""
+def find_java(environment: Mapping[str, str] = os.environ, *, needs: str = "Spark") -> Path:
+    """The home of a Java that Spark can run on. KafkaError(INVALID_CONFIG) says where there is a wrong one, or that
+    something `needs` one and there is none."""
     for source, home in _candidates(environment):
         java = home / "bin" / "java"
         if not java.is_file():
             raise KafkaError(INVALID_CONFIG, f"{source} is {home}, where there is no bin/java: {ADVICE}")
         version = _version(java)
         if version < VERSION_MIN:
-            raise KafkaError(INVALID_CONFIG, f"{source} has Java {version}, and Spark needs {VERSION_MIN}: {ADVICE}")
+            raise KafkaError(INVALID_CONFIG, f"{source} has Java {version}, and {needs} needs {VERSION_MIN}: {ADVICE}")
         return home
-    raise KafkaError(INVALID_CONFIG, f"Spark needs Java, and there is none by JAVA_HOME or on PATH: {ADVICE}")
+    raise KafkaError(INVALID_CONFIG, f"{needs} needs Java, and there is none by JAVA_HOME or on PATH: {ADVICE}")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
