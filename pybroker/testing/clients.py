@@ -10,6 +10,8 @@ SESSION_MS: Final = 10_000
 HEARTBEAT_MS: Final = 200
 BACKOFF_MS: Final = 20
 BACKOFF_MAX_MS: Final = 200
+UNDERSCORED: Final = ("log_level", "on_commit", "on_delivery")
+"""Names of confluent-kafka that have no dots, beside those of its callbacks (error_cb)."""
 
 
 def confluent(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +32,11 @@ def confluent(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "allow.auto.create.topics": True,
         }
-    return config | {name.replace("_", "."): value for name, value in overrides.items()}
+    return config | {_confluent_name(name): value for name, value in overrides.items()}
+
+
+def _confluent_name(name: str) -> str:
+    return name if name in UNDERSCORED or name.endswith("_cb") else name.replace("_", ".")
 
 
 def kafka_python(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -> dict[str, Any]:

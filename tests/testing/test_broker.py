@@ -162,3 +162,10 @@ def test_ten_brokers_at_once() -> None:
                 assert [topic.name for topic in admin.topics()] == ["t"]
                 clusters.add(admin.cluster.id)
         assert len(clusters) == 3
+
+
+def test_names_of_confluent_kafka_that_have_underscores(broker: BrokerHandle) -> None:
+    """They stay as they are; all others have dots."""
+    config = broker.confluent_config(log_level=0, error_cb=print, on_delivery=print, linger_ms=5)
+    assert {"log_level", "error_cb", "on_delivery", "linger.ms"} < config.keys()
+    Producer(config)
