@@ -74,10 +74,13 @@ class ClusterBroker(Broker):
         through: Callable[[Table], Table] | None = None,
         give_up: Collection[str] = (),
         store: Store | None = None,
+        reach: Callable[[int, HostPort], HostPort] | None = None,
     ) -> None:
-        """As Broker; `store`: the cluster's, in place of the ZooKeeper that zookeeper.connect names."""
+        """As Broker; `store`: the cluster's, in place of the ZooKeeper that zookeeper.connect names. `reach`: where
+        another broker is reached, of its id and its address; a test puts its network there."""
         super().__init__(config, native_plane=native_plane, through=through, give_up=give_up)
         self._cluster_store = store
+        self._reach = reach
         self._inter_broker = config.listeners.inter_broker
         self._controller: Controller | None = None
         self._following: asyncio.Task[None] | None = None
@@ -240,7 +243,7 @@ class ClusterBroker(Broker):
         at = broker.endpoints.get(self._inter_broker)
         if at is None:
             raise OSError(f"broker {broker.id} has no listener {self._inter_broker}")
-        return at
+        return at if self._reach is None else self._reach(broker.id, at)
 
     async def _connect_to(self, broker: LiveBroker) -> Link:
         """A link to the inter-broker listener of a broker. Raises OSError."""

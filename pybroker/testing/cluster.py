@@ -1,62 +1,80 @@
-"""Several brokers that are one cluster, in the process of the test: on a thread of their own, with a store in memory.
+"""Several brokers that are one cluster: killed, frozen, cut off and started again, one by one.
 
-    cluster() ──with──> running ──kill, stop of one──> the others lead ──start──> in sync again
+    cluster() ──with──> running ──stop, kill──> down ──start──> running
+                           ├────── pause ──> frozen ──resume──> running
+                           └────── cut_off ──> not heard ──heal──> running
 
-Topics, replication, failover and groups are those of a cluster in ZooKeeper; only the store is another, so that no Java
-is needed. Each broker keeps its address and its data for as long as the cluster is used.
+Its brokers run on a thread of the test, with a store in memory or a real ZooKeeper, or in processes of their own with a
+ZooKeeper. Each keeps its address and its data for as long as the cluster is used.
 """
 
-import asyncio
-import os
-import socket
-import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from pybroker.testing import clients
-from pybroker.testing.datadir import DataDir
-from pybroker.testing.handle import DEFAULTS, hold_port
-from pybroker.testing.life import ASK_S_MAX, HOST, START_S_MAX, STOP_S_MAX, BrokerFailed, as_text
+from pybroker import forks
+from pybroker.testing import clients, replicated
+from pybroker.testing.faults import Faults
+from pybroker.testing.frames import hidden
+from pybroker.testing.handle import DEFAULTS, LIVE, MODES, Mode
+from pybroker.testing.life import HOST, BrokerFailed, as_text
+from pybroker.testing.members import STORES, Members, StoreKind
+from pybroker.testing.network import STORE
+from pybroker.testing.records import TIMEOUT_S, Content, Record, StoredRecord
 
 if TYPE_CHECKING:
-    from pybroker.coordination.memory import MemorySession, MemoryStore
-    from pybroker.coordination.store import Session, Store
-    from pybroker.server.cluster_broker import ClusterBroker
+    from pybroker.client.admin import Admin
+    from pybroker.server.zookeeper_server import ZooKeeper
 
 T = TypeVar("T")
 BROKERS: Final = 3
+ASK_S_MAX: Final = 5.0
+"""So long is a broker asked who leads, before another one is."""
+POLL_S: Final = 0.01
+COUNTS: Final = {"default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.replication.factor": 3}
+"""At most; they are never more than there are brokers."""
 CLUSTER_DEFAULTS: Final[Mapping[str, str]] = {
     **DEFAULTS,
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
+    "controlled.shutdown.retry.backoff.ms": "100",
     "num.network.threads": "1",
-    "offsets.topic.replication.factor": "3",
     "replica.lag.time.max.ms": "3000",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "3000",
 }
-"""What a test expects of a cluster; replication factors are those of as many brokers as there are, at most."""
+"""What a test expects of a cluster; `settings` win over it."""
 
 
 class ClusterHandle:
-    """A cluster, started when it is made; brokers are numbered from 1. Raises BrokerFailed."""
+    """A cluster, started when it is made; brokers are numbered from 1, as their ids are. Raises BrokerFailed."""
 
-    def __init__(self, brokers: int = BROKERS, *, settings: Mapping[str, object] | None = None) -> None:
-        """`settings` are those of each broker, by Kafka's names."""
+    @hidden
+    def __init__(
+        self,
+        brokers: int = BROKERS,
+        *,
+        mode: Mode = "inprocess",
+        store: StoreKind | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """`settings` are those of each broker, by Kafka's names. Without a `store`, brokers in the process of the test
+        have one in memory; those in processes of their own always have a ZooKeeper."""
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
-        self._held: list[socket.socket] = [hold_port() for _ in range(brokers)]
-        self._directory = DataDir(None)
-        few = {name: str(min(int(CLUSTER_DEFAULTS[name]), brokers)) for name in _COUNTS}
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
+        self.mode: Mode = mode
+        self.store: StoreKind = store or ("memory" if mode == "inprocess" else "zookeeper")
+        if self.store not in STORES:
+            raise ValueError(f"store is {store!r}; it can be one of {', '.join(STORES)}")
+        if mode == "subprocess" and self.store == "memory":
+            raise ValueError("processes of their own share no memory: mode='subprocess' is with store='zookeeper'")
+        few = {name: str(min(count, brokers)) for name, count in COUNTS.items()}
         given = {name: as_text(value) for name, value in (settings or {}).items()}
-        self._settings = {**CLUSTER_DEFAULTS, **few, **given}
-        self._brokers: dict[int, ClusterBroker] = {}
-        self._sessions: dict[int, MemorySession] = {}
-        self._loop = asyncio.SelectorEventLoop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pybroker-cluster", daemon=True)
-        self._thread.start()
+        self._members = Members(brokers, mode, self.store, {**CLUSTER_DEFAULTS, **few, **given})
+        self._paused: set[int] = set()
+        self._cuts: dict[int, set[int]] = {}
+        LIVE.add(self)
+        forks.tell(self)
         try:
-            self._store: MemoryStore = self._do(self._make_store(), START_S_MAX)
             self.start()
         except BaseException:
             self.close()
@@ -73,74 +91,190 @@ class ClusterHandle:
     @property
     def brokers(self) -> Sequence[int]:
         """The numbers of all of them."""
-        return range(1, len(self._held) + 1)
+        return list(self._members.ports)
 
     @property
     def running(self) -> Sequence[int]:
-        """The numbers of those that run."""
-        return sorted(self._brokers)
+        """The numbers of those that run; one that is paused or cut off does."""
+        return [number for number, life in self._members.lives.items() if life.running]
 
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all, for clients."""
-        return ",".join(f"{HOST}:{held.getsockname()[1]}" for held in self._held)
+        return self._addresses(self.brokers)
 
+    @property
+    def zookeeper(self) -> "ZooKeeper | None":
+        """The real one, which can be killed, paused and started itself; None with a store in memory."""
+        return self._members.zookeeper
+
+    @hidden
     def start(self, *numbers: int) -> None:
         """Start those that are down, of these or all. Raises BrokerFailed."""
-        self._do(self._start([n for n in numbers or self.brokers if n not in self._brokers]), START_S_MAX)
+        self._members.start([n for n in self._chosen(numbers) if n not in self.running])
 
+    @hidden
     def stop(self, *numbers: int) -> None:
-        """End them cleanly, of these or all: what they lead goes to others first."""
-        for number in numbers or self.running:
-            self._do(self._brokers.pop(number).stop(), STOP_S_MAX)
+        """End them cleanly, of these or all: what they lead goes to others first. Raises BrokerFailed."""
+        for number in self._chosen(numbers):
+            if number in self._paused:
+                raise BrokerFailed(f"broker {number} is paused, and stops only when it goes on: resume or kill it")
+            self._members.lives[number].stop()
 
+    @hidden
     def kill(self, *numbers: int) -> None:
         """End them, of these or all, as `kill -9` does."""
-        for number in numbers or self.running:
-            self._sessions[number].suspend()  # nobody says goodbye to the store
-            self._do(self._brokers.pop(number).abort(), STOP_S_MAX)
+        for number in self._chosen(numbers):
+            self._members.kill(number)
+            self._paused.discard(number)
+
+    @hidden
+    def restart(self, *numbers: int) -> None:
+        """Stop these, or all, cleanly if they run, and start them. Raises BrokerFailed."""
+        self.stop(*numbers)
+        self.start(*numbers)
+
+    @hidden
+    def pause(self, *numbers: int) -> None:
+        """Freeze the processes of these, or of all that run, as SIGSTOP does: connections stay, nothing is answered."""
+        for number in self._processes(numbers):
+            self._members.process(number).pause()
+            self._paused.add(number)
+
+    @hidden
+    def resume(self, *numbers: int) -> None:
+        """Have those go on that are paused, of these or all."""
+        for number in self._processes(numbers) & self._paused:
+            self._members.process(number).resume()
+            self._paused.discard(number)
+
+    def _processes(self, numbers: Sequence[int]) -> set[int]:
+        """Raises ValueError where brokers have none, BrokerFailed for one that does not run."""
+        if self.mode != "subprocess":
+            raise ValueError(
+                "a broker in the process of the test cannot be frozen: pause it with mode='subprocess', or cut it off"
+            )
+        running = set(self.running)
+        if down := set(numbers) - running:
+            raise BrokerFailed(f"broker {min(down)} does not run")
+        return set(self._chosen(numbers)) & running
 
     def close(self) -> None:
-        """The end of its use: threads and files go; calling it again does nothing."""
-        if self._loop.is_closed():
-            return
+        """The end of its use: threads, processes and files go; calling it again does nothing."""
         try:
-            self.kill()
-            self._do(_end_tasks(), STOP_S_MAX)
+            self._members.close()
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(STOP_S_MAX)
-            self._loop.close()
-            for held in self._held:
-                held.close()
-            self._directory.remove()
+            LIVE.discard(self)
+
+    def forked(self) -> None:
+        """In a forked child: the cluster is the parent's. The child's clients reach it; nothing here ends it."""
+        self._members.forked()
+
+    def discard(self) -> None:
+        """The interpreter ends, and its threads with it: leave nothing else."""
+        self._members.discard()
+
+    def output(self, number: int) -> str:
+        """The end of what a broker in a process of its own logged; in this process it goes to `logging`."""
+        return self._members.lives[number].output()
+
+    def faults(self, number: int) -> Faults:
+        """The faults of one broker, as those of a lone one. Others ask it under their number as `client_id`."""
+        self._chosen([number])
+        return Faults(lambda command: self._members.lives[number].ask(command))
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    @hidden
+    def cut_off(self, number: int, *others: int | Literal["store"]) -> None:
+        """Cut the network between a broker and these others, "store" among them; with none, between it and all of them.
+
+        What is sent waits, no connection ends and nobody is refused. Clients reach it as before."""
+        ends = {STORE if each == "store" else self._chosen([each])[0] for each in others}
+        (number,) = self._chosen([number])
+        ends = (ends or {STORE, *self.brokers}) - {number}
+        self._members.network.cut_off(number, *ends)
+        self._cuts.setdefault(number, set()).update(ends)
+        self._members.cut_store([n for n, cut in self._cuts.items() if STORE in cut])
+
+    @hidden
+    def heal(self, *numbers: int) -> None:
+        """Undo the cuts of these brokers, or all; what was sent meanwhile comes, late."""
+        chosen = set(self._chosen(numbers))
+        for number, others in list(self._cuts.items()):
+            for other in others if number in chosen else others & chosen:
+                self._members.network.heal(number, other)
+                self._cuts[number] = self._cuts[number] - {other}
+        self._cuts = {number: others for number, others in self._cuts.items() if others}
+        self._members.cut_store([n for n, cut in self._cuts.items() if STORE in cut])
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
+    @hidden
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None, **named: object
+    ) -> str:
         """Create a topic with the cluster's replication factor; its name. `segment_bytes=1` is segment.bytes."""
-        texts = {key.replace("_", "."): as_text(value) for key, value in config.items()}
-        self._ask(lambda admin: admin.create_topic(name, partitions=partitions, configs=texts))
+        texts = {key: as_text(value) for key, value in (config or {}).items()}
+        texts |= {key.replace("_", "."): as_text(value) for key, value in named.items()}
+        with self._admin(TIMEOUT_S) as admin:
+            admin.create_topic(name, partitions=partitions, configs=texts)
         return name
 
+    @property
+    @hidden
+    def controller(self) -> int:
+        """The number of the broker that is the controller; -1 for nobody."""
+        return self._ask(lambda admin: admin.describe_cluster().controller)
+
+    @hidden
     def leader(self, topic: str, partition: int = 0) -> int:
         """Who leads a partition; -1 for nobody."""
         return int(self._ask(lambda admin: admin.topics([topic])[0].partitions[partition].leader))
 
+    @hidden
     def in_sync(self, topic: str, partition: int = 0) -> Sequence[int]:
         """The in-sync replicas of a partition."""
         return sorted(self._ask(lambda admin: admin.topics([topic])[0].partitions[partition].isr))
 
-    def wait_in_sync(self, topic: str, timeout_s: float = 30.0) -> None:
-        """Return when every replica of a topic whose broker runs is in sync. Raises TimeoutError."""
+    @hidden
+    def wait_in_sync(self, topic: str | None = None, timeout_s: float = 30.0) -> None:
+        """Return when each partition of a topic, or of all, has a leader, and its in-sync replicas are those whose
+        brokers run, and are neither paused nor cut off. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
+        heard = set(self._heard())
         while True:
-            partitions = self._ask(lambda admin: admin.topics([topic]))[0].partitions
-            if all(set(p.replicas) & set(self._brokers) == set(p.isr) and p.leader >= 0 for p in partitions):
+            topics = self._ask(lambda admin: admin.topics(None if topic is None else [topic]))
+            late = [
+                f"{t.name}-{p.partition}: leader {p.leader}, in sync {sorted(p.isr)} of {sorted(p.replicas)}"
+                for t in topics
+                for p in t.partitions
+                if p.leader not in heard or set(p.replicas) & heard != set(p.isr)
+            ]
+            if not late:
                 return
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{topic} is not in sync after {timeout_s:g} s: {partitions}")
-            time.sleep(0.01)
+                raise TimeoutError(f"not in sync after {timeout_s:g} s: {'; '.join(late)}")
+            time.sleep(POLL_S)
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    @hidden
+    def produce(
+        self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
+    ) -> list[StoredRecord]:
+        """Append records once each, whoever leads meanwhile; they are returned with their offsets once all in-sync
+        replicas have them. As BrokerHandle.produce."""
+        made = [item if isinstance(item, Record) else Record(item, key, partition=partition) for item in what]
+        return replicated.produce(self._addresses(self._heard()), topic, made)
+
+    @hidden
+    def records(
+        self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = TIMEOUT_S
+    ) -> list[StoredRecord]:
+        """Every record of the topic that is committed, by partition and offset; waits until there are `count`. As
+        BrokerHandle.records."""
+        return replicated.read(self._addresses(self._heard()), topic, partition, count, timeout_s)
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -156,79 +290,49 @@ class ClusterHandle:
         """For aiokafka, as a broker's."""
         return clients.aiokafka(self.bootstrap_servers, group_id, overrides)
 
-    # -- on the brokers' thread ------------------------------------------------------------------------------------
+    # -- who is asked ----------------------------------------------------------------------------------------------
 
-    def _do(self, work: Awaitable[T], timeout_s: float) -> T:
-        async def wait() -> T:
-            return await work
+    def _chosen(self, numbers: Sequence[int]) -> Sequence[int]:
+        """These, or all. Raises ValueError."""
+        for number in numbers:
+            if number not in self._members.ports:
+                raise ValueError(f"there is no broker {number!r}: they are {', '.join(map(str, self.brokers))}")
+        return numbers or self.brokers
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result(timeout_s)
+    def _addresses(self, numbers: Sequence[int]) -> str:
+        return ",".join(f"{HOST}:{self._members.ports[number]}" for number in numbers)
 
-    async def _make_store(self) -> "MemoryStore":
-        from pybroker.coordination.memory import MemoryStore
+    def _heard(self) -> Sequence[int]:
+        """Those that know what is so: they run, and are neither paused nor cut off; in a forked child, all."""
+        silent = self._paused | self._cuts.keys()
+        return [number for number in self.running if number not in silent] or self.running or self.brokers
 
-        store = MemoryStore()
-        await store.open()
-        return store
-
-    async def _start(self, numbers: Sequence[int]) -> None:
-        begun = {number: self._broker(number) for number in numbers}
-        started = await asyncio.gather(*(each.start() for each in begun.values()), return_exceptions=True)
-        for (number, each), problem in zip(begun.items(), started, strict=True):
-            if isinstance(problem, BaseException):
-                raise BrokerFailed(f"broker {number} did not start: {problem}") from problem
-            self._brokers[number] = each
-
-    def _broker(self, number: int) -> "ClusterBroker":
-        from pybroker.config import BrokerConfig
-        from pybroker.server.cluster_broker import ClusterBroker
-
-        own = {
-            "broker.id": str(number),
-            "listeners": f"PLAINTEXT://{HOST}:{self._held[number - 1].getsockname()[1]}",
-            "log.dirs": os.path.join(self._directory.path, f"broker-{number}"),
-        }
-        config = BrokerConfig.load(None, [f"{name}={text}" for name, text in (self._settings | own).items()])
-        if config.warnings:
-            raise BrokerFailed("; ".join(config.warnings))
-        store = _shared(self._store, lambda session: self._sessions.update({number: session}))
-        return ClusterBroker(config, store=store)
-
-    def _ask(self, ask: "Callable[[Any], T]") -> T:
+    def _admin(self, timeout_s: float) -> "Admin":
         from pybroker.client.admin import Admin
 
-        with Admin(self.bootstrap_servers, timeout_s=ASK_S_MAX) as admin:
-            return ask(admin)
+        return Admin(self._addresses(self._heard()), timeout_s=timeout_s)
+
+    def _ask(self, ask: "Callable[[Admin], T]") -> T:
+        """Ask what may be asked twice."""
+        from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
+
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                with self._admin(ASK_S_MAX) as admin:
+                    return ask(admin)
+            except KafkaError as problem:
+                if problem.code not in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) or time.monotonic() > deadline_s:
+                    raise
 
 
-_COUNTS: Final = ("default.replication.factor", "min.insync.replicas", "offsets.topic.replication.factor")
-
-
-def _shared(store: "MemoryStore", opened: "Callable[[MemorySession], object]") -> "Store":
-    """The store as one broker sees it, whose end is not the store's."""
-    from pybroker.coordination.store import Store
-
-    class Shared(Store):
-        async def open(self) -> None: ...
-
-        async def session(self, timeout_ms: int) -> "Session":
-            session = await store.session(timeout_ms)
-            opened(session)
-            return session
-
-        async def close(self) -> None: ...
-
-    return Shared()
-
-
-def cluster(brokers: int = BROKERS, *, settings: Mapping[str, object] | None = None) -> ClusterHandle:
+def cluster(
+    brokers: int = BROKERS,
+    *,
+    mode: Mode = "inprocess",
+    store: StoreKind | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> ClusterHandle:
     """A cluster for the length of a `with`; the arguments are ClusterHandle's."""
-    return ClusterHandle(brokers, settings=settings)
-
-
-async def _end_tasks() -> None:
-    """End what the brokers that were killed had under way, while their loop runs still."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    __tracebackhide__ = True
+    return ClusterHandle(brokers, mode=mode, store=store, settings=settings)

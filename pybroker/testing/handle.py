@@ -10,11 +10,10 @@ import asyncio
 import atexit
 import contextlib
 import os
-import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from pybroker import forks
 from pybroker.testing import clients, records
@@ -22,7 +21,7 @@ from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
 from pybroker.testing.frames import hidden
 from pybroker.testing.inprocess import InProcess
-from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text
+from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text, hold_port
 from pybroker.testing.process import Subprocess
 from pybroker.testing.records import Content, Record, StoredRecord
 
@@ -45,8 +44,17 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 """What a test expects of a broker: nothing waits for company, and little is held in memory. `settings` win over it."""
 
-LIVE: Final["weakref.WeakSet[BrokerHandle]"] = weakref.WeakSet()
-"""The brokers of this process that are not closed."""
+
+
+class Forgotten(Protocol):
+    """What somebody may forget to close."""
+
+    def discard(self) -> None:
+        """The interpreter ends, and its threads with it: leave nothing else."""
+
+
+LIVE: Final["weakref.WeakSet[Forgotten]"] = weakref.WeakSet()
+"""The brokers and clusters of this process that are not closed."""
 
 
 class BrokerHandle:
@@ -74,7 +82,9 @@ class BrokerHandle:
         self.data_dir = self._directory.path
         given = {name: as_text(value) for name, value in (settings or {}).items()}
         plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
-        self._life: Life = InProcess(plan) if mode == "inprocess" else Subprocess(plan, self._directory)
+        remove = None if self._directory.kept else self.data_dir
+        inprocess = mode == "inprocess"
+        self._life: Life = InProcess(plan) if inprocess else Subprocess(plan, self._directory.log_file, remove)
         self.faults = Faults(lambda command: self._life.ask(command))
         LIVE.add(self)
         forks.tell(self)
@@ -291,14 +301,6 @@ async def async_broker(
         yield AsyncBroker(handle)
     finally:
         await asyncio.to_thread(handle.close)
-
-
-def hold_port() -> socket.socket:
-    """A socket that holds a free port without listening, beside which the broker may listen."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((HOST, 0))
-    return held
 
 
 @atexit.register

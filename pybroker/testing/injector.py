@@ -23,7 +23,7 @@ from pybroker import core
 from pybroker.cluster.caller import Call, Disconnect
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
-from pybroker.server.broker import Table, broker_of
+from pybroker.server.broker import Broker, Table, broker_of
 from pybroker.server.dispatch import Handler
 from pybroker.testing.life import Plan
 from pybroker.testing.records import CLIENT_ID
@@ -73,9 +73,12 @@ class Rule:
 class Injector:
     """The faults of one broker, which it makes: `Injector(plan).broker`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, make: Callable[..., Broker] = broker_of) -> None:
+        """`make`: a broker of its configuration."""
         self.plan = plan
-        self.broker = broker_of(plan.config(), through=self.through)
+        ways = plan.ways
+        how = {"reach": lambda number, at: at._replace(port=ways.get(str(number), at.port))} if ways else {}
+        self.broker = make(plan.config(), through=self.through, **how)
         self._rules: dict[int, Rule] = {}
         self._commands: dict[str, Callable[..., Any]] = {
             "add": self._add,

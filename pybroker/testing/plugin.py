@@ -1,4 +1,5 @@
-"""The pytest plugin: fixtures `pybroker` and `shared_pybroker`, the option --pybroker-mode, the marker `pybroker`."""
+"""The pytest plugin: fixtures for a broker, one that tests share and a cluster, markers that say how they are started,
+and the option --pybroker-mode."""
 
 import re
 import uuid
@@ -12,7 +13,10 @@ from pybroker.testing.handle import MODES, BrokerHandle
 from pybroker.testing.shared import SharedBroker
 
 PREFIX_CHARACTERS_MAX: Final = 60
-MARKER: Final = "pybroker(mode=..., settings={...}, data_dir=...): how the broker of this test is started"
+MARKERS: Final = (
+    "pybroker(mode=..., settings={...}, data_dir=...): how the broker of this test is started",
+    "pybroker_cluster(brokers, mode=..., store=..., settings={...}): how the cluster of this test is started",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER)
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 @pytest.fixture
@@ -41,10 +46,14 @@ def pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
 
 
 @pytest.fixture
-def pybroker_cluster() -> Iterator[ClusterHandle]:
-    """Three fresh brokers of this test's own, that are one cluster."""
+def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
+    """Fresh brokers of this test's own that are one cluster, three without the marker `pybroker_cluster`."""
     __tracebackhide__ = True
-    with ClusterHandle() as handle:
+    marker = request.node.get_closest_marker("pybroker_cluster")
+    count, how = ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
+    if how.get("store") != "memory":  # which says that the brokers are in this process
+        how.setdefault("mode", request.config.getoption("--pybroker-mode"))
+    with ClusterHandle(*count, **how) as handle:
         yield handle
 
 
@@ -67,8 +76,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show beside a failure what the test's broker said, if it ran in a process of its own."""
     report = yield
     if report.failed:
-        for name in ("pybroker", "pybroker_of_session"):
-            handle = getattr(item, "funcargs", {}).get(name)
+        used = getattr(item, "funcargs", {})
+        for name in ("pybroker", "pybroker_of_session", "pybroker_cluster"):
+            handle = used.get(name)
             if isinstance(handle, BrokerHandle) and (said := handle.output()):
                 report.sections.append((f"log of the broker at {handle.bootstrap_servers}", said))
+            elif isinstance(handle, ClusterHandle):
+                logs = {number: handle.output(number) for number in handle.brokers}
+                report.sections += [(f"log of broker {number}", said) for number, said in logs.items() if said]
     return report

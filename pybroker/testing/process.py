@@ -14,6 +14,7 @@ When the test's process is gone the socket ends, and the child removes its direc
 import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +22,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from pybroker.testing.datadir import DataDir
 from pybroker.testing.life import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, Plan
 
 SHOWN_BYTES: Final = 16 << 10
@@ -30,9 +30,11 @@ SHOWN_BYTES: Final = 16 << 10
 class Subprocess:
     """See life.Life."""
 
-    def __init__(self, plan: Plan, directory: DataDir) -> None:
+    def __init__(self, plan: Plan, log_file: str, remove: str | None) -> None:
+        """It says what it does in `log_file`; `remove` is the directory that goes with it once it is alone."""
         self._plan = plan
-        self._directory = directory
+        self._log_file = log_file
+        self._remove = remove
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._unread = b""
@@ -50,7 +52,7 @@ class Subprocess:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         self._control, self._unread = ours, b""
-        with theirs, open(self._directory.log_file, "ab") as log:
+        with theirs, open(self._log_file, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pybroker.testing.child"],
                 stdin=theirs.fileno(),
@@ -59,9 +61,8 @@ class Subprocess:
                 env={**os.environ, "PYTHONPATH": _python_path()},
                 start_new_session=True,  # Ctrl-C is for the test run, which then ends the broker
             )
-        remove = None if self._directory.kept else self._directory.path
         try:
-            self._exchange({**dataclasses.asdict(self._plan), "remove": remove}, START_S_MAX)
+            self._exchange({**dataclasses.asdict(self._plan), "remove": self._remove}, START_S_MAX)
         except BaseException:
             self.kill()
             raise
@@ -90,13 +91,25 @@ class Subprocess:
 
     discard = kill
 
+    def pause(self) -> None:
+        """Freeze it; it has stopped when this returns."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            # Nothing is reaped: whoever waits for its end is told of that, too.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def ask(self, command: dict[str, Any]) -> Any:
         if not self.running:
             raise BrokerFailed("the broker does not run")
         return self._exchange(command, ASK_S_MAX)
 
     def output(self) -> str:
-        path = Path(self._directory.log_file)
+        path = Path(self._log_file)
         if not path.exists():
             return ""
         return path.read_bytes()[-SHOWN_BYTES:].decode(errors="replace")

@@ -59,7 +59,12 @@ def topics(connection: "Connection") -> str:
     """Which topics there are, for a test that waits for another."""
     from pybroker.protocol import messages as m
 
-    names = sorted(topic.name for topic in connection.request(m.MetadataRequest(topics=None)).topics)
+    return named(topic.name for topic in connection.request(m.MetadataRequest(topics=None)).topics)
+
+
+def named(topics: Iterable[str]) -> str:
+    """These topics, as a sentence ends with them."""
+    names = sorted(topics)
     return f"the broker has the topics {', '.join(names)}" if names else "the broker has no topic"
 
 
@@ -83,15 +88,15 @@ def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> 
     from pybroker.protocol import messages as m
 
     now_ms = wall_ms()
-    stored = [_stored(record, topic, now_ms) for record in records]
-    if not stored:
+    made = [stored(record, topic, now_ms) for record in records]
+    if not made:
         return []
     kind = m.ProduceRequest.TopicData
     by_partition: dict[int, list[int]] = {}
-    for at, record in enumerate(stored):
+    for at, record in enumerate(made):
         by_partition.setdefault(record.partition, []).append(at)
     data = [
-        kind.PartitionData(index=partition, records=_batch([stored[at] for at in held]))
+        kind.PartitionData(index=partition, records=_batch([made[at] for at in held]))
         for partition, held in by_partition.items()
     ]
     topic_id = _describe(connection, topic).topic_id
@@ -101,8 +106,8 @@ def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> 
     for answer in connection.request(request).responses[0].partition_responses:
         _check(answer.error_code, answer.error_message)
         for delta, at in enumerate(by_partition[answer.index]):
-            stored[at] = stored[at]._replace(offset=answer.base_offset + delta)
-    return stored
+            made[at] = made[at]._replace(offset=answer.base_offset + delta)
+    return made
 
 
 def _batch(records: Sequence[StoredRecord]) -> bytes:
@@ -182,7 +187,7 @@ def _describe(connection: "Connection", topic: str, *, create: bool = True) -> A
         time.sleep(POLL_S)
 
 
-def _stored(record: Record, topic: str, now_ms: int) -> StoredRecord:
+def stored(record: Record, topic: str, now_ms: int) -> StoredRecord:
     """A record as it will be stored. TypeError and ValueError where Producer.send raises them."""
     from pybroker.client import arguments
 

@@ -16,12 +16,12 @@ with warnings.catch_warnings():
 ANSWER_S_MAX = 30.0
 
 
-def send(producer: Producer, topic: str, *values: str) -> list[str | None]:
+def send(producer: Producer, topic: str, *values: str, **how: int) -> list[str | None]:
     """Produce and wait; the name of the error, or None, of each delivery."""
     told: list[str | None] = []
     for value in values:
         # By its name: comparing the error itself with None leaves an exception behind.
-        producer.produce(topic, value, on_delivery=lambda e, _: told.append(None if e is None else e.name()))
+        producer.produce(topic, value, on_delivery=lambda e, _: told.append(None if e is None else e.name()), **how)
     assert producer.flush(ANSWER_S_MAX) == 0
     return told
 
@@ -35,3 +35,18 @@ def read(consumer: Consumer, count: int, timeout_s: float = ANSWER_S_MAX) -> lis
         if message is not None and message.error() is None:
             values.append(message.value())
     return values
+
+
+class Kind(dict[str, str]):
+    """How a cluster is started."""
+
+    def __init__(self, mode: str, store: str) -> None:
+        super().__init__(mode=mode, store=store)
+        self.mode = mode
+        self.store = store
+
+    def __str__(self) -> str:
+        return f"{self.mode}-{self.store}"
+
+
+KINDS = [Kind("inprocess", "memory"), Kind("inprocess", "zookeeper"), Kind("subprocess", "zookeeper")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -14,7 +15,9 @@ import pytest
 
 from pybroker.testing import BrokerFailed, BrokerHandle, Mode
 from pybroker.testing import broker as new_broker
+from pybroker.testing import cluster as new_cluster
 from tests.harness import ROOT
+from tests.testing.kit import KINDS, Kind
 
 ENDS_S_MAX = 2.0
 
@@ -109,6 +112,34 @@ def test_a_child_uses_the_broker_and_ends_nothing(broker: BrokerHandle) -> None:
     assert [record.value for record in broker.records("t")] == [b"parent", b"child"]
     broker.restart()
     assert [record.value for record in broker.records("t")] == [b"parent", b"child"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_child_uses_a_cluster_and_ends_nothing(kind: Kind) -> None:
+    """As a client of it; the child ends as programs do, by the end of the `with` and of its interpreter."""
+    with new_cluster(2, **kind) as cluster:
+        cluster.produce("t", "parent")
+
+        def child() -> None:
+            cluster.produce("t", "child")
+            assert len(cluster.records("t", count=2)) == 2
+            assert cluster.leader("t") in cluster.brokers
+            cluster.wait_in_sync("t")
+            for call in (cluster.start, cluster.stop, cluster.restart, lambda: cluster.cut_off(1)):
+                with pytest.raises(BrokerFailed, match="made before a fork"):
+                    call()
+            cluster.kill()
+            cluster.close()
+            atexit._run_exitfuncs()
+
+        forked = Child(child)
+        assert forked.said == "done"
+        forked.end()
+        assert [record.value for record in cluster.records("t")] == [b"parent", b"child"]
+        cluster.kill(1)
+        cluster.start(1)
+        cluster.wait_in_sync("t")
+        assert (cluster.zookeeper is None) == (cluster.store == "memory")
 
 
 LEAVES = """

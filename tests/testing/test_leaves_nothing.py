@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.testing import BrokerHandle, Mode, datadir
+from pybroker.testing import BrokerHandle, ClusterHandle, Mode, cluster, datadir
 from pybroker.testing import broker as new_broker
 from pybroker.testing.datadir import PREFIX, SWEEP_AGE_S, DataDir
 from tests.harness import ROOT, until
+from tests.testing.kit import KINDS, Kind
 
 
 def descriptors() -> set[str]:
@@ -69,6 +70,60 @@ def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
     assert set(threading.enumerate()) <= threads
     assert descriptors() <= files
     assert children() <= processes
+
+
+def use_cluster(cluster: ClusterHandle) -> None:
+    """What a test does with a cluster, and leaves as it is."""
+    topic = cluster.create_topic("t")
+    cluster.produce(topic, "a")
+    cluster.kill(cluster.leader(topic))
+    cluster.wait_in_sync(topic)
+    cluster.cut_off(cluster.leader(topic))
+    if cluster.mode == "subprocess":
+        cluster.pause()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
+    """With a broker that is dead, one that is cut off and all that are frozen."""
+    with cluster(**kind) as running:
+        use_cluster(running)
+    threads, files, processes = set(threading.enumerate()), descriptors(), children()
+    with cluster(**kind) as running:
+        use_cluster(running)
+        directory = running._members.directory
+        assert os.path.isdir(directory)
+    running.close()  # once more does nothing
+    assert not os.path.exists(directory)
+    until("its threads have ended", lambda: set(threading.enumerate()) <= threads)
+    assert descriptors() <= files
+    assert children() <= processes
+
+
+CLUSTER = """
+import os, sys, time
+import pybroker.testing
+cluster = pybroker.testing.cluster(mode={mode!r}, store="zookeeper")
+cluster.produce("t", "a")
+lives = cluster._members.lives.values()
+print(*(getattr(life, "pid", -1) for life in lives), *(s.pid for s in cluster.zookeeper.servers), flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize("then", ["", "raise KeyboardInterrupt", "os.kill(os.getpid(), 9)"])
+def test_a_program_that_does_not_close_its_cluster(tmp_path: Path, mode: Mode, then: str) -> None:
+    """No broker and no ZooKeeper outlives it, however it ends, and the files go with the last of its processes."""
+    code = CLUSTER.format(mode=mode, then=then)
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.wait(60)
+    assert len(pids) == 4
+    until("its processes are gone", lambda: all(pid < 0 or gone(pid) for pid in pids), 30)
+    if mode == "subprocess" or "kill" not in then:
+        until("its files are gone", lambda: list(tmp_path.iterdir()) == [], 30)
 
 
 PROGRAM = """

@@ -104,6 +104,37 @@ def test_a_failure_shows_what_the_broker_said(pytester: pytest.Pytester, own_tem
     assert left(own_temporary_directory) == []
 
 
+def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
+    """Its size, settings, mode and store; who says nothing of the mode goes by the option, unless the store is in
+    memory. Beside a failed test stand the logs of its brokers."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.pybroker_cluster(2, store="memory", settings={"num.partitions": 3})
+        def test_in_memory(pybroker_cluster):
+            assert (pybroker_cluster.mode, pybroker_cluster.brokers) == ("inprocess", [1, 2])
+            assert pybroker_cluster.zookeeper is None
+            pybroker_cluster.produce("t", "a", partition=2)
+            assert pybroker_cluster.in_sync("t", 2) == [1, 2]
+
+        @pytest.mark.pybroker_cluster(brokers=1, mode="inprocess", store="zookeeper")
+        def test_zookeeper(pybroker_cluster):
+            assert pybroker_cluster.zookeeper.connect.startswith("127.0.0.1:")
+
+        def test_fails(pybroker_cluster):
+            assert (pybroker_cluster.mode, pybroker_cluster.store) == ("subprocess", "zookeeper")
+            pybroker_cluster.kill(1)
+            pybroker_cluster.wait_in_sync()
+            assert False
+        """
+    )
+    result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*log of broker 2*", "*broker registered broker=2 *"])
+    assert left(own_temporary_directory) == []
+
+
 @pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
 def test_an_interrupted_run_leaves_nothing(pytester: pytest.Pytester, own_temporary_directory: Path, mode: str) -> None:
     """Ctrl-C in the middle of a test ends the run, its brokers and their files."""

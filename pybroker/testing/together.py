@@ -1,0 +1,161 @@
+"""Brokers of one cluster in the process of the test, on one event loop, with a store in memory or a ZooKeeper.
+
+kill() is Broker.abort, and nobody says goodbye to the store: the session of the broker that was ends as that of a
+killed process does.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
+
+from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.coordination.store import Session, Store
+from pybroker.server.broker import Broker, broker_of
+from pybroker.server.cluster_broker import ClusterBroker
+from pybroker.testing.injector import Injector
+from pybroker.testing.life import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, Plan
+from pybroker.testing.loop import LoopThread
+
+SESSIONS_MS = (100, 40_000)
+"""What a test may set its session's timeout to."""
+
+
+class View(Store):
+    """The store in memory as one broker has it, whose end is not the store's. It can be cut off."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._session: MemorySession | None = None
+        self._heard = asyncio.Event()
+        self._heard.set()
+
+    async def open(self) -> None: ...
+
+    async def session(self, timeout_ms: int) -> Session:
+        await self._heard.wait()
+        self._session = await self._store.session(timeout_ms)
+        if not self._heard.is_set():
+            self._session.suspend()
+        return self._session
+
+    async def close(self) -> None: ...
+
+    def cut(self) -> None:
+        """Nothing passes; the session ends after its timeout."""
+        self._heard.clear()
+        self.lose()
+
+    def heal(self) -> None:
+        """What waits passes; so does the news that the session has ended."""
+        if not self._heard.is_set():
+            self._heard.set()
+            if self._session is not None:
+                self._session.resume()
+
+    def lose(self) -> None:
+        """Whoever had the session is dead."""
+        if self._session is not None:
+            self._session.suspend()
+
+
+class Together:
+    """The brokers' thread."""
+
+    def __init__(self, *, in_memory: bool) -> None:
+        self._thread = LoopThread("pybroker-cluster")
+        self._store = self._thread.do(_memory()) if in_memory else None
+        self._views: dict[int, View] = {}
+
+    def life(self, number: int, plan: Plan) -> "OnLoop":
+        """A broker's; its number is its id."""
+        if self._store is None:
+            return OnLoop(plan, self._thread, broker_of, lambda: None)
+        view = self._views[number] = View(self._store)
+        return OnLoop(plan, self._thread, partial(ClusterBroker, store=view), view.lose)
+
+    def cut_store(self, numbers: Collection[int]) -> None:
+        """Cut these from the store in memory, and nobody else."""
+
+        def change() -> None:
+            for number, view in self._views.items():
+                view.cut() if number in numbers else view.heal()
+
+        self._thread.call(change)
+
+    def close(self) -> None:
+        """The brokers are dead; calling it again does nothing."""
+        self._thread.close()
+
+
+async def _memory() -> MemoryStore:
+    store = MemoryStore(timeouts_ms=SESSIONS_MS)
+    await store.open()
+    return store
+
+
+class OnLoop:
+    """See life.Life."""
+
+    def __init__(
+        self, plan: Plan, thread: LoopThread, make: Callable[..., Broker], silence: Callable[[], object]
+    ) -> None:
+        """`silence` has the store hear nothing of it any more."""
+        self._plan = plan
+        self._thread = thread
+        self._make = make
+        self._silence = silence
+        self._injector: Injector | None = None
+        self._starting: Future[Injector] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._injector is not None
+
+    def start(self) -> None:
+        async def begin() -> Injector:
+            injector = Injector(self._plan, self._make)
+            await injector.broker.start()
+            return injector
+
+        self._starting = asyncio.run_coroutine_threadsafe(begin(), self._thread.loop)
+        try:
+            self._injector = self._starting.result(START_S_MAX)
+        except (Exception, CancelledError) as problem:
+            raise BrokerFailed(f"the broker did not start: {problem or type(problem).__name__}") from problem
+        finally:
+            self._starting = None
+
+    def stop(self) -> None:
+        if injector := self._end():
+            self._thread.do(injector.broker.stop(), STOP_S_MAX)
+
+    def kill(self) -> None:
+        if starting := self._starting:
+            starting.cancel()
+        if injector := self._end():
+            self._thread.call(self._silence)
+            self._thread.do(injector.broker.abort(), STOP_S_MAX)
+
+    def _end(self) -> Injector | None:
+        injector, self._injector = self._injector, None
+        if injector is not None:
+            self._thread.call(injector.clear)
+        return injector
+
+    def discard(self) -> None:
+        """Its threads are daemons."""
+
+    def ask(self, command: dict[str, Any]) -> Any:
+        injector = self._injector
+        if injector is None:
+            raise BrokerFailed("the broker does not run")
+
+        async def execute() -> Any:
+            return injector.execute(command)
+
+        return self._thread.do(execute(), ASK_S_MAX)
+
+    def output(self) -> str:
+        return ""
