@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pybroker import errors
-from pybroker.cluster.image import NO_EPOCH, NO_LEADER, Image, LiveBroker, PartitionState, TopicImage
+from pybroker.cluster.image import NO_EPOCH, NO_LEADER, Image, LiveBroker, Node, PartitionState, TopicImage
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -48,6 +48,8 @@ SUSPECTED_S = 1.0
 death is not proven and its session has to end; and one that is not dead was reached again."""
 PATIENCE_S = 0.4
 """How long after that a question for a leader waits for the controller's word."""
+LISTED_S = 5.0
+"""How long clients are told of a broker that is gone."""
 
 
 class Suspects:
@@ -117,7 +119,19 @@ class MetadataCache:
         one after the other: a client may ask before those who follow can know."""
         self.look: Callable[[], object] = lambda: None
         """Has whoever follows others see who hung up, before an answer says who leads."""
+        self._now_s = now_s
+        self._gone_s: dict[int, tuple[LiveBroker, float]] = {}
         self._watchers: list[Callable[[Image], None]] = []
+
+    def listed(self, image: Image, listener: str) -> list[Node]:
+        """The brokers that clients of a listener are told of: those alive in an image, and those just gone.
+
+        librdkafka (2.16) drops a broker that is not listed any more while it moves that broker's partitions to their
+        new leader, and then may not find them for a second. Kafka lists a dead broker until its session ends."""
+        now_s = self._now_s()
+        self._gone_s = {number: gone for number, gone in self._gone_s.items() if now_s - gone[1] < LISTED_S}
+        gone = (broker.node(listener) for number, (broker, _) in self._gone_s.items() if number not in image.brokers)
+        return image.nodes(listener) + [node for node in gone if node is not None]
 
     def watch(self, watcher: Callable[[Image], None]) -> None:
         """Call it with the image, now and whenever there is another one."""
@@ -130,7 +144,10 @@ class MetadataCache:
     def update(self, request: UpdateMetadata) -> None:
         """Take what a controller says. Raises STALE_CONTROLLER_EPOCH where a later one has spoken, and KafkaError for
         partitions that leave a large gap; then nothing of it is taken."""
+        before = self.image.brokers
         self.image = updated(self.image, request)
+        gone = before.keys() - self.image.brokers.keys()
+        self._gone_s.update({number: (before[number], self._now_s()) for number in gone})
         self.suspects.look()
         for watcher in self._watchers:
             watcher(self.image)

@@ -8,7 +8,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.image import NO_LEADER, LiveBroker, Node, PartitionState
-from pybroker.cluster.metadata_cache import GAP_MAX, UNTOLD, MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.metadata_cache import GAP_MAX, LISTED_S, UNTOLD, MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import PLAINTEXT, HostPort, TopicPartition
 
@@ -142,3 +142,22 @@ def test_a_topic_that_goes_and_comes_in_one_request_is_new(cache: MetadataCache)
     cache.update(told(topic("t", p0=state(2)), deleted=("t",)))
     found = cache.image.topic_by_id(ID)
     assert found is not None and found is cache.image.topic("t") and found.partitions == (state(2),)
+
+
+def test_a_broker_that_is_gone_is_listed_for_a_while() -> None:
+    """For clients, beside those that live; it leads nothing. One that is back is listed once, where it is now."""
+    now_s = 100.0
+    cache = MetadataCache("of-this-cluster", lambda: now_s)
+    cache.update(told())
+    cache.update(UpdateMetadata(1, 5, [broker(1, INSIDE=1)]))
+    assert cache.image.nodes("INSIDE") == [Node(1, "inside.example", 1, "r1")]
+    now_s += LISTED_S - 0.1
+    assert [node.id for node in cache.listed(cache.image, "INSIDE")] == [1, 2] and cache.listed(
+        cache.image, "NOWHERE"
+    ) == []
+    now_s += 0.1
+    assert [node.id for node in cache.listed(cache.image, "INSIDE")] == [1]
+    cache.update(told())
+    cache.update(UpdateMetadata(1, 5, [broker(1, INSIDE=1)]))
+    cache.update(UpdateMetadata(1, 5, [broker(1, INSIDE=1), broker(2, INSIDE=7)]))
+    assert cache.listed(cache.image, "INSIDE")[1:] == [Node(2, "inside.example", 7, "r1")]

@@ -72,7 +72,8 @@ class Metadata:
         asked_cluster = request.include_cluster_authorized_operations
         return kind(
             brokers=[
-                kind.Brokers(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
+                kind.Brokers(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+                for node in self._metadata.listed(image, call.caller.listener)
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
