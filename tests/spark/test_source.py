@@ -210,3 +210,9 @@ def test_there_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Non
     old.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(KafkaError, match="does not tell its version"):
         java.find_java({"JAVA_HOME": str(tmp_path)})
+    release = tmp_path / "release"  # which spares the start of a JVM
+    release.write_text('IMPLEMENTOR="x"\nJAVA_VERSION="1.8.0_392"\n')
+    with pytest.raises(KafkaError, match="JAVA_HOME has Java 8, and Spark needs 17"):
+        java.find_java({"JAVA_HOME": str(tmp_path)})
+    release.write_text('JAVA_VERSION="21.0.2"\n')
+    assert java.find_java({"JAVA_HOME": str(tmp_path)}) == tmp_path
