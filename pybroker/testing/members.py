@@ -36,14 +36,18 @@ class Members:
         self.ports: dict[int, int] = {number: held.getsockname()[1] for number, held in self._held.items()}
         self._together: Together | None = None
         self._starting: Future[ZooKeeper] | None = None
+        self._store_port = 0
         if store == "zookeeper":
-            self._begin_zookeeper()
+            held = self._held[STORE] = hold_port()
+            self._store_port = held.getsockname()[1]
         if mode == "inprocess":
             from pybroker.testing import together
 
             self._together = together.Together(in_memory=store == "memory")
         for number in self.ports:
             self.lives[number] = self._life(number, settings)
+        if self._store_port:
+            self._begin_zookeeper()
 
     @property
     def directory(self) -> str:
@@ -51,21 +55,18 @@ class Members:
         return self._directory.path
 
     def _begin_zookeeper(self) -> None:
-        """On the thread of the network, which lives as long as ZooKeeper is to. Nothing passes until it serves: who
-        connects meanwhile waits."""
+        """On the thread of the network, which lives as long as ZooKeeper is to, and after all else that is done there:
+        nothing passes until it serves, so that who connects meanwhile waits."""
         from pybroker.server.zookeeper_server import ZooKeeper
 
         home = os.path.join(self.directory, "zookeeper")
-        held = self._held[STORE] = hold_port()
-        port = held.getsockname()[1]
-        self._to_store = {number: self.network.way_to(STORE, port, number) for number in self.ports}
-        self._starting = self.network.thread.begin(lambda: ZooKeeper(port=port, data_dir=home))
+        self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_port, data_dir=home))
 
     def _life(self, number: int, settings: Mapping[str, str]) -> Life:
         ways = {str(to): self.network.way_to(to, port, number) for to, port in self.ports.items() if to != number}
         own = {"broker.id": str(number)}
-        if self._starting is not None:
-            own["zookeeper.connect"] = f"{HOST}:{self._to_store[number]}"
+        if self._store_port:
+            own["zookeeper.connect"] = f"{HOST}:{self.network.way_to(STORE, self._store_port, number)}"
         home = os.path.join(self.directory, f"broker-{number}")
         plan = Plan(home, self.ports[number], {**settings, **own}, ways)
         if self._together is not None:

@@ -109,7 +109,8 @@ class Network:
 
     def born(self, number: int) -> None:
         """A broker is about to start."""
-        self.thread.call(lambda: self._dead.discard(number))
+        if number in self._dead:  # or the first start would wait for what the thread does
+            self.thread.call(lambda: self._dead.discard(number))
 
     def _change(self, silent: set[frozenset[int]]) -> None:
         def change() -> None:

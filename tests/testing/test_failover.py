@@ -87,6 +87,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
         yield cluster
 
 
+TWO_KINDS = pytest.mark.parametrize("cluster", [KINDS[0], KINDS[2]], ids=str, indirect=True)
+
+
 def judge(cluster: ClusterHandle, topic: str, writer: Writer, *others: bytes) -> None:
     """Everything that was written is there once, in order, at the offset at which it was acknowledged."""
     writer.finish()
@@ -129,14 +132,11 @@ def test_a_leader_is_cut_off(cluster: ClusterHandle) -> None:
         judge(cluster, topic, writer, b"by another producer")
 
 
+@pytest.mark.parametrize("cluster", [KINDS[2]], ids=str, indirect=True)
 def test_a_leader_is_frozen(cluster: ClusterHandle) -> None:
     """Until its session has ended, and then it goes on."""
     topic = cluster.create_topic("orders")
     leader = cluster.leader(topic)
-    if cluster.mode == "inprocess":
-        with pytest.raises(ValueError, match="cannot be frozen: pause it with mode='subprocess', or cut it off"):
-            cluster.pause(leader)
-        return
     with Writer(cluster, topic) as writer:
         cluster.pause(leader)
         assert leader in cluster.running
@@ -150,6 +150,14 @@ def test_a_leader_is_frozen(cluster: ClusterHandle) -> None:
         judge(cluster, topic, writer)
 
 
+@pytest.mark.pybroker_cluster(1, store="memory")
+def test_a_thread_is_not_frozen(pybroker_cluster: ClusterHandle) -> None:
+    """A sentence says what does that."""
+    with pytest.raises(ValueError, match="cannot be frozen: pause it with mode='subprocess', or cut it off"):
+        pybroker_cluster.pause(1)
+
+
+@TWO_KINDS
 def test_a_follower_is_cut_from_its_leader(cluster: ClusterHandle) -> None:
     """It is out of the in-sync replicas, and in again once the network is back; nobody else leads meanwhile."""
     topic = cluster.create_topic("orders")
@@ -166,6 +174,7 @@ def test_a_follower_is_cut_from_its_leader(cluster: ClusterHandle) -> None:
     assert [record.value for record in cluster.records(topic)] == [b"a"]
 
 
+@TWO_KINDS
 def test_the_store_is_away(cluster: ClusterHandle) -> None:
     """What was led is led on, and acks=all goes on; a ZooKeeper is the test's to kill and to start."""
     topic = cluster.create_topic("orders")
