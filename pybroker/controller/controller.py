@@ -444,7 +444,7 @@ class Controller:
             raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {int(data)} was elected")
 
     def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
-        if code != errors.KAFKA_STORAGE_ERROR:
+        if code not in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):
             return  # a repeated or a late one: the epochs say so
 
         if self.context is not None:  # before the election that is put in: it is of all that are reported by then

@@ -190,6 +190,8 @@ class ReplicaManager:
         if replica is None:
             return _wrong(key, p)
         if any(topic_id) and replica.topic_id != topic_id:
+            reason = f"its topic has the id {topic_id.hex()}, and what lies here is of {replica.topic_id.hex()}"
+            event(log, logging.ERROR, "log of another topic", partition=key, reason=reason, remedy="move it away")
             return errors.INCONSISTENT_TOPIC_ID
         if replica.offline:  # whatever it was told before: that its disk failed, the controller may not know yet
             return errors.KAFKA_STORAGE_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +76,24 @@ def _made(cluster: Cluster, topic: str) -> bool:
         assert "TOPIC_ALREADY_EXISTS" in str(problem)
         return False
     return True
+
+
+def test_a_log_of_a_deleted_topic_is_in_its_broker_s_way_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """It lay on a disk that somebody brings back, and the topic of its name is another one by now: it is never taken
+    for that one's, and others lead."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    cluster.brokers[1].stop()
+    lay = lies_in(cluster, 1, topic) / "t-0"
+    shutil.copytree(lay, tmp_path / "backup")
+    cluster.start(1)
+    cluster.until_in_sync(topic)
+    cluster.admin.delete_topics([topic])[topic].result(20)
+    until("it has deleted it", lambda: not lay.exists())
+    cluster.brokers[1].stop()
+    shutil.copytree(tmp_path / "backup", lay)
+    cluster.start(1)
+    until("it can be made again", lambda: _made(cluster, topic), every_s=0.2)
+    until("others lead", lambda: sorted(cluster.partition(topic)[1]) == [2, 3], timeout_s=20)
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+    assert cluster.brokers[1].count("log of another topic")

@@ -140,8 +140,8 @@ def group_config(cluster: Mixed, name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("controllers", [(KAFKA,), OURS])
 def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: Path) -> None:
-    """Under each one's controller Kafka's tools make a topic, see its replicas, settings and state, elect its preferred
-    leaders and read what each broker has on disk; it grows, and goes from all disks."""
+    """Under each one's controller Kafka's tools make a topic, have its preferred replica lead again, see its replicas
+    and state and read what each broker has on disk; it grows, and goes from all disks."""
     cluster.move_controller(*controllers)
     topic = f"made-under-{controllers[0]}"
     assignment = ",".join(":".join(map(str, replicas)) for replicas in SPREAD[:2])
@@ -152,6 +152,16 @@ def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: 
     writer = Writer(cluster, topic)
     write(writer, 30)
     judge(cluster, writer)
+
+    away = SPREAD[0][0]
+    cluster.brokers[away].stop()
+    cluster.restart(away)
+    cluster.until_in_sync(topic, PARTITIONS)
+    assert cluster.leader(topic) != away
+    elect = ("--bootstrap-server", cluster.bootstrap, "--election-type", "preferred", "--topic", topic)
+    said = cluster.tool("org.apache.kafka.tools.LeaderElectionCommand", *elect, "--partition", "0")
+    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in said
+    until("it leads again", lambda: cluster.leader(topic) == away)
 
     described = cluster.topics("--describe", "--topic", topic)
     state = cluster.znode(f"/brokers/topics/{topic}/partitions/1/state")
