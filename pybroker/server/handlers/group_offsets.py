@@ -143,8 +143,8 @@ class OffsetFetch:
                 ]
             )
         only = self._group(request.group_id, request.topics, m.OffsetFetchResponse, request.require_stable)
-        if call.version < 2 and only.error_code:  # no place yet for an error of the whole
-            return _fetch_failed_old(request, only.error_code)
+        if only.error_code:
+            return failed_fetch(request, only.error_code, "")
         return only
 
     def _group(self, group_id: str, topics: Any, kind: Any, require_stable: bool) -> Any:
@@ -190,9 +190,12 @@ def _position(kind: Any, partition: int, committed: Committed | None) -> Any:
     )
 
 
-def _fetch_failed_old(request: Any, code: int) -> Any:
+def failed_fetch(request: Any, code: int, message: str) -> Any:
+    """The error of the whole, and of each partition: old versions have no room for the former, and aiokafka does not
+    read it: it would take the group for one that stands nowhere."""
     kind = m.OffsetFetchResponse.Topics
     return m.OffsetFetchResponse(
+        error_code=code,
         topics=[
             kind(
                 name=topic.name,
@@ -202,15 +205,9 @@ def _fetch_failed_old(request: Any, code: int) -> Any:
                 ],
             )
             for topic in request.topics or ()
-        ]
+        ],
+        groups=[m.OffsetFetchResponse.Groups(group_id=g.group_id, error_code=code) for g in request.groups],
     )
-
-
-def failed_fetch(request: Any, code: int, message: str) -> Any:
-    answer = _fetch_failed_old(request, code)
-    answer.error_code = code
-    answer.groups = [m.OffsetFetchResponse.Groups(group_id=g.group_id, error_code=code) for g in request.groups]
-    return answer
 
 
 class OffsetDelete:

@@ -112,10 +112,11 @@ async def test_a_group_that_is_not_led_here(desk: Desk, code: int) -> None:
         await desk.asked.locator.lead()
     assert await commit(desk, "g", ("t", 0, 1)) == [code]
     assert await stands(desk, ("g", None)) == [(code, {})]
-    old = await desk.ask(
-        "OffsetFetch", 1, group_id="g", topics=[m.OffsetFetchRequest.Topics(name="t", partition_indexes=[0, 1])]
-    )
-    assert [(p.error_code, p.committed_offset) for p in old.topics[0].partitions] == [(code, -1)] * 2
+    asked = [m.OffsetFetchRequest.Topics(name="t", partition_indexes=[0, 1])]
+    for version in (1, 3, 7):  # aiokafka reads no error but a partition's, and would take the group for a new one
+        old = await desk.ask("OffsetFetch", version, group_id="g", topics=asked, require_stable=False)
+        assert [(p.error_code, p.committed_offset) for p in old.topics[0].partitions] == [(code, -1)] * 2
+        assert old.error_code == code or version < 2
     assert (await join(desk, "g")).error_code == code
     described = (await desk.ask("DescribeGroups", 5, groups=["g"])).groups
     assert [group.error_code for group in described] == [code]
