@@ -12,8 +12,8 @@ from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.counters cimport tally
 from pybroker.core.base.cursor cimport SHORT
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    RECORD_LIST_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -35,6 +35,7 @@ from pybroker.core.storage.slow_disk cimport slow_note
 
 cdef enum:
     GATHER_MAX = 64          # batches in one call; more go out in several
+    OPENED_MS = 1000         # so long may it be until a batch comes whose forerunner, on its connection, was refused
 
 
 cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
@@ -142,6 +143,15 @@ cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) no
     r.out.last_offset = batch_last_offset(&r.batch)
 
 
+cdef bint forerunner_refused(partition_t* p, const batch_t* b, int status) noexcept nogil:
+    """Was the batch before this one refused, in all likelihood, because this replica did not lead yet, or with too few
+    in sync? Clients send several before the first is answered. A gap has librdkafka take a new epoch, under which it
+    sends again what may be here already; and a producer that is not known would begin with its second batch."""
+    if p.alone or b.base_sequence <= 0 or monotonic_ms() - p.opened_ms >= OPENED_MS:
+        return False
+    return status != 0 or sequence_find(&p.log.producers, b.producer_id) == NULL
+
+
 cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
     """What can only be known under the append mutex: is the log there, do we lead it in this epoch, does the sequence
     follow?"""
@@ -157,6 +167,8 @@ cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
     status = check_epoch(p, r.leader_epoch)
     if status == 0 and r.source == FROM_CLIENT:
         status = check_producer(l, &r.batch, &r.out)
+        if (status == 0 or status == OUT_OF_ORDER_SEQUENCE_NUMBER) and forerunner_refused(p, &r.batch, status):
+            status = NOT_ENOUGH_REPLICAS
     return status
 
 

@@ -75,6 +75,7 @@ cdef struct partition_t:
     int64_t isr_size         # of the ISR that the controller knows, ourselves among them; 0 where we do not lead
     int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
     int64_t min_isr          # min.insync.replicas
+    int64_t opened_ms        # since when it takes what it refused before (monotonic); under the append mutex
     int64_t epoch_start      # where the log ended when it began to lead in this epoch; under the view mutex
     follower_t* followers    # of a leader
     pthread_mutex_t watch_mutex
