@@ -25,26 +25,28 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def draw(self) -> int:
-        """An id that no producer has had. Raises COORDINATOR_NOT_AVAILABLE where the store fails."""
+        """An id that no producer has had. Raises COORDINATOR_LOAD_IN_PROGRESS where the store fails."""
         drawn = next(self._block, None)
         if drawn is not None:
             return drawn
         async with self._taking:
             while (drawn := next(self._block, None)) is None:
-                try:
-                    self._block = await self._take()
-                except StoreError as problem:
-                    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"no producer ids: {problem}") from problem
+                self._block = await self._take()
         return drawn
 
     async def block(self) -> tuple[int, int]:
-        """A block that nobody has drawn from: its first id, and how many. Raises COORDINATOR_NOT_AVAILABLE."""
-        try:
-            return next(await self._take()), BLOCK
-        except StoreError as problem:
-            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"no producer ids: {problem}") from problem
+        """A block that nobody has drawn from: its first id, and how many. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        return next(await self._take()), BLOCK
 
     async def _take(self) -> Iterator[int]:
+        try:
+            return await self._commit()
+        except StoreError as problem:
+            # Kafka's code. At COORDINATOR_NOT_AVAILABLE kafka-python looks for the coordinator of a transaction that
+            # an idempotent producer does not have, and is closed for what it asks, for ever.
+            raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {problem}") from problem
+
+    async def _commit(self) -> Iterator[int]:
         while True:
             session = self._session()
             data, stat = await read(session, nodes.PRODUCER_IDS)

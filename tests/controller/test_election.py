@@ -102,6 +102,16 @@ async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store
     assert await late.draw() == BLOCK
 
 
+async def test_without_a_store_there_are_no_ids_for_now(store: Store) -> None:
+    """Which is Kafka's code for it: a client asks again, and looks for nobody else."""
+    one, _ = await sessions(store)
+    await one.close()
+    for ask in (ProducerIds(lambda: one, 1, above=-1).draw, ProducerIds(lambda: one, 1, above=-1).block):
+        with pytest.raises(KafkaError) as told:
+            await ask()
+        assert told.value.code == errors.COORDINATOR_LOAD_IN_PROGRESS
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"version":1,"block_end":"x"}', b"\xff"])
 def test_a_damaged_block_of_ids_is_told(data: bytes) -> None:
     """And not taken for one that nobody has used."""
