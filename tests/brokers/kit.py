@@ -42,10 +42,10 @@ class Cluster:
 
     def __init__(
         self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", network: Network | None = None,
-        **sets: object,
+        kind: type[Planted] = Planted, **sets: object,
     ) -> None:  # fmt: skip
-        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper. A setting
-        may be a function of the broker's id."""
+        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper. Each broker
+        is of this `kind`. A setting may be a function of the broker's id."""
         self.zookeeper = zookeeper
         self.chroot = f"/{uuid.uuid4().hex}"
         own = {name.replace("_", "."): value for name, value in sets.items()}
@@ -56,7 +56,7 @@ class Cluster:
             ways = {} if network is None else self._ways(network, number, port)
             each = {name: value(number) if callable(value) else value for name, value in given.items()}
             sets = {**each, **ways, "broker.id": number}
-            self.brokers[number] = Planted(home / f"broker-{number}", port, sets, bug)
+            self.brokers[number] = kind(home / f"broker-{number}", port, sets, bug)
         if network is not None:
             network.pids = lambda: {n: b.process.pid for n, b in self.brokers.items() if b.process is not None}
         self._admin: AdminClient | None = None
@@ -140,14 +140,14 @@ class Cluster:
     def leader(self, topic: str, index: int = 0) -> int:
         return self.partition(topic, index)[0]
 
-    def controller(self) -> int:
-        return int(self.admin.list_topics(timeout=10).controller_id)
+    def controller(self, timeout_s: float = 10) -> int:
+        return int(self.admin.list_topics(timeout=timeout_s).controller_id)
 
-    def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3) -> None:
+    def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 40) -> None:
         def in_sync() -> bool:
             return all(len(self.partition(topic, index)[1]) == size for index in range(partitions))
 
-        until(f"{size} replicas of {topic} are in sync", in_sync, timeout_s=40, every_s=0.05)
+        until(f"{size} replicas of {topic} are in sync", in_sync, timeout_s, every_s=0.05)
 
     # -- what lies on disk -------------------------------------------------------------------------------------------
 

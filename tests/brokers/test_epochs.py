@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
-from tests.brokers.network import Network
+from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.test_fencing import ids
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import until
 from tests.wire import Wire, batch
 
+SLOW_S = 4
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
 
@@ -105,3 +108,53 @@ def test_killed_while_it_becomes_a_follower(cluster: Cluster, network: Network) 
         cluster.until_in_sync(topic)
         witness.until_acked()
         witness.judge()
+
+
+def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) -> None:
+    """Each is killed with small batches that nobody else has, and starts again while the next one leads: all three cut
+    off what is theirs alone."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        for records in (3, 9, 5):
+            witness.until_acked(20)
+            leader = cluster.leader(topic)
+            write_alone(cluster, network, leader, topic, records)
+            cluster.kill(leader)
+            network.heal()
+            until("another leads", lambda dead=leader: cluster.leader(topic) not in (-1, dead))
+            cluster.brokers[leader].begin()
+        witness.until_acked(20)
+        cluster.brokers[leader].wait_ready()
+        cluster.until_in_sync(topic)
+        assert sum(broker.count("log truncated partition=t-0") for broker in cluster.brokers.values()) >= 3
+        witness.judge(alone=None)
+
+
+def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Network) -> None:
+    """Its disk is slow in the middle of cutting off what it appended alone, and meanwhile its session expires: it
+    registers anew, is told anew what it is, and follows."""
+    with ZooKeeper(tick_ms=100) as own, Cluster(
+        tmp_path, own, network=network, zookeeper_session_timeout_ms=500
+    ) as cluster:  # fmt: skip
+        topic, broker = cluster.create("t", replicas=[[1, 2, 3]]), cluster.brokers[1]
+        with Witness(cluster, topic) as witness:
+            witness.until_acked()
+            write_alone(cluster, network, 1, topic, 5)
+            cluster.kill(1)
+            network.heal()
+            until("another leads", lambda: cluster.leader(topic) in (2, 3))
+            witness.until_acked()
+            broker.failpoints = f"segment.truncate=sleep:{SLOW_S * 1000}"
+            registered = broker.count("broker registered")
+            until("it is missed", lambda: 1 not in ids(cluster, 2))
+            broker.begin()
+            until("it cuts", lambda: broker.count("log truncated partition=t-0"), timeout_s=20)
+            slow_until_s = time.monotonic() + SLOW_S
+            network.cut(1, ZOOKEEPER)
+            until("it has no session", lambda: 1 not in ids(cluster, 2))
+            assert time.monotonic() < slow_until_s
+            network.heal()
+            until("it has another", lambda: broker.count("broker registered") == registered + 2, timeout_s=20)
+            cluster.until_in_sync(topic)
+            witness.until_acked()
+            witness.judge()

@@ -1,76 +1,43 @@
 """Loss of power, the worst that POSIX allows: what was never synced is gone, what was promised is not.
 
-A preloaded library keeps what each sync made durable (powercut.c), and the next life begins with that alone.
+The next life of a broker begins with what a sync made durable, and with that alone (power.py).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults import power
 from tests.faults.sequenced import Sequenced
-from tests.harness import BrokerProcess, free_port, until
+from tests.harness import free_port, until
 from tests.wire import Wire, batch
 
-SOURCE = Path(__file__).with_name("powercut.c")
 DURABLE = {"flush.messages": "1", "segment.bytes": "3000"}
 WRITERS = 6
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("powercut") / "powercut.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", made, SOURCE, "-ldl"], check=True)
-    return made
+    return power.build(tmp_path_factory.mktemp("powercut"))
 
 
-class Plugged(BrokerProcess):
-    """A broker that can lose its power; each life has a disk of its own, with what the last one left on its."""
+class Plugged(power.Plug):
+    """A broker of its own."""
 
     def __init__(self, home: Path, library: Path) -> None:
         often = {"log.retention.check.interval.ms": 200, "log.flush.start.offset.checkpoint.interval.ms": 200}
-        super().__init__(home / "disk-0" / "new" / "data", free_port(), often)
-        self._home, self._library, self._lives = home, library, 0
-        self._disk.mkdir()
-
-    @property
-    def _disk(self) -> Path:
-        return self._home / f"disk-{self._lives}"
-
-    def environment(self) -> Mapping[str, str]:
-        kept = self._home / f"durable-{self._lives}"
-        kept.mkdir()
-        names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self._disk, "POWERCUT_DURABLE": kept}
-        return {**super().environment(), **{name: str(path) for name, path in names.items()}}
+        super().__init__(home, free_port(), often)
+        self.plug_in(home, library)
 
     def lose_power(self) -> None:
         """End at once, and begin again with what is on disk."""
-        self.kill()
-        kept = self._home / f"durable-{self._lives}"
-        self._lives += 1
-        rebuild(kept, (kept / "root").read_text(), self._disk)
-        self.data_dir = self._disk / "new" / "data"
+        super().lose_power()
         self.restart()
-
-
-def rebuild(kept: Path, identity: str, to: Path) -> None:
-    """Make a directory with what is on disk of it; a file that was never synced has a name at most."""
-    to.mkdir()
-    listing = kept / identity
-    for line in listing.read_text().splitlines() if listing.exists() else ():
-        kind, child, name = line.split(" ", 2)
-        if kind == "d":
-            rebuild(kept, child, to / name)
-        elif (kept / child).exists():
-            shutil.copy(kept / child, to / name)
-        else:
-            (to / name).touch()
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""Brokers of a cluster that lose their power: what was never synced is gone where it happened, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster, Planted
+from tests.brokers.witness import Witness
+from tests.faults import power
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+class Member(power.Plug, Planted):
+    """A broker of a cluster, at the mains."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, zookeeper, kind=Member, zookeeper_session_timeout_ms=1000)
+    library = power.build(tmp_path)
+    for number, broker in cluster.brokers.items():
+        assert isinstance(broker, Member)
+        broker.plug_in(tmp_path / f"broker-{number}", library)
+    with cluster:
+        yield cluster
+
+
+def lose_power(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        broker = cluster.brokers[number]
+        assert isinstance(broker, Member)
+        broker.lose_power()
+
+
+def test_all_lose_it_at_different_moments(cluster: Cluster) -> None:
+    """Of a topic that syncs before it acknowledges, where a replica counts by what it has synced: each goes at another
+    moment of the load, and the last one before the first is back. Twice."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]], flush_messages="1")
+    chance = random.Random(5)
+    with Witness(cluster, topic) as witness:
+        for first, *rest in ([1, 2, 3], [3, 1, 2]):
+            witness.until_acked()
+            lose_power(cluster, first)
+            for number in rest:
+                time.sleep(chance.uniform(0, 0.1))
+                lose_power(cluster, number)
+            cluster.restart()
+            cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()
+
+
+def test_one_after_the_other_loses_it(cluster: Cluster) -> None:
+    """Of a topic in the page cache's class, leader or not: what it has lost the others have, it is in no ISR until it
+    has that again, and never leads without it."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Witness(cluster, topic) as witness:
+        for number in (1, 3, 2):
+            witness.until_acked()
+            lose_power(cluster, number)
+            witness.until_acked()
+            cluster.restart(number)
+            cluster.until_in_sync(topic)
+        witness.until_acked()
+        witness.judge()

@@ -1,0 +1,64 @@
+"""Brokers that can lose their power, by a preloaded library that keeps what each sync made durable (powercut.c)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.harness import BrokerProcess
+
+SOURCE = Path(__file__).with_name("powercut.c")
+
+
+def build(to: Path) -> Path:
+    """The library, made in a directory."""
+    made = to / "powercut.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", made, SOURCE, "-ldl"], check=True)
+    return made
+
+
+class Plug(BrokerProcess):
+    """A broker at the mains; each life has a disk of its own, with what the last one left on its."""
+
+    def plug_in(self, home: Path, library: Path) -> None:
+        """Before its first life; its disks are below `home`."""
+        self._home, self._library, self._lives = home, library, 0
+        self.data_dir = self._disk / "new" / "data"
+        self._disk.mkdir(parents=True)
+
+    @property
+    def _disk(self) -> Path:
+        return self._home / f"disk-{self._lives}"
+
+    @property
+    def _durable(self) -> Path:
+        return self._home / f"durable-{self._lives}"
+
+    def environment(self) -> Mapping[str, str]:
+        self._durable.mkdir()
+        names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self._disk, "POWERCUT_DURABLE": self._durable}
+        return {**super().environment(), **{name: str(path) for name, path in names.items()}}
+
+    def lose_power(self) -> None:
+        """End at once; the next life begins with what is on disk."""
+        self.kill()
+        kept = self._durable
+        self._lives += 1
+        rebuild(kept, (kept / "root").read_text(), self._disk)
+        self.data_dir = self._disk / "new" / "data"
+
+
+def rebuild(kept: Path, identity: str, to: Path) -> None:
+    """Make a directory with what is on disk of it; a file that was never synced has a name at most."""
+    to.mkdir()
+    listing = kept / identity
+    for line in listing.read_text().splitlines() if listing.exists() else ():
+        kind, child, name = line.split(" ", 2)
+        if kind == "d":
+            rebuild(kept, child, to / name)
+        elif (kept / child).exists():
+            shutil.copy(kept / child, to / name)
+        else:
+            (to / name).touch()
