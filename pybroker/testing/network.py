@@ -1,10 +1,11 @@
 """The network of a cluster, which a test can cut: brokers reach each other and the store through proxies.
 
     passing ──cut──> silent: what is sent waits, no connection ends, nobody is refused ──heal──> passing, all of it late
+            ──reset──> passing: all connections have ended, as a firewall ends them
 
-Each broker has ways of its own to each of the others, so that a proxy knows who is at either end; where many use the
-same way, `who` finds out. What a broker had sent that died behind the cut is lost with it, as if its host had died: its
-connections end. Clients go straight to the brokers.
+A cut may be of one direction alone. Each broker has ways of its own to each of the others, so that a proxy knows who is
+at either end; where many use the same way, `who` finds out. What a broker had sent that died behind the cut is lost
+with it, as if its host had died: its connections end. Clients go straight to the brokers.
 
 A way is as its end is: where nobody listens, nobody listens before it either, once that was noticed, so that the death
 of a process is seen through a proxy, too.
@@ -14,7 +15,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Coroutine, Mapping
-from itertools import combinations
+from itertools import permutations
 from typing import Final
 
 from pybroker.testing.life import HOST, hold_port
@@ -44,7 +45,7 @@ class Network:
     """Proxies on a thread and a loop of their own."""
 
     def __init__(self) -> None:
-        self._silent: set[frozenset[int]] = set()
+        self._silent: set[tuple[int, int]] = set()  # from whom to whom
         self._deaths: dict[int, int] = {}
         self._dead: set[int] = set()
         self.thread = LoopThread("network")
@@ -52,6 +53,7 @@ class Network:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ways: list[Way] = []
         self._peers: weakref.WeakKeyDictionary[asyncio.StreamWriter, int] = weakref.WeakKeyDictionary()
+        self._ends: weakref.WeakKeyDictionary[asyncio.StreamWriter, frozenset[int]] = weakref.WeakKeyDictionary()
 
     def close(self) -> None:
         """No proxy is left; calling it again does nothing."""
@@ -85,15 +87,29 @@ class Network:
 
     def cut(self, *ends: int) -> None:
         """Nothing passes between any two of these any more."""
-        self._change(self._silent | {frozenset(pair) for pair in combinations(ends, 2)})
+        self._change(self._silent | set(permutations(ends, 2)))
 
     def cut_off(self, number: int, *others: int) -> None:
         """Nothing passes between one and each of the others, who hear each other."""
-        self._change(self._silent | {frozenset((number, other)) for other in others})
+        self._change(self._silent | {way for other in others for way in ((number, other), (other, number))})
+
+    def cut_one_way(self, sender: int, *receivers: int) -> None:
+        """What one sends arrives there no more, and it hears them still; neither gets a new connection to the other."""
+        self._change(self._silent | {(sender, receiver) for receiver in receivers})
 
     def heal(self, *ends: int) -> None:
         """Between any two of these, or everywhere."""
-        self._change({way for way in self._silent if ends and not way <= set(ends)})
+        self._change({way for way in self._silent if ends and not set(way) <= set(ends)})
+
+    def reset(self, *ends: int) -> None:
+        """The connections between any two of these end; new ones are made."""
+
+        def end() -> None:
+            for writer, between in list(self._ends.items()):
+                if between <= set(ends):
+                    writer.transport.abort()
+
+        self.thread.call(end)
 
     def died(self, number: int) -> None:
         """A broker is dead: its connections end, and it makes none, until it is said to be `born` again."""
@@ -112,7 +128,7 @@ class Network:
         if number in self._dead:  # or the first start would wait for what the thread does
             self.thread.call(lambda: self._dead.discard(number))
 
-    def _change(self, silent: set[frozenset[int]]) -> None:
+    def _change(self, silent: set[tuple[int, int]]) -> None:
         def change() -> None:
             self._silent = silent
             healed, self._healed = self._healed, asyncio.Event()
@@ -154,20 +170,22 @@ class Network:
 
     async def _connected(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         by = self.who(writer.get_extra_info("peername")[1]) if way.by == NOBODY else way.by
-        ends = frozenset((way.number, by))
+        there, back = (by, way.number), (way.number, by)
+        ends = frozenset(there)
         lives = self.lives(ends)
         writers = [writer]
         try:
             if by not in self._dead:
-                await self._passing(ends)
+                await self._passing(there, back)
             if by in self._dead:
                 return
             with contextlib.suppress(OSError):
                 answers, requests = await self._reach(way)
                 writers.append(requests)
                 self._peers[requests] = way.number
-                both = (reader, requests), (answers, writer)
-                pumps = [asyncio.ensure_future(self._pump(ends, lives, *each)) for each in both]
+                self._ends[writer] = self._ends[requests] = ends
+                both = (there, lives, reader, requests), (back, lives, answers, writer)
+                pumps = [asyncio.ensure_future(self._pump(*each)) for each in both]
                 try:
                     await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -183,18 +201,22 @@ class Network:
         try:
             return await asyncio.open_connection(HOST, way.port)
         except ConnectionRefusedError:
-            if way.by != NOBODY:
+            if self.refuses(way):
                 self._begin(self._refuse(way))
                 await asyncio.sleep(0)  # whoever comes back, for this connection closes, is refused already
             raise
 
-    async def _passing(self, ends: frozenset[int]) -> None:
-        while ends in self._silent:
+    def refuses(self, way: Way) -> bool:
+        """Does a way refuse while its end does?"""
+        return way.by != NOBODY
+
+    async def _passing(self, *ways: tuple[int, int]) -> None:
+        while not self._silent.isdisjoint(ways):
             await self._healed.wait()
 
     async def _pump(
         self,
-        ends: frozenset[int],
+        way: tuple[int, int],
         lives: Mapping[int, int],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -206,9 +228,9 @@ class Network:
                 data = await reader.read(CHUNK_BYTES)
             except OSError:
                 data = b""
-            if ends in self._silent:
-                await self._passing(ends)
-                if self.lives(ends) != lives:
+            if way in self._silent:
+                await self._passing(way)
+                if self.lives(frozenset(way)) != lives:
                     return
             writer.write(data)
             with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
-"""A cluster that is killed, frozen, cut from its store and moved about, under clients of three libraries, and judged.
+"""A cluster that is killed, frozen, cut apart and moved about, under clients of three libraries, and judged.
 
     python -m tests.brokers.chaos --seconds 600 --seed 7
 
-Three brokers and a real ZooKeeper. Each fault hits one of them at random and is undone after a while; two brokers are
-never away at once, so that what was acknowledged by two has to be there. At last all is healed, every partition is read
-from its start to its end, and its replicas are compared byte by byte. The last line sums up; the exit status is 1 if a
-rule was broken.
+Three brokers and an ensemble of ZooKeeper; a network between them that can be cut. In each round faults begin and end,
+one, two or three at a time (disturbances.py), while topics come and go (churn.py); then all is undone, and the cluster
+has to be whole again: in sync, and acknowledging. At last every partition is read from its start to its end, and its
+replicas are compared byte by byte. The last line sums up; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -14,31 +14,45 @@ import argparse
 import logging
 import random
 import shutil
-import signal
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import confluent_kafka as ck
-
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
+from tests.brokers.churn import PREFIX, Churn
+from tests.brokers.disturbances import Disturbances
 from tests.brokers.kit import Cluster
+from tests.brokers.network import Network
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
 from tests.clients.adapters.neutral import Client
 from tests.harness import until
-from tests.lives.clients import Group, Reader, Worker, Writer
+from tests.lives.clients import Reader, Worker, Writer
+from tests.lives.groups import GROUPS
 from tests.lives.history import History
+
+log = logging.getLogger(__name__)
 
 TOPIC = "lives"
 PARTITIONS = 4
+OFFSETS = "__consumer_offsets"
+OFFSETS_PARTITIONS = 2
 LIBRARIES: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
-RULES = ("kept", "once", "in order", "whole", "constant", "committed", "start", "client", "identical")
+RULES = ("kept", "once", "in order", "whole", "constant", "committed", "client", "identical", "back")
 SESSION_MS = 3000
+PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
+BACK_S_MAX = 60.0
+"""From the end of all faults until the cluster is whole."""
+SETS: dict[str, object] = {
+    "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 60_000,
+    "leader_imbalance_check_interval_seconds": 10, "offsets_topic_num_partitions": OFFSETS_PARTITIONS,
+    "log_segment_delete_delay_ms": 1000,
+}  # fmt: skip
 
 
 class Chaos:
@@ -47,19 +61,18 @@ class Chaos:
     def __init__(self, home: Path, seed: int, rate: float) -> None:
         self.random = random.Random(seed)
         self.history = History()
-        self.zookeeper = ZooKeeper(data_dir=str(home / "zookeeper"))
-        self.cluster = Cluster(home, self.zookeeper, zookeeper_session_timeout_ms=SESSION_MS)
+        self.network = Network(refusing=True)
+        self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
+        self.cluster = Cluster(home, self.zookeeper, network=self.network, **SETS)
         self.cluster.start()
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
+        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random)
         self.clients = [library(self.cluster.bootstrap) for library in LIBRARIES]
-        bootstrap, history = self.cluster.bootstrap, self.history
-        self.workers: list[Worker] = [
-            Writer(client, history, TOPIC, PARTITIONS, self.random.randrange(1 << 30), rate) for client in self.clients
-        ]
-        self.workers += [
-            Reader(client, history, TOPIC, PARTITIONS, self.random.randrange(1 << 30)) for client in self.clients
-        ]
-        self.workers.append(Group(bootstrap, history, TOPIC, PARTITIONS, self.random.randrange(1 << 30)))
+        at = (self.history, TOPIC, PARTITIONS, seed)
+        self.writers = [Writer(client, *at, rate) for client in self.clients]
+        self.workers: list[Worker] = [*self.writers, *(Reader(client, *at) for client in self.clients)]
+        self.churn = Churn(self.cluster.bootstrap, *at)
+        self.workers += [*(group(self.cluster.bootstrap, *at) for group in GROUPS), self.churn]
 
     def run(self, seconds: float) -> None:
         """Disturb until the time is over, heal, and judge."""
@@ -67,68 +80,49 @@ class Chaos:
             worker.start()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            time.sleep(self.random.uniform(0.5, 2))
-            fault = self.random.choice(
-                (self.kill, self.kill, self.kill_controller, self.stop, self.freeze, self.restart_store, self.move)
-            )
-            self.history.counts[fault.__name__.replace("_", " ")] += 1
-            fault()
+            time.sleep(self.random.uniform(0, 1))
+            self.disturb()
             self.heal()
         self.judge()
 
-    # -- faults ------------------------------------------------------------------------------------------------------
-
-    def one(self) -> int:
-        return self.random.choice(list(self.cluster.brokers))
-
-    def kill(self) -> None:
-        """`kill -9` of a broker, and perhaps a while until it comes again."""
-        self._kill(self.one())
-
-    def kill_controller(self) -> None:
-        with suppress(ck.KafkaException):
-            self._kill(max(self.cluster.controller(), 1))
-
-    def _kill(self, number: int) -> None:
-        self.cluster.kill(number)
-        time.sleep(self.random.choice((0, 0.2, 1, 3)))
-        self.cluster.start(number)
-
-    def stop(self) -> None:
-        """SIGTERM: leadership is handed over."""
-        number = self.one()
-        self.cluster.brokers[number].stop()
-        self.cluster.start(number)
-
-    def freeze(self) -> None:
-        """SIGSTOP, for less or more than a session."""
-        number = self.one()
-        self.cluster.signal(number, signal.SIGSTOP)
-        time.sleep(self.random.choice((0.3, SESSION_MS / 1000, 2 * SESSION_MS / 1000)))
-        self.cluster.signal(number, signal.SIGCONT)
-
-    def restart_store(self) -> None:
-        """ZooKeeper is killed and comes again, with what it has on disk."""
-        self.zookeeper.kill()
-        time.sleep(self.random.choice((0, 1, SESSION_MS / 1000)))
-        self.zookeeper.start()
-
-    def move(self) -> None:
-        """A topic comes and goes, and leadership is given back to preferred replicas."""
-        name = f"churn-{self.random.randrange(1 << 30)}"
-        with suppress(ck.KafkaException, TimeoutError, Exception):
-            self.cluster.create(name, self.random.randrange(1, 5))
-            self.cluster.admin.delete_topics([name])[name].result(10)
+    def disturb(self) -> None:
+        for _ in range(self.random.choice((1, 1, 2, 2, 3))):
+            self.faults.begin()
+            time.sleep(self.random.choice(PAUSES_S))
+            if self.random.random() < 0.3:
+                self.faults.undo_one()
 
     def heal(self) -> None:
-        """All are in sync again before the next fault: two of three must have what was acknowledged."""
+        """All faults are undone; by itself the cluster becomes what it was before."""
+        on = ", ".join(self.faults.on)
+        self.faults.heal()
+        log.info("healed")
+        before = {writer: self.acknowledged(writer) for writer in self.writers}
         try:
-            self.cluster.until_in_sync(TOPIC, PARTITIONS)
+            until("all brokers say that all are in sync", self.whole, BACK_S_MAX, every_s=0.05)
+            for writer in self.writers:
+                until(f"{writer.name} goes on", lambda w=writer: self.acknowledged(w) > before[w], BACK_S_MAX)
         except AssertionError as problem:
-            self.history.accuse("start", f"not in sync again: {problem}")
-            for number, broker in self.cluster.brokers.items():
-                print(f"-- broker {number}\n{broker.output()[-6000:]}", file=sys.stderr)
+            self.history.accuse("back", f"after {on or 'what passed'}: {problem}")
             raise
+
+    def whole(self) -> bool:
+        """Do all brokers know of one controller, and of each partition one leader and three replicas in sync?"""
+        views: list[tuple[int, dict[tuple[str, int], int]]] = []
+        for broker in self.cluster.brokers.values():
+            try:
+                told = ask(broker.port, "Metadata", 9, topics=None)
+            except (OSError, struct.error):
+                return False
+            topics = [topic for topic in told.topics if topic.name in (TOPIC, OFFSETS)]
+            placed = [(topic.name, partition) for topic in topics for partition in topic.partitions]
+            if len(told.brokers) < len(self.cluster.brokers) or any(len(p.isr_nodes) < 3 for _, p in placed):
+                return False
+            views.append((told.controller_id, {(name, p.partition_index): p.leader_id for name, p in placed}))
+        return all(view == views[0] for view in views) and -1 not in {views[0][0], *views[0][1].values()}
+
+    def acknowledged(self, writer: Writer) -> int:
+        return self.history.counts[f"acknowledged by {writer.client.name}"]
 
     # -- judging -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +130,7 @@ class Chaos:
         for worker in self.workers:
             worker.ended.set()
         for worker in self.workers:
-            worker.join(90)
+            worker.join(120)
             if worker.is_alive():
                 self.history.accuse("client", f"{worker.name} does not end")
         for partition in range(PARTITIONS):
@@ -144,11 +138,17 @@ class Chaos:
             self.history.check_log(partition, self.log(partition, end), start, end)
         for client in self.clients:
             client.close()
+        for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS, OFFSETS_PARTITIONS)):
+            try:
+                until("replicas are the same", lambda n=name, p=partitions: not self.cluster.differing(n, range(p)))
+            except AssertionError:
+                for wrong in self.cluster.differing(name, range(partitions)):
+                    self.history.accuse("identical", wrong)
+        self.churn.end()
         try:
-            until("replicas are the same", lambda: not self.cluster.differing(TOPIC, range(PARTITIONS)))
+            until("deleted topics are gone", lambda: not self.left(), BACK_S_MAX)
         except AssertionError:
-            for wrong in self.cluster.differing(TOPIC, range(PARTITIONS)):
-                self.history.accuse("identical", wrong)
+            self.history.accuse("back", f"topics that were deleted are there: {self.left()}")
 
     def log(self, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         """All records of a partition, as librdkafka reads them."""
@@ -159,30 +159,49 @@ class Chaos:
                     yield record.offset, record.value
                     at, quiet_until = record.offset + 1, time.monotonic() + 30
 
+    def left(self) -> list[str]:
+        """What there is of topics that came and went."""
+        topics = self.cluster.admin.list_topics(timeout=10).topics
+        logs = (path for broker in self.cluster.brokers.values() for path in broker.data_dir.rglob(f"{PREFIX}*"))
+        return [*(name for name in topics if name.startswith(PREFIX)), *map(str, logs)]
+
     def close(self) -> None:
+        """What the brokers said stays beside their data."""
         self.cluster.close()
+        for broker in self.cluster.brokers.values():
+            broker.data_dir.with_suffix(".log").write_text("\n".join(broker.log))
+        self.network.close()
         self.zookeeper.close()
 
 
-def summary(history: History, seed: int, seconds: float) -> str:
+def summary(history: History, faults: int, seed: int, seconds: float) -> str:
     broken = sum(history.counts[rule] for rule in RULES)
-    counts = ", ".join(f"{name} {n:,}" for name, n in sorted(history.counts.items()))
-    return f"seed {seed}, {seconds:.0f} s: {'FAILED, ' if broken else ''}{broken} rules broken; {counts}"
+    first = ("acknowledged", "lost", "duplicated")
+    told = ", ".join(f"{history.counts[name]:,} {name}" for name in first)
+    more = ", ".join(f"{name} {n:,}" for name, n in sorted(history.counts.items()) if name not in first)
+    verdict = f"FAILED, {broken} rules broken" if broken else "no rule broken"
+    return f"{told}, {faults:,} faults, seed {seed}, {seconds:.0f} s: {verdict}; {more}"
 
 
-def run(home: Path, seconds: float, seed: int, rate: float) -> History:
-    """A campaign over new directories; its history."""
-    for library in ("aiokafka", "kafka"):  # what they say of a broker that is down fills screens
+def run(home: Path, seconds: float, seed: int, rate: float) -> tuple[History, int]:
+    """A campaign over new directories: its history, and how many faults there were."""
+    for library in ("aiokafka", "kafka", "kazoo"):  # what they say of a server that is down fills screens
         logging.getLogger(library).setLevel(logging.CRITICAL)
     chaos = Chaos(home, seed, rate)
     try:
         chaos.run(seconds)
     except AssertionError:
-        if not chaos.history.problems:
+        if not (chaos.history.problems or chaos.faults.wrong):
             raise
     finally:
+        for worker in chaos.workers:
+            worker.ended.set()
         chaos.close()
-    return chaos.history
+    for wrong in chaos.faults.wrong:
+        chaos.history.accuse("back", wrong)
+    faults = chaos.faults.counts.total() - chaos.faults.counts["starts refused"]
+    chaos.history.counts.update(chaos.faults.counts)
+    return chaos.history, faults
 
 
 def main() -> int:
@@ -190,18 +209,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
+    parser.add_argument("--told", action="store_true", help="tell of each fault when it comes")
     asked = parser.parse_args()
+    if asked.told:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        for library in ("kazoo", "kafka", "aiokafka"):
+            logging.getLogger(library).setLevel(logging.CRITICAL)
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
     began = time.monotonic()
-    history = run(home, asked.seconds, asked.seed, asked.rate)
+    history, faults = run(home, asked.seconds, asked.seed, asked.rate)
     for problem in history.problems:
         print(problem)
-    print(summary(history, asked.seed, time.monotonic() - began))
     if history.problems:
         print(f"its data directories are kept: {home}")
-        return 1
-    shutil.rmtree(home)
-    return 0
+    else:
+        shutil.rmtree(home)
+    print(summary(history, faults, asked.seed, time.monotonic() - began))
+    return 1 if history.problems else 0
 
 
 if __name__ == "__main__":

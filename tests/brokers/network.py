@@ -2,7 +2,7 @@
 who has connected is found in /proc.
 
 Nobody is refused, so that the death of a process has no proof, and takes a session: where nothing listens, a connection
-is taken and then closed.
+is taken and then closed. A `refusing` network refuses where its end does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ __all__ = ["ZOOKEEPER", "Network"]
 class Network(network.Network):
     """`pids` says which process each broker is now."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusing: bool = False) -> None:
         super().__init__()
+        self.refusing = refusing
         self.pids: Callable[[], Mapping[int, int]] = dict
+
+    def refuses(self, way: network.Way) -> bool:
+        return self.refusing
 
     def lives(self, ends: frozenset[int]) -> Mapping[int, int]:
         """The processes at these ends."""

@@ -29,7 +29,8 @@ from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
 from tests.clients.adapters.neutral import Client
 from tests.harness import HOST, BrokerProcess, Ended
-from tests.lives.clients import Group, Reader, Worker, Writer
+from tests.lives.clients import Reader, Worker, Writer
+from tests.lives.groups import ConfluentGroup
 from tests.lives.history import History
 from tests.wire import Wire
 
@@ -85,7 +86,7 @@ class Campaign:
         at = (self.history, TOPIC, PARTITIONS, seed)
         self.workers: list[Worker] = [Writer(client, *at, rate) for client in self.clients]
         self.workers += [Reader(client, *at) for client in self.clients]
-        self.workers.append(Group(self.broker.bootstrap, *at))
+        self.workers.append(ConfluentGroup(self.broker.bootstrap, *at))
 
     def run(self, seconds: float) -> None:
         """Live until the time is over, then judge."""

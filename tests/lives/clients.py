@@ -1,4 +1,4 @@
-"""The clients of a campaign: writers, readers and a group, each a thread that outlives the broker."""
+"""The clients of a campaign: writers and readers (groups.py has more), each a thread that outlives the broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import random
 import threading
 import time
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 
 import confluent_kafka as ck
 
-from tests.clients.adapters.confluent import QUIET
 from tests.clients.adapters.neutral import CODECS, Client, Producer, Record, Refused
 from tests.lives.history import History, Told
 
@@ -107,41 +105,3 @@ class Reader(Worker):
                     self.positions[record.partition] = record.offset + 1
         if self.random.random() < 0.2:  # read some of it again
             self.positions = {p: self.random.randrange(o + 1) for p, o in self.positions.items()}
-
-
-class Group(Worker):
-    """A member of a group, which commits where it stands, and asks where it stood whenever it comes back."""
-
-    def __init__(self, bootstrap: str, history: History, topic: str, partitions: int, seed: int) -> None:
-        super().__init__("group", history, topic, partitions, seed)
-        self.bootstrap = bootstrap
-
-    def work(self) -> None:
-        consumer = ck.Consumer({
-            "bootstrap.servers": self.bootstrap, "group.id": "lives", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "session.timeout.ms": 6000, **QUIET,
-        })  # fmt: skip
-        try:
-            self.check(consumer)
-            consumer.subscribe([self.topic])
-            stop_at = time.monotonic() + self.random.uniform(10, 40)
-            while not self.ended.is_set() and time.monotonic() < stop_at:
-                self.turn(consumer)
-        finally:
-            consumer.close()
-
-    def check(self, consumer: ck.Consumer) -> None:
-        asked = [ck.TopicPartition(self.topic, p) for p in range(self.partitions)]
-        for told in consumer.committed(asked, timeout=10):
-            if told.error is None:
-                self.history.check_committed(told.partition, max(told.offset, 0))
-
-    def turn(self, consumer: ck.Consumer) -> None:
-        messages = [m for m in consumer.consume(100, 0.5) if m.error() is None]
-        for message in messages:
-            self.history.read(message.partition(), message.offset(), message.value())
-        if messages:
-            with suppress(ck.KafkaException):  # what is not acknowledged is not remembered
-                for told in consumer.commit(asynchronous=False) or ():
-                    if told.error is None and told.offset >= 0:
-                        self.history.committed(told.partition, told.offset)

@@ -47,7 +47,7 @@ class History:
         self._lock = threading.Lock()
         self._acknowledged: dict[int, dict[int, Told]] = {}
         self._seen: dict[int, dict[int, Told]] = {}
-        self._committed: dict[int, int] = {}
+        self._committed: dict[tuple[str, int], int] = {}
 
     def accuse(self, rule: str, sentence: str) -> None:
         with self._lock:
@@ -80,33 +80,34 @@ class History:
         if acknowledged != told:
             self.accuse("kept", f"partition {partition} offset {offset} has {told}, acknowledged was {acknowledged}")
 
-    def committed(self, partition: int, offset: int) -> None:
+    def committed(self, partition: int, offset: int, group: str = "group") -> None:
         """A group was told that it stands here."""
         with self._lock:
             self.counts["commits"] += 1
-            self._committed[partition] = max(offset, self._committed.get(partition, 0))
+            self.counts[f"commits of {group}"] += 1
+            self._committed[group, partition] = max(offset, self._committed.get((group, partition), 0))
 
-    def check_committed(self, partition: int, offset: int) -> None:
+    def check_committed(self, partition: int, offset: int, group: str = "group") -> None:
         """The broker says that the group stands here."""
         with self._lock:
-            told = self._committed.get(partition, 0)
+            told = self._committed.get((group, partition), 0)
         if offset < told:
-            self.accuse("committed", f"partition {partition}: the group stands at {offset}, committed was {told}")
+            self.accuse("committed", f"partition {partition}: {group} stands at {offset}, committed was {told}")
 
     def check_log(self, partition: int, records: Iterable[tuple[int, bytes | None]], start: int, end: int) -> None:
         """All that a partition has from its start to its end, read at rest. What was acknowledged before `start` went
         by retention, which these partitions do not have: it counts as lost."""
         numbers: dict[str, int] = {}
         expected = start
-        found: set[int] = set()
+        found: dict[int, Told | None] = {}
         for offset, content in records:
             if offset != expected:
                 self.accuse("whole", f"partition {partition}: offset {offset} comes where {expected} should")
             expected = offset + 1
-            found.add(offset)
+            found[offset] = None
             self.read(partition, offset, content)
             try:
-                told = Told.of(content)
+                told = found[offset] = Told.of(content)
             except ValueError:
                 continue
             last = numbers.get(told.writer, -1)
@@ -118,6 +119,10 @@ class History:
         if expected != end:
             self.accuse("whole", f"partition {partition} ends at {expected}, the broker says {end}")
         with self._lock:
-            lost = sorted(offset for offset in self._acknowledged.get(partition, {}) if offset not in found)
-        if lost:
-            self.accuse("kept", f"partition {partition}: {len(lost)} acknowledged records are gone, first {lost[0]}")
+            acknowledged = dict(self._acknowledged.get(partition, {}))
+        gone = sorted(offset for offset in acknowledged if offset not in found)
+        if gone:
+            self.accuse("kept", f"partition {partition}: {len(gone)} acknowledged records are gone, first {gone[0]}")
+        there = [told for told in found.values() if told is not None]
+        self.counts["duplicated"] += len(there) - len(set(there))
+        self.counts["lost"] += sum(found.get(offset) != told for offset, told in acknowledged.items())

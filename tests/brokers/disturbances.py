@@ -1,0 +1,311 @@
+"""What is done to a cluster in a campaign: each fault begins, lasts while others come and go, and is undone.
+
+    begin ──> on: others begin, some end ──> undo, or heal: all are undone, the cluster is whole
+
+None of it may lose what was acknowledged: unclean elections are off, and what a killed process wrote is in the page
+cache. So faults overlap as they like, and all brokers may be away at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+import confluent_kafka as ck
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from pybroker.errors import KafkaError
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.brokers.network import ZOOKEEPER, Network
+from tests.harness import STOP_S_MAX, Ended
+
+log = logging.getLogger(__name__)
+
+Fault = Iterator[None]
+"""Up to its `yield` it begins, behind it it is undone."""
+OF_ZOOKEEPER = ("zookeeper_server", "kill_zookeeper", "depose", "evict")
+"""How the names of faults end that need ZooKeeper's servers, all of them."""
+START_S_MAX = 60.0
+STARTS_MAX = 3
+"""Of a broker in a cluster that is whole; the first may meet its own ghost, whose session ends late."""
+
+
+class Disturbances:
+    """Of one cluster; one thread calls them. What a broker did of itself that none may do is in `wrong`."""
+
+    def __init__(self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.zookeeper = zookeeper
+        self.network = network
+        self.chance = chance
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.on: dict[str, Fault] = {}
+        self._stopping: set[int] = set()
+        self._frozen: set[int] = set()
+        self._kinds = [*chain.from_iterable([kind] * weight for kind, weight in self._weights())]
+
+    def _weights(self) -> list[tuple[Callable[[], Fault], int]]:
+        return [
+            (self.kill, 4), (self.kill_controller, 2), (self.kill_two, 2), (self.kill_all, 1), (self.stop, 2),
+            (self.freeze, 3), (self.freeze_two, 1), (self.cut_two_brokers, 2), (self.cut_from_brokers, 2),
+            (self.cut_from_zookeeper, 2), (self.cut_from_everybody, 2), (self.cut_one_way, 2), (self.reset, 1),
+            (self.kill_zookeeper_server, 2), (self.freeze_zookeeper_server, 1), (self.kill_zookeeper, 1),
+            (self.elect_preferred, 2), (self.elect_and_kill, 2), (self.depose, 1), (self.evict, 1),
+        ]  # fmt: skip
+
+    def begin(self) -> None:
+        """One that is not on yet."""
+        kind = self.chance.choice([kind for kind in self._kinds if self._possible(kind.__name__)])
+        fault = kind()
+        log.info("begin %s", kind.__name__)
+        with suppress(StopIteration):
+            next(fault)
+            self.on[kind.__name__] = fault
+        self.counts[kind.__name__.replace("_", " ")] += 1
+
+    def _possible(self, name: str) -> bool:
+        """One fault of ZooKeeper's servers at a time, for a start waits until they serve."""
+        busy = name.endswith(OF_ZOOKEEPER) and any(each.endswith(OF_ZOOKEEPER) for each in self.on)
+        return name not in self.on and not busy
+
+    def undo_one(self) -> None:
+        if self.on:
+            self._undo(self.chance.choice(list(self.on)))
+
+    def _undo(self, name: str) -> None:
+        log.info("undo %s", name)
+        for _ in self.on.pop(name):
+            pass
+
+    def heal(self) -> None:
+        """Undo all, in any order; then all brokers run and serve."""
+        while self.on:
+            self.undo_one()
+        self.network.heal()
+        for number in list(self._stopping):
+            self._wait_stopped(number)
+        for _ in range(STARTS_MAX):
+            for number in self.cluster.brokers:
+                self._start(number)
+            late = [number for number in self.cluster.brokers if not self._serves(number)]
+            if not late:
+                return
+        self.wrong.append(f"brokers {late} do not start any more:\n{self.output(*late)}")
+        raise AssertionError(self.wrong[-1])
+
+    def output(self, *numbers: int) -> str:
+        return "\n".join(f"-- broker {n}\n{self.cluster.brokers[n].output()[-6000:]}" for n in numbers)
+
+    # -- brokers -----------------------------------------------------------------------------------------------------
+
+    def any_broker(self) -> int:
+        return self.chance.choice(list(self.cluster.brokers))
+
+    def others(self, number: int) -> list[int]:
+        return [each for each in self.cluster.brokers if each != number]
+
+    def _kill(self, *numbers: int) -> Fault:
+        """`kill -9` of those that run, one right after the other; those that stopped meanwhile are left alone."""
+        log.info("kill %s", numbers)
+        processes = [process for n in numbers if (process := self.cluster.brokers[n].process) and process.running]
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        for process in processes:
+            process.wait(STOP_S_MAX)
+        yield
+        for number in numbers:
+            self._start(number)
+
+    def kill(self) -> Fault:
+        return self._kill(self.any_broker())
+
+    def kill_two(self) -> Fault:
+        return self._kill(*self.chance.sample(list(self.cluster.brokers), 2))
+
+    def kill_all(self) -> Fault:
+        return self._kill(*self.cluster.brokers)
+
+    def kill_controller(self) -> Fault:
+        return self._kill(self._controller())
+
+    def _controller(self) -> int:
+        """Or anybody, if none is known."""
+        with suppress(ck.KafkaException):
+            if (number := self.cluster.controller(2)) in self.cluster.brokers:
+                return number
+        return self.any_broker()
+
+    def stop(self) -> Fault:
+        """SIGTERM, while whatever else goes on goes on."""
+        number = self.any_broker()
+        log.info("stop %s", number)
+        broker = self.cluster.brokers[number]
+        if broker.running and number not in self._frozen | self._stopping:
+            self._stopping.add(number)
+            self.cluster.signal(number, signal.SIGTERM)
+        yield
+        self._start(number)
+
+    def _wait_stopped(self, number: int) -> None:
+        process = self.cluster.brokers[number].process
+        assert process is not None
+        try:
+            process.wait(STOP_S_MAX)
+        except AssertionError as problem:
+            self.wrong.append(f"broker {number} does not stop: {problem}")
+            process.kill()
+        self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Begin its next life, unless it runs, or is on its way to its end."""
+        broker = self.cluster.brokers[number]
+        if broker.running:
+            return
+        if broker.process is not None:
+            self._bury(number)
+        broker.begin()
+
+    def _bury(self, number: int) -> None:
+        """It has ended: by the signals that it was sent, or before it began to serve, which has its reason."""
+        broker = self.cluster.brokers[number]
+        assert broker.process is not None
+        lines = broker.process.lines
+        code = broker.wait_end()
+        if code == 1 and not any("pybroker ready" in line for line in lines):
+            self.counts["starts refused"] += 1
+        elif code != -signal.SIGKILL and (code or number not in self._stopping):
+            self.wrong.append(f"broker {number} ended with {code}:\n{self.output(number)}")
+        self._stopping.discard(number)
+
+    def _serves(self, number: int) -> bool:
+        broker = self.cluster.brokers[number]
+        assert broker.process is not None
+        try:
+            broker.on_ready(broker.process.wait_line(broker.ready_line, START_S_MAX))
+        except Ended:
+            return False
+        return True
+
+    def _freeze(self, *numbers: int) -> Fault:
+        """Those that run; they go on when this is undone."""
+        log.info("freeze %s", numbers)
+        frozen = [n for n in numbers if self.cluster.brokers[n].running and n not in self._frozen]
+        for number in frozen:
+            self.cluster.brokers[number].process.signal(signal.SIGSTOP)  # type: ignore[union-attr]
+        self._frozen.update(frozen)
+        yield
+        for number in frozen:
+            self._frozen.discard(number)
+            if self.cluster.brokers[number].running:
+                self.cluster.signal(number, signal.SIGCONT)
+
+    def freeze(self) -> Fault:
+        return self._freeze(self.any_broker())
+
+    def freeze_two(self) -> Fault:
+        return self._freeze(*self.chance.sample(list(self.cluster.brokers), 2))
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def _cut(self, cut: Callable[..., None], *ends: int) -> Fault:
+        """Undone with the others that concern its ends."""
+        log.info("cut %s", ends)
+        cut(*ends)
+        yield
+        self.network.heal(*ends)
+
+    def cut_two_brokers(self) -> Fault:
+        return self._cut(self.network.cut, *self.chance.sample(list(self.cluster.brokers), 2))
+
+    def cut_from_brokers(self) -> Fault:
+        number = self.any_broker()
+        return self._cut(self.network.cut_off, number, *self.others(number))
+
+    def cut_from_zookeeper(self) -> Fault:
+        return self._cut(self.network.cut, self.any_broker(), ZOOKEEPER)
+
+    def cut_from_everybody(self) -> Fault:
+        number = self.any_broker()
+        return self._cut(self.network.cut_off, number, ZOOKEEPER, *self.others(number))
+
+    def cut_one_way(self) -> Fault:
+        return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.brokers], 2))
+
+    def reset(self) -> Fault:
+        self.network.reset(ZOOKEEPER, *self.cluster.brokers)
+        yield from ()
+
+    # -- ZooKeeper ---------------------------------------------------------------------------------------------------
+
+    def any_server(self) -> int:
+        return self.chance.choice(self.zookeeper.servers).number
+
+    def kill_zookeeper_server(self) -> Fault:
+        number = self.any_server()
+        self.zookeeper.kill(number)
+        yield
+        self._start_zookeeper()
+
+    def freeze_zookeeper_server(self) -> Fault:
+        number = self.any_server()
+        self.zookeeper.pause(number)
+        yield
+        self.zookeeper.resume(number)
+
+    def kill_zookeeper(self) -> Fault:
+        """All of it; it comes again with what it has on disk."""
+        self.zookeeper.kill()
+        yield
+        self._start_zookeeper()
+
+    def _start_zookeeper(self) -> None:
+        """Its servers that are down; a machine that is busy with all this may need longer than they are given."""
+        for last in range(STARTS_MAX - 1, -1, -1):
+            try:
+                self.zookeeper.start()
+                return
+            except KafkaError:
+                if not last:
+                    raise
+
+    # -- leaders and controllers that move ---------------------------------------------------------------------------
+
+    def _elect(self) -> None:
+        self.cluster.admin.elect_leaders(ck.ElectionType.PREFERRED, None)  # whether it is answered or not
+
+    def elect_preferred(self) -> Fault:
+        self._elect()
+        yield from ()
+
+    def elect_and_kill(self) -> Fault:
+        """The controller dies while it elects."""
+        number = self._controller()
+        self._elect()
+        return self._kill(number)
+
+    def depose(self) -> Fault:
+        """An operator deletes /controller: somebody else, or the same broker, is elected."""
+        self._delete("/controller")
+        yield from ()
+
+    def evict(self) -> Fault:
+        """A broker's registration is deleted though it lives, as a wrong proof of its death does."""
+        self._delete(f"/brokers/ids/{self.any_broker()}")
+        yield from ()
+
+    def _delete(self, path: str) -> None:
+        log.info("delete %s", path)
+        client = KazooClient(self.zookeeper.connect + self.cluster.chroot)
+        client.start(30)
+        with suppress(NoNodeError):
+            client.delete(path)
+        client.stop()
+        client.close()
