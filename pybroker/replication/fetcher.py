@@ -277,10 +277,11 @@ class Fetcher:
         )
         request = m.ListOffsetsRequest(replica_id=self._broker_id, isolation_level=0, topics=[asked])
         answer = await link.ask(request, LIST_OFFSETS)
-        (p,) = answer.topics[0].partitions
-        if p.error_code:
-            raise KafkaError(p.error_code, f"the leader of {key} does not tell its offsets")
-        return int(p.offset)
+        told = [(p.error_code, p.offset) for topic in answer.topics for p in topic.partitions]
+        code, offset = told[0] if len(told) == 1 else (errors.NONE, -1)
+        if code or offset < 0:
+            raise KafkaError(code or errors.UNKNOWN_SERVER_ERROR, f"the leader of {key} does not tell its offsets")
+        return int(offset)
 
 
 def last_epoch(epochs: list[tuple[int, int]], end: int) -> int:

@@ -56,6 +56,7 @@ class NativeFetcher(Fetcher):
         self._ended = asyncio.Event()
         self._told: asyncio.Queue[core.FetcherEvent] = asyncio.Queue()
         self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._pause_s = RETRY_S  # before it connects again; longer to a leader that did not just go
         self._link: Link | None = None  # for what is asked beside
         self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
         super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
@@ -109,9 +110,10 @@ class NativeFetcher(Fetcher):
                 continue
             told = False
             self._suspects.discard(self._leader)
+            self._pause_s = RETRY_S
             await self._copy_over(sock)
             self._suspects.add(self._leader)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._pause_s)
 
     async def _copy_over(self, sock: socket.socket) -> None:
         """Have the plane copy over a connection until it ends."""
@@ -156,6 +158,7 @@ class NativeFetcher(Fetcher):
             self._ended.set()
             if letter:
                 why = letter.decode()
+                self._pause_s = self._config["replica.fetch.backoff.ms"] / 1000
                 event(log, logging.WARNING, "connection to a leader closed", leader=self._leader, reason=why)
         elif self._native is not None and (what := self._native.read(letter)) is not None:
             self._told.put_nowait(what)
@@ -191,16 +194,21 @@ class NativeFetcher(Fetcher):
             if start > partition.log_start_offset:
                 await replica.at_disk(partition.set_log_start, start)
             return
+        before = self._goes_on_at(replica)
         if what.kind == "diverged":
             await self._cut(replica, leader_epoch, what.epoch, what.offset)
         elif what.code == errors.OFFSET_OUT_OF_RANGE:
             await self._begin_again(await self._ask_beside(), replica, leader_epoch)
-            await asyncio.sleep(WAIT_S)  # it may be neither before nor behind what the leader has
         else:
             self._hold_off(replica.key, what.code)
             return
-        if self._followed.get(replica.key) == (replica, leader_epoch):
+        if self._goes_on_at(replica) == before:  # its leader would say the same, at once
+            self._retry(replica.key, self._config["replica.fetch.backoff.ms"] / 1000)
+        elif self._followed.get(replica.key) == (replica, leader_epoch):
             self._copy(replica.key)
+
+    def _goes_on_at(self, replica: Replica) -> tuple[int, int]:
+        return replica.partition().log_end_offset, self._begins.get(replica.key, 0)
 
     async def _ask_beside(self) -> Link:
         if self._link is None or self._link.closed.done():
