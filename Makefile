@@ -101,7 +101,7 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and 
 
 .PHONY: chaos
 chaos: SECONDS = 600
-chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper under kills, freezes and restarts: SECONDS=600 SEED=7
+chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apart and moved about: SECONDS=600 SEED=7
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: spark-cluster

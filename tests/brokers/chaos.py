@@ -64,9 +64,9 @@ class Chaos:
         self.network = Network(refusing=True)
         self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
         self.cluster = Cluster(home, self.zookeeper, network=self.network, **SETS)
-        self.cluster.start()
-        self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
         self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random)
+        self.faults.heal()  # which starts them
+        self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
         self.clients = [library(self.cluster.bootstrap) for library in LIBRARIES]
         at = (self.history, TOPIC, PARTITIONS, seed)
         self.writers = [Writer(client, *at, rate) for client in self.clients]
