@@ -26,7 +26,9 @@ from pybroker.core.partition.append cimport append_account, append_remember, app
 from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
 from pybroker.core.storage.leader_epochs cimport epochs_at, epochs_cut_tail
-from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
+from pybroker.core.storage.log cimport (
+    log_active, log_change, log_offline, log_publish, log_t, log_write, placed_t, view_t,
+)
 from pybroker.core.storage.producer_state cimport producer_t
 from pybroker.core.storage.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
 from pybroker.core.storage.slow_disk cimport slow_note
@@ -47,7 +49,7 @@ cdef struct run_t:           # batches side by side, of one segment, that go out
 
 cdef inline bint continues(const batch_t* b, int64_t end) noexcept nogil:
     """May it follow what ends there? A segment begins where the log ended, and cannot name an offset further on than
-    that: whoever read there would find nothing."""
+    that: whoever read there would find nothing. A log without records begins anew."""
     return end <= b.base_offset and batch_last_offset(b) - end <= SEGMENT_SPAN_MAX
 
 
@@ -138,6 +140,20 @@ cdef int gather(partition_t* p, run_t* g, const batch_t* b) noexcept nogil:
     return 0
 
 
+cdef inline bint is_empty_before(const log_t* l, int64_t offset) noexcept nogil:
+    return l.view.log_start == l.view.log_end and l.view.log_end < offset
+
+
+cdef int begin_at(log_t* l, int64_t offset) noexcept nogil:
+    """Begin a log without records at another offset, in a segment of that name: its leader has none of those before.
+    Under the append mutex."""
+    cdef view_t v
+    log_change(l, &v)
+    v.log_start = v.high_watermark = v.log_end = offset
+    log_publish(l, &v)
+    return log_roll(l)
+
+
 cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
     """Append batches that were checked. Under the append mutex."""
     cdef log_t* l = p.log
@@ -146,9 +162,11 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
     cdef size_t at = 0
     cdef int written, status = batch_parse(data, n, &b)
     if status == 0 and not continues(&b, l.view.log_end):
-        return INVALID_RECORD
+        status = begin_at(l, b.base_offset) if is_empty_before(l, b.base_offset) else INVALID_RECORD
+    if status != 0:
+        return status
     epochs_cut_tail(&l.epochs, l.view.log_end)  # one in which we led, and wrote nothing, has no place in the log
-    if status == 0 and b.leader_epoch < epochs_at(&l.epochs, l.view.log_end):
+    if b.leader_epoch < epochs_at(&l.epochs, l.view.log_end):
         return CORRUPT_MESSAGE   # a start would take it for damage
     g.at = data
     g.count = g.transactions = 0

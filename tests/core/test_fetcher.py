@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker import core
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from tests.core.following import EPOCH, FETCH, TOPIC_ID, Brought, Following, asked, batch, content, forgotten
@@ -184,6 +185,26 @@ def test_a_gap_is_appended_as_it_comes(following: Following) -> None:
     following.add(0)
     assert asked(following.turn({0: batch(1, 3) + batch(2, 9)}))[0][1] == 11
     assert content(following.log) == batch(1, 3) + batch(2, 9)
+
+
+def test_an_empty_log_begins_where_its_leader_has_records(tmp_path: Path) -> None:
+    """However far that is: no segment that begins at 0 could name it. A restart finds it there."""
+    begin = 5 << 31
+    following = Following(tmp_path, 1)
+    following.fetcher.add(following.log, EPOCH, begin=begin)
+    following.step()
+    assert asked(following.leader.request()) == {0: (EPOCH, begin, -1, 0)}
+    sent = batch(2, begin) + batch(1, begin + 2)
+    assert asked(following.turn({0: sent}, high_watermark=begin + 1)) == {0: (EPOCH, begin + 3, EPOCH, begin)}
+    assert following.events() == []
+    log = following.log
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (begin, begin + 1, begin + 3)
+    assert content(log) == sent
+    following.close()
+    again = core.Broker()
+    log = again.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config={}, compacted=True, log_start_offset=begin)
+    assert (log.log_start_offset, log.log_end_offset, content(log)) == (begin, begin + 3, sent)
+    again.close()
 
 
 def test_a_partial_batch_at_the_end_is_left_out(following: Following) -> None:
