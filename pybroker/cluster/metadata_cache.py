@@ -121,6 +121,9 @@ class MetadataCache:
         """Has whoever follows others see who hung up, before an answer says who leads."""
         self._now_s = now_s
         self._gone_s: dict[int, tuple[LiveBroker, float]] = {}
+        self.expects_topics = False
+        """Does the store know of topics, of which no controller has told this broker yet? A new controller tells who is
+        alive first, and who leads once that is settled: nobody is to hear meanwhile that there is no such topic."""
         self._watchers: list[Callable[[Image], None]] = []
 
     def listed(self, image: Image, listener: str) -> list[Node]:
@@ -132,6 +135,11 @@ class MetadataCache:
         self._gone_s = {number: gone for number, gone in self._gone_s.items() if now_s - gone[1] < LISTED_S}
         gone = (broker.node(listener) for number, (broker, _) in self._gone_s.items() if number not in image.brokers)
         return image.nodes(listener) + [node for node in gone if node is not None]
+
+    @property
+    def complete(self) -> bool:
+        """Has a controller told who is alive, and of topics if there are any?"""
+        return bool(self.image.brokers) and (len(self.image) > 0 or not self.expects_topics)
 
     def watch(self, watcher: Callable[[Image], None]) -> None:
         """Call it with the image, now and whenever there is another one."""

@@ -114,6 +114,7 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._watch.read_all(session)
+        self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
             self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms,
@@ -200,11 +201,11 @@ class ClusterBroker(Broker):
         self.metadata = MetadataCache(self.cluster_id, time.monotonic)
 
     async def _told(self) -> None:
-        """Wait until the controller has told who is alive, ourselves among them."""
+        """Wait until the controller has told who is alive, ourselves among them, and of topics if there are any."""
         told = asyncio.Event()
 
         def look(image: Image) -> None:
-            if self.broker_id in image.brokers:
+            if self.broker_id in image.brokers and self.metadata.complete:
                 told.set()
 
         self.metadata.watch(look)
@@ -215,6 +216,7 @@ class ClusterBroker(Broker):
             event(log, logging.WARNING, "no controller yet", waited_s=TOLD_SECONDS)
         finally:
             self.metadata.unwatch(look)
+            self.metadata.expects_topics = False
 
     async def _topic_config(self, topic: str) -> Mapping[str, str]:
         """A topic's own settings, which may have come a moment ago; none where the store does not tell."""

@@ -183,3 +183,24 @@ class MetadataCacheOf(MetadataCache):
     def __init__(self, image: Image) -> None:
         super().__init__()
         self.image = image
+
+
+def test_nobody_hears_that_there_is_no_topic_before_topics_were_told() -> None:
+    """A new controller tells who is alive first. Whoever asks a broker that has just started is to ask again, and makes
+    no topic of a name that may be there."""
+    cache = MetadataCache("c")
+    cache.expects_topics = True
+    named = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="t")], allow_auto_topic_creation=True)
+
+    def code() -> int:
+        answer = Metadata(cache, Nobody(), auto_create=cache.expects_topics)(named, call("INSIDE"))
+        return int(answer.topics[0].error_code)
+
+    assert code() == errors.LEADER_NOT_AVAILABLE
+    cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")]))
+    assert not cache.complete and code() == errors.LEADER_NOT_AVAILABLE
+    cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], [TopicStates("t", ID, {0: state(1, 1)})]))
+    assert cache.complete and code() == errors.NONE
+    cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], deleted=["t"]))
+    cache.expects_topics = False
+    assert cache.complete and code() == errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -104,7 +104,7 @@ class Metadata:
         code = errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_name(name)
-            if not image.brokers:
+            if not self._metadata.complete:
                 code = errors.LEADER_NOT_AVAILABLE
             elif may_create and self._auto_create:
                 self._creator.auto_create(name)
