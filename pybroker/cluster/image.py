@@ -43,7 +43,8 @@ class LiveBroker(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """One partition: who holds it and who leads. `partition_epoch` is the version of its state in the store."""
+    """One partition: who holds it and who leads. `partition_epoch` is the version of its state in the store; `offline`
+    are the replicas that live brokers were told not to be able to use."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -51,6 +52,7 @@ class PartitionState(NamedTuple):
     isr: tuple[int, ...]
     controller_epoch: int
     partition_epoch: int
+    offline: tuple[int, ...] = ()
 
 
 class TopicImage(NamedTuple):

@@ -49,11 +49,12 @@ OpenLink = Callable[[LiveBroker], Awaitable[Asked]]
 
 
 class Told(NamedTuple):
-    """What is told of a partition, and the id of its topic."""
+    """What is told of a partition, and the id of its topic; `offline`: replicas whose logs live brokers cannot use."""
 
     topic_id: bytes
     state: PartitionState
     is_new: bool = False
+    offline: tuple[int, ...] = ()
 
 
 class Stop(NamedTuple):
@@ -254,7 +255,7 @@ class BrokerChannel:
                         partition_index=index,
                         replicas=list(told.state.replicas),
                         zk_version=told.state.partition_epoch,
-                        offline_replicas=[broker for broker in told.state.replicas if broker not in live],
+                        offline_replicas=[b for b in told.state.replicas if b not in live or b in told.offline],
                         **_decided(told.state),
                     )
                     for index, told in partitions

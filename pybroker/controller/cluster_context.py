@@ -124,7 +124,8 @@ class ClusterContext:
         for key in keys:
             state = self.state(key)
             if state is not None:
-                found[key] = Told(self.topics[key.topic].id, state, key in new)
+                offline = tuple(broker for broker in state.replicas if (broker, key) in self.failed)
+                found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
         return found
 
     # -- writing -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
 from pybroker import core, errors
@@ -137,11 +137,12 @@ class ReplicaManager:
         async with self._in_order:
             self._check(request)
             topics, deleted = [], []
+            alive = {broker.id for broker in request.live_brokers}
             for topic in request.topic_states:
                 if any(p.leader == DELETED for p in topic.partition_states):
                     deleted.append(topic.topic_name)
                     continue
-                states = {p.partition_index: _state(p) for p in topic.partition_states}
+                states = {p.partition_index: _state(p, alive) for p in topic.partition_states}
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
             live = [_broker(broker) for broker in request.live_brokers]
             self._metadata.update(
@@ -331,10 +332,16 @@ def _wrong(key: TopicPartition, p: Any) -> int:
     return errors.NONE
 
 
-def _state(p: Any) -> PartitionState:
-    """What LeaderAndIsr or UpdateMetadata says of a partition."""
+def _state(p: Any, alive: Container[int] = ()) -> PartitionState:
+    """What LeaderAndIsr or UpdateMetadata says of a partition; the latter, which of its replicas at brokers that are
+    alive cannot be used."""
+    offline: tuple[int, ...] = ()
     version = p.zk_version if hasattr(p, "zk_version") else p.partition_epoch
-    return PartitionState(tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, version)
+    if hasattr(p, "offline_replicas"):
+        offline = tuple(broker for broker in p.offline_replicas if broker in alive)
+    return PartitionState(
+        tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, version, offline
+    )
 
 
 def _broker(told: Any) -> LiveBroker:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.harness import until
@@ -32,6 +34,13 @@ def lies_in(cluster: Cluster, number: int, topic: str) -> Path:
     return found.parent
 
 
+def offline(cluster: Cluster, number: int, topic: str) -> list[int]:
+    """The replicas of partition 0 that cannot be used, as a broker tells."""
+    asked = [m.MetadataRequest.Topics(name=topic)]
+    answer = ask(cluster.brokers[number].port, "Metadata", 12, topics=asked)
+    return list(answer.topics[0].partitions[0].offline_replicas)
+
+
 def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
     """Nothing acknowledged is lost, and nobody waits for a session: the broker lives, and leads what lies elsewhere."""
     lost, kept = cluster.create("lost", replicas=[[1, 2, 3]]), cluster.create("kept", replicas=[[1, 2, 3]])
@@ -42,12 +51,14 @@ def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
         disk.rename(disk.with_name("away"))
         until("another leads", lambda: cluster.leader(lost) in (2, 3), timeout_s=20)
         assert 1 not in cluster.partition(lost)[1]
+        assert offline(cluster, 2, lost) == [1] and offline(cluster, 2, kept) == []
         witness.until_acked()
         assert cluster.partition(kept) == (1, [1, 2, 3])
         cluster.brokers[1].stop()
         disk.with_name("away").rename(disk)
         cluster.start(1)
         cluster.until_in_sync(lost)
+        until("it is whole", lambda: offline(cluster, 2, lost) == [])
         witness.until_acked()
         witness.judge()
 

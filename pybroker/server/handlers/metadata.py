@@ -155,7 +155,7 @@ class _Describer:
             leader_epoch=state.leader_epoch,
             replica_nodes=list(state.replicas),
             isr_nodes=list(state.isr),
-            offline_replicas=[replica for replica in state.replicas if replica not in self._brokers],
+            offline_replicas=[b for b in state.replicas if b not in self._brokers or b in state.offline],
         )
 
 
