@@ -38,6 +38,7 @@ class Follower(NamedTuple):
     broker_epoch: int
     log_end_offset: int  # where it last fetched from
     caught_up_ms: int  # when it last had all that there was
+    log_start_offset: int  # where its log began then
 
 class Partition(Log):
     """A handle to one partition: its log, and who may write to it. Every call releases the GIL while it touches
@@ -113,8 +114,10 @@ class Partition(Log):
     def under_min_isr(self) -> bool:
         """Are fewer replicas in sync than acks=all needs? Of all the replicas there are, where that is fewer."""
     def note_fetch(
-        self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, now_ms: int
+        self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, log_start: int = -1,
+        now_ms: int,
     ) -> None:
-        """A follower fetches from `offset`: all before it, it has. -1 where it names no epoch. now_ms: monotonic.
+        """A follower fetches from `offset`: all before it, it has. -1 where it names no epoch, or does not say where
+        its log begins. now_ms: monotonic.
 
         Raises LogError 1, 6, 74, 75 (the broker is no follower too), 77 (that of an earlier life)."""

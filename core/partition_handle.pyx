@@ -38,7 +38,7 @@ from pybroker.core.base.status import LogError
 
 KINDS = ("offline", "follower", "leader")
 Role = namedtuple("Role", "kind leader leader_epoch partition_epoch")
-Follower = namedtuple("Follower", "broker in_isr broker_epoch log_end_offset caught_up_ms")
+Follower = namedtuple("Follower", "broker in_isr broker_epoch log_end_offset caught_up_ms log_start_offset")
 
 
 class Read:
@@ -272,11 +272,11 @@ cdef class Partition(Log):
         return is_under_min_isr(self.state)
 
     def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
-                   int64_t now_ms) -> None:
+                   int64_t log_start=-1, int64_t now_ms) -> None:
         """A follower fetches from `offset`: it has all that is before; see the wall."""
         cdef int status
         with nogil:
-            status = watermark_note_fetch(self.state, broker, broker_epoch, leader_epoch, offset, now_ms)
+            status = watermark_note_fetch(self.state, broker, broker_epoch, leader_epoch, offset, log_start, now_ms)
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(status, f"broker {broker} fetches {self.name} from {offset}, where it has none")
         self.settle(status, f"note a fetch of broker {broker} from", leader_epoch, -1)
@@ -290,7 +290,7 @@ cdef class Partition(Log):
             raise MemoryError()
         out = [
             Follower(items[i].broker, bool(items[i].in_isr), items[i].broker_epoch, items[i].log_end,
-                     items[i].caught_up_ms)
+                     items[i].caught_up_ms, items[i].log_start)
             for i in range(n)
         ]
         free(items)

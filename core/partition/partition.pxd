@@ -56,6 +56,7 @@ cdef struct follower_t:      # another replica, as the leader knows it
     int64_t broker_epoch     # that it fetched with; -1 unknown
     int64_t log_end          # where it last fetched from; -1: it did not yet, in this leader epoch
     int64_t leader_end       # where our log ended then
+    int64_t log_start        # where its log began then; -1: it did not say
     int64_t fetched_ms
     int64_t caught_up_ms     # when it last had all that there was
 

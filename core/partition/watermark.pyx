@@ -54,7 +54,7 @@ cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
 
 
 cdef int note(
-    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
+    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int64_t now_ms, bint* joining) noexcept nogil:
     """What a fetch tells of its follower, or why it counts for nothing; joining: it is outside the ISR, and has caught
     up. Under the view mutex."""
@@ -79,6 +79,7 @@ cdef int note(
     f.broker_epoch = max(broker_epoch, f.broker_epoch)
     f.log_end = offset
     f.leader_end = v.log_end
+    f.log_start = log_start
     f.fetched_ms = now_ms
     joining[0] = not f.in_isr and offset >= max(v.high_watermark, p.epoch_start)
     move(p, committed(p, v.high_watermark, v.log_end))
@@ -86,15 +87,16 @@ cdef int note(
 
 
 cdef int watermark_note_fetch(
-    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset,
+    partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int64_t now_ms) noexcept nogil:
     """A follower fetches from `offset`: all before it, it has. 0, or a Kafka code where it counts for nothing.
 
-    leader_epoch: that the follower knows; broker_epoch: of the follower's present life; -1 where it does not say."""
+    leader_epoch: that the follower knows; log_start: where its log begins; broker_epoch: of its present life; -1 where
+    it does not say."""
     cdef bint joining = False
     cdef int status
     pthread_mutex_lock(&p.log.view_mutex)
-    status = note(p, broker, broker_epoch, leader_epoch, offset, now_ms, &joining)
+    status = note(p, broker, broker_epoch, leader_epoch, offset, log_start, now_ms, &joining)
     pthread_mutex_unlock(&p.log.view_mutex)
     if status == 0:
         partition_tell(p)

@@ -84,7 +84,8 @@ cdef int find_follower(fetcher_t* f, wanted_t* w, int32_t leader_epoch) noexcept
         w.diverges = w.diverging_epoch < w.last_epoch or w.diverging_end < w.offset
     if w.diverges or not f.noting:
         return 0
-    return watermark_note_fetch(w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, f.now_ms)
+    return watermark_note_fetch(
+        w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, w.log_start, f.now_ms)
 
 
 cdef int read_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:

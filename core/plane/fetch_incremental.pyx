@@ -39,6 +39,7 @@ cdef tracked_t* track(session_t* s, const wanted_t* w) noexcept nogil:
         t.most = w.most
         t.leader_epoch = w.leader_epoch
         t.last_epoch = w.last_epoch
+        t.log_start = w.log_start
         session_note(s, t)
     return t
 
@@ -94,6 +95,7 @@ cdef bint want_one(fetch_t* q, tracked_t* t) noexcept nogil:
     w.most = t.most
     w.leader_epoch = t.leader_epoch
     w.last_epoch = t.last_epoch
+    w.log_start = t.log_start
     return True
 
 

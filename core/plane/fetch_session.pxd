@@ -28,6 +28,7 @@ cdef struct tracked_t:           # one partition of a session
     int32_t most
     int32_t leader_epoch         # that the client knows; -1 none
     int32_t last_epoch           # of the last record that it has; -1 where it does not say
+    int64_t log_start            # of a follower; -1 where it does not say
     uint32_t hash
 
 cdef struct session_t:

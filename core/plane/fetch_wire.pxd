@@ -23,6 +23,7 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t most
     int32_t leader_epoch         # that the client knows; -1 none
     int32_t last_epoch           # of the last record that it has; -1 where it does not say
+    int64_t log_start            # of a follower; -1 where it does not say
     int32_t error                # a Kafka code that the answer tells
     int32_t diverges             # the follower's log has what ours has not: of this epoch, from this offset on
     int32_t diverging_epoch

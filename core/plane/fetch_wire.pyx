@@ -62,13 +62,13 @@ cdef struct named_t:             # a partition as the request names it
     int32_t leader_epoch
     int32_t last_epoch
     int32_t most
-    int64_t offset
+    int64_t offset, log_start    # the latter of a follower
 
 
 cdef int read_partition(cursor_t* r, int16_t version, named_t* out) noexcept nogil:
     cdef int status
     out.index = 0
-    out.leader_epoch = out.last_epoch = -1
+    out.leader_epoch = out.last_epoch = out.log_start = -1
     status = read_i32(r, &out.index)
     if status == OK and version >= VERSION_EPOCH:
         status = read_i32(r, &out.leader_epoch)
@@ -77,7 +77,7 @@ cdef int read_partition(cursor_t* r, int16_t version, named_t* out) noexcept nog
     if status == OK and version >= VERSION_FLEXIBLE:
         status = read_i32(r, &out.last_epoch)
     if status == OK and version >= VERSION_LOG_START:
-        status = skip(r, 8)      # a follower's log start
+        status = read_i64(r, &out.log_start)
     if status == OK:
         status = read_i32(r, &out.most)
     return status if status != OK else skip_tags(r, version >= VERSION_FLEXIBLE)
@@ -130,6 +130,7 @@ cdef bint take_partition(fetch_t* f, registry_t* reg, cursor_t* r, const text_t*
     w.most = named.most
     w.leader_epoch = named.leader_epoch
     w.last_epoch = named.last_epoch
+    w.log_start = named.log_start
     return True
 
 

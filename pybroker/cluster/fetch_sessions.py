@@ -51,12 +51,15 @@ class Wanted:
     last_fetched_epoch: int
     told_high_watermark: int = -1
     told_log_start: int = -1
+    log_start: int = -1
+    """Of a follower: where its own log begins."""
 
     def update(self, other: "Wanted") -> None:
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.leader_epoch = other.leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
+        self.log_start = other.log_start
 
     def note(self, news: News) -> bool:
         """Remember what is told; whether an incremental answer must tell it."""

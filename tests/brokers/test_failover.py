@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from confluent_kafka.admin import OffsetSpec
 
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
@@ -189,6 +190,20 @@ def test_the_controller_is_killed(cluster: Cluster) -> None:
     writer.write_for(1)
     writer.settle()
     assert read_all(cluster, topic) == writer.acked
+
+
+def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
+    """The leader dies as soon as it has answered DeleteRecords: the log of the next one begins there too."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    writer = Writer(cluster, topic)
+    writer.write(100)
+    writer.settle()
+    until_there = ck.TopicPartition(topic, 0, 60)
+    assert cluster.admin.delete_records([until_there])[until_there].result(20).low_watermark == 60
+    cluster.kill(1)
+    until("another leads", lambda: cluster.leader(topic) == 2, timeout_s=20)
+    first = {until_there: OffsetSpec.earliest()}
+    assert cluster.admin.list_offsets(first)[until_there].result(20).offset == 60
 
 
 def test_a_clean_stop_hands_over(cluster: Cluster) -> None:

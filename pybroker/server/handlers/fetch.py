@@ -144,7 +144,11 @@ class Fetch:
         by_id = call.version >= IDS_VERSION
         named = {
             Key(topic.topic_id if by_id else topic.topic, p.partition): Wanted(
-                p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch, p.last_fetched_epoch
+                p.fetch_offset,
+                p.partition_max_bytes,
+                p.current_leader_epoch,
+                p.last_fetched_epoch,
+                log_start=p.log_start_offset,
             )
             for topic in request.topics
             for p in topic.partitions
@@ -323,7 +327,7 @@ class Fetch:
             # Behind the look for a divergence: what only lies at the same offsets is not replicated.
             log.note_fetch(
                 notes.broker, wanted.fetch_offset, leader_epoch=wanted.leader_epoch, broker_epoch=notes.epoch,
-                now_ms=time.monotonic_ns() // 1_000_000,
+                log_start=wanted.log_start, now_ms=time.monotonic_ns() // 1_000_000,
             )  # fmt: skip
         offset = log.log_start_offset if diverges else wanted.fetch_offset
         to_end = by.broker >= 0

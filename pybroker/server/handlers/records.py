@@ -1,6 +1,9 @@
 """DeleteRecords: raise the first offset of a log; what lies before it is never served again (KIP-107)."""
 
-from typing import Any
+import asyncio
+import time
+from collections.abc import Mapping, Set
+from typing import Any, Final
 
 from pybroker import core, errors
 from pybroker.cluster.caller import Call
@@ -10,13 +13,16 @@ from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
+LOOK_S: Final = 0.02
+
 
 class DeleteRecords:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
     async def __call__(self, request: Any, call: Call) -> Any:
-        """A raised log start is on disk before anybody sees it: it never goes back."""
+        """A raised log start is on disk before anybody sees it, and with the replicas that may lead next before it is
+        told: it never goes back."""
         kind = m.DeleteRecordsResponse.Topics
         response = m.DeleteRecordsResponse()
         raised: dict[Replica, int] = {}
@@ -35,12 +41,29 @@ class DeleteRecords:
                 answers.append(answer)
             response.topics.append(kind(name=topic.name, partitions=answers))
         unwritten = await self._replicas.recorder.raise_log_starts(raised)
+        late = await self._until_followed(raised, request.timeout_ms / 1000)
         for replica, answer in raising:
             if replica.log is None or replica.log.offline or replica.directory in unwritten:
                 answer.error_code = errors.KAFKA_STORAGE_ERROR
+            elif not replica.leads:
+                answer.error_code = errors.NOT_LEADER_OR_FOLLOWER
+            elif replica in late:
+                answer.error_code = errors.REQUEST_TIMED_OUT
             else:
                 answer.low_watermark = replica.log.log_start_offset
         return response
+
+    async def _until_followed(self, raised: Mapping[Replica, int], seconds: float) -> Set[Replica]:
+        """Wait until the in-sync followers have raised theirs too; those where one did not in time.
+
+        What a follower tells by its fetch stays in core, and wakes nobody here: this looks, for it is rare."""
+        late = set(raised)
+        deadline_s = time.monotonic() + seconds
+        while late := {replica for replica in late if _is_ahead(replica, raised[replica])}:
+            if time.monotonic() >= deadline_s:
+                break
+            await asyncio.sleep(LOOK_S)
+        return late
 
     def _deletable(self, topic: str, partition: int) -> Replica:
         if topic in INTERNAL_TOPICS:
@@ -49,6 +72,12 @@ class DeleteRecords:
         if "delete" not in replica.config["cleanup.policy"]:
             raise KafkaError(errors.POLICY_VIOLATION, f"the cleanup.policy of {topic} does not allow deletion")
         return replica
+
+
+def _is_ahead(replica: Replica, start: int) -> bool:
+    """Does it lead a follower in sync whose log begins before `start`?"""
+    log = replica.log
+    return log is not None and replica.leads and any(f.in_isr and f.log_start_offset < start for f in log.followers)
 
 
 def _start(log: core.Partition, offset: int) -> int:
