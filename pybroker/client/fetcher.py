@@ -161,6 +161,8 @@ class Fetcher:
             return
         session.answered(answer.session_id)
         names = self._network.view.names
+        if answer.node_endpoints:
+            self._learn_leaders(names, answer)
         filled = False
         for topic in answer.responses:
             name = topic.topic or names.get(bytes(topic.topic_id), "")
@@ -174,6 +176,15 @@ class Fetcher:
         self.pump()
         if filled:
             self._bell.ring()
+
+    def _learn_leaders(self, names: Mapping[bytes, str], answer: Any) -> None:
+        told = {}
+        for topic in answer.responses:
+            name = topic.topic or names.get(bytes(topic.topic_id), "")
+            for p in topic.partitions:
+                leader = p.current_leader
+                told[TopicPartition(name, p.partition_index)] = leader.leader_id, leader.leader_epoch
+        self._network.learn_leaders(told, answer.node_endpoints)
 
     def _take(self, node: int, place: Place, answer: Any) -> bool:
         """What a broker answers of one partition; whether the consumer should look."""
@@ -217,9 +228,10 @@ class Fetcher:
             place.error = KafkaError(code, f"{place.tp}: the broker cannot read offset {place.fetch_offset}")
             return True
         if code in STALE or code == errors.OFFSET_NOT_AVAILABLE or errors.lookup(code).retriable:
-            place.not_before_s = time.monotonic() + self._network.pauses.first_s
             place.replica = -1
             self._network.refresh()
+            if self._network.view.leader(*place.tp) == node:  # it did not say who else leads
+                place.not_before_s = time.monotonic() + self._network.pauses.first_s
             return False
         place.error = KafkaError(code, f"{place.tp}: {errors.lookup(code).meaning}")
         return True

@@ -7,9 +7,9 @@ is known is a `View`, replaced as a whole, so that any thread may read it.
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,7 @@ from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
-from pybroker.model import HostPort
+from pybroker.model import HostPort, TopicPartition
 from pybroker.protocol import messages as m
 
 _log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class Network:
             _log.warning("a broker answers again")
         self.failure = None
         told = [topic_info(topic) for topic in answer.topics]
-        topics = {topic.name: topic for topic in told if topic.name}
+        topics = {topic.name: self._newest(topic) for topic in told if topic.name}
         self.view = View(
             nodes={b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers},
             topics=topics,
@@ -276,12 +276,43 @@ class Network:
         if self._again or not self._wanted <= topics.keys() | set(wanted):
             self.refresh()
 
+    def _newest(self, told: TopicInfo) -> TopicInfo:
+        """A topic as it was told, but for partitions of which more is known: brokers hear one by one of who leads."""
+        known = self.view.topics.get(told.name)
+        if known is None or known.id != told.id or not any(told.id):
+            return told
+        pairs = list(zip(told.partitions, known.partitions, strict=False))
+        if not any(old.leader_epoch > new.leader_epoch for new, old in pairs):
+            return told
+        kept = (old if old.leader_epoch > new.leader_epoch else new for new, old in pairs)
+        return told._replace(partitions=(*kept, *told.partitions[len(pairs) :]))
+
     @staticmethod
     def _incomplete(topic: TopicInfo | None) -> bool:
         """Something is missing that may come soon: the topic itself, or a leader."""
         if topic is None or (topic.error and errors.lookup(topic.error).retriable):
             return True
         return any(p.leader < 0 for p in topic.partitions)
+
+    def learn_leaders(
+        self, told: Mapping[TopicPartition, tuple[int, int]], brokers: Iterable[Any]
+    ) -> Set[TopicPartition]:
+        """What an answer says of who leads now, in which epoch, and where such brokers are (KIP-951); where that is
+        news. What is older than what is known, or names a broker that nobody has told of, says nothing."""
+        view = self.view
+        moved = set()
+        nodes = view.nodes | {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in brokers}
+        topics = dict(view.topics)
+        for tp, (leader, epoch) in told.items():
+            if leader in nodes and view.leader_epoch(*tp) < epoch and tp.topic in topics:
+                known = list(topics[tp.topic].partitions)
+                if tp.partition < len(known):
+                    known[tp.partition] = known[tp.partition]._replace(leader=leader, leader_epoch=epoch, error=0)
+                    topics[tp.topic] = topics[tp.topic]._replace(partitions=tuple(known))
+                    moved.add(tp)
+        if moved:
+            self.view = replace(view, nodes=nodes, topics=topics)
+        return moved
 
     def _close_strangers(self) -> None:
         """Channels to addresses that are no broker's any more."""

@@ -10,6 +10,7 @@ then the epoch is raised and sequences begin at 0 (as KIP-360 has it, but for on
 
 import logging
 import time
+from collections.abc import Set
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from pybroker.client.settings import Settings
 from pybroker.client.splitting import Split
 from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import CODECS, compress
 
@@ -185,13 +187,18 @@ class Sender:
     def _answered(
         self, taken: list[tuple[Queue, PendingBatch]], names: dict[bytes, str], answer: Any, error: KafkaError | None
     ) -> None:
-        told: dict[tuple[str, int], Any] = {}
+        told: dict[TopicPartition, Any] = {}
+        moved: Set[TopicPartition] = frozenset()
         for topic in answer.responses if answer is not None else ():
             name = topic.name or names.get(bytes(topic.topic_id), "")
-            told.update({(name, p.index): p for p in topic.partition_responses})
+            told.update({TopicPartition(name, p.index): p for p in topic.partition_responses})
+        if answer is not None and answer.node_endpoints:
+            leaders = {tp: (p.current_leader.leader_id, p.current_leader.leader_epoch) for tp, p in told.items()}
+            moved = self._network.learn_leaders(leaders, answer.node_endpoints)
         for queue, batch in taken:
             queue.in_flight.remove(batch)
-            found = told.get((queue.topic, queue.partition))
+            tp = TopicPartition(queue.topic, queue.partition)
+            found = told.get(tp)
             if error is not None:
                 self._refused(queue, batch, error)
             elif found is None and answer is None:  # acks=0
@@ -203,6 +210,8 @@ class Sender:
                 self._end(batch, found.base_offset, found.log_append_time_ms, None)
             else:
                 self._refused(queue, batch, _refusal(queue, found))
+            if tp in moved:  # it goes to the next leader at once
+                queue.not_before_s = 0.0
         self._pump()
 
     def _end(self, batch: PendingBatch, base_offset: int, time_ms: int, error: KafkaError | None) -> None:
