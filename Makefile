@@ -8,6 +8,8 @@ SHELL := /bin/sh
 
 VENV := .venv
 PY := $(VENV)/bin/python
+# The tests of our own client that want a broker, whichever, and not one that is alone.
+ON_CLUSTER := $(addprefix tests/client/test_,consumer.py group.py producer.py aio.py admin.py arrays.py arrow.py interop.py)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
@@ -103,6 +105,10 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and 
 chaos: SECONDS = 600
 chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apart and moved about: SECONDS=600 SEED=7
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+.PHONY: clients-on-cluster
+clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
 
 .PHONY: spark-cluster
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for

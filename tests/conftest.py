@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests import harness
+from tests.brokers.server import ThreeBrokers
 from tests.harness import BrokerProcess, Server, free_port
 from tests.java import peers
 
@@ -23,8 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",
         action="append",
-        choices=["pybroker", "kafka391", "kafka411"],
-        help="the broker that the client stories run against; Apache Kafka shows what they should expect (repeatable)",
+        choices=["pybroker", "cluster", "kafka391", "kafka411"],
+        help="the broker that the client stories run against: ours, three of ours, or Apache Kafka, which shows what "
+        "they should expect (repeatable)",
     )
 
 
@@ -55,10 +58,35 @@ def new_name(hint: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9]+', '-', hint).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """One for all clusters of a worker, each in a corner of its own."""
+    with ZooKeeper() as running:
+        yield running
+
+
+def on_cluster(config: pytest.Config) -> bool:
+    """By --target cluster three brokers stand where a test expects one."""
+    return "cluster" in (config.getoption("target") or ())
+
+
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+def alone(request: pytest.FixtureRequest) -> bool:
+    """The brokers that `start_broker` starts are one each, and not three."""
+    return not on_cluster(request.config)
+
+
+@pytest.fixture
+def start_broker(request: pytest.FixtureRequest, alone: bool, tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Start brokers of this test's own: `start_broker(sets={...}, data_dir=..., failpoints=...)`."""
-    started: list[BrokerProcess] = []
+    started: list[BrokerProcess | ThreeBrokers] = []
+
+    def start_three(sets: Mapping[str, object] | None = None) -> ThreeBrokers:
+        home = tmp_path / f"cluster-{len(started)}"
+        brokers = ThreeBrokers(home, request.getfixturevalue("zookeeper"), **(sets or {}))
+        started.append(brokers)
+        brokers.start()
+        return brokers
 
     def start(**how: object) -> BrokerProcess:
         how.setdefault("data_dir", tmp_path / f"broker-{len(started)}")
@@ -68,7 +96,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
         broker.start()
         return broker
 
-    yield start
+    yield start if alone else start_three  # type: ignore[misc]
     for broker in started:
         broker.close()
 
@@ -79,12 +107,27 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     return start_broker()
 
 
+PATIENT = {"log.retention.check.interval.ms": 86_400_000}
+"""The first look at retention would take the records of tests that write them with times of years ago."""
+
+
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def shared_cluster(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    """Three brokers for all tests of a session, RF 3 and min.insync.replicas=2."""
+    cluster = ThreeBrokers(tmp_path_factory.mktemp("cluster"), zookeeper, **PATIENT)
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def shared_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess | ThreeBrokers]:
     """One broker for all tests of a session that only need one: never killed, topics by `topic`."""
-    # Its first look at retention would take the records of tests that write them with times of years ago.
-    sets = {"log.retention.check.interval.ms": 86_400_000}
-    broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data", sets=sets)
+    if on_cluster(request.config):
+        yield request.getfixturevalue("shared_cluster")
+        return
+    broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data", sets=PATIENT)
     with broker:
         yield broker
         broker.stop()  # whatever the session did to it, SIGTERM ends it cleanly

@@ -230,6 +230,23 @@ class Server:
     def bootstrap(self) -> str:
         return f"{HOST}:{self.port}"
 
+    @property
+    def ports(self) -> list[int]:
+        """Those of all brokers that clients are told of."""
+        return [self.port]
+
+    def port_of(self, topic: str, partition: int = 0) -> int:
+        """The port of who leads a partition."""
+        return self.port
+
+    def coordinator_port(self, group: str) -> int:
+        """The port of who coordinates a group."""
+        return self.port
+
+    def count(self, words: str) -> int:
+        """How many lines of its output, of all its lives, have these words."""
+        return sum(words in line for line in [*self.log, *(self.process.lines if self.process else ())])
+
     def output(self) -> str:
         now = self.process.lines if self.process else []
         return "\n".join([*self.log, *now][-LOG_LINES_SHOWN:])

@@ -1,4 +1,4 @@
-"""One ZooKeeper for all clusters of a worker, each in a corner of its own."""
+"""Clusters of a test's own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ import pytest
 
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
-
-
-@pytest.fixture(scope="session")
-def zookeeper() -> Iterator[ZooKeeper]:
-    with ZooKeeper() as running:
-        yield running
 
 
 @pytest.fixture

@@ -28,10 +28,6 @@ class Planted(BrokerProcess):
         super().__init__(data_dir, port, sets)
         self.bug = bug
 
-    def count(self, words: str) -> int:
-        """How many lines of its log, of all its lives, have these words."""
-        return sum(words in line for line in [*self.log, *(self.process.lines if self.process else ())])
-
     def command(self) -> list[str]:
         python, _, _, *rest = super().command()
         return [python, "-m", "tests.brokers.planted", self.bug, *rest] if self.bug else super().command()

@@ -41,15 +41,19 @@ def test_the_cluster_and_its_disks(admin: Admin, target: Server, topic: str) -> 
     admin.create_topic(topic, partitions=2)
     write(target.bootstrap, topic, 100)
     cluster = admin.describe_cluster()
-    (node,) = cluster.nodes
-    assert cluster.id and cluster.controller == node.id and (node.host, node.port) == ("127.0.0.1", target.port)
+    nodes, ports = {node.id for node in cluster.nodes}, sorted(node.port for node in cluster.nodes)
+    assert cluster.id and cluster.controller in nodes and ports == sorted(target.ports)
+    assert {node.host for node in cluster.nodes} == {"127.0.0.1"}
     # Kafka shows a partition here once its log is made, which may be after it has a leader.
-    until("both partitions lie somewhere", lambda: sum(len(d.replicas) for d in admin.log_dirs(topics=[topic])) == 2)
-    (log_dir,) = admin.log_dirs(topics=[topic])
-    assert log_dir.broker == node.id and not log_dir.error and log_dir.path.startswith(str(target.data_dir))
-    assert log_dir.total_bytes and log_dir.usable_bytes and log_dir.total_bytes >= log_dir.usable_bytes
-    sizes = {replica.partition: replica.size_bytes for replica in log_dir.replicas}
-    assert sizes[TopicPartition(topic, 0)] > 100 and sizes[TopicPartition(topic, 1)] == 0
+    count = 2 * len(nodes)
+    until("all replicas lie somewhere", lambda: sum(len(d.replicas) for d in admin.log_dirs(topics=[topic])) == count)
+    log_dirs = admin.log_dirs(topics=[topic])
+    assert {log_dir.broker for log_dir in log_dirs} == nodes and len(log_dirs) == len(nodes)
+    for log_dir in log_dirs:
+        assert not log_dir.error and log_dir.path.startswith(str(target.data_dir))
+        assert log_dir.total_bytes and log_dir.usable_bytes and log_dir.total_bytes >= log_dir.usable_bytes
+        sizes = {replica.partition: replica.size_bytes for replica in log_dir.replicas}
+        assert sizes[TopicPartition(topic, 0)] > 100 and sizes[TopicPartition(topic, 1)] == 0
     everything = {replica.partition for log_dir in admin.log_dirs() for replica in log_dir.replicas}
     assert sizes.keys() <= everything
 
@@ -122,7 +126,7 @@ def test_configs_are_altered_one_by_one(admin: Admin, topic: str) -> None:
 
 def test_brokers_have_configs_too(admin: Admin) -> None:
     """One broker's own, and the default of all of them; a broker that is not there is said so."""
-    (node,) = admin.describe_cluster().nodes
+    node = admin.describe_cluster().nodes[0]
     everyone, one = ConfigResource(ResourceType.BROKER, ""), ConfigResource(ResourceType.BROKER, str(node.id))
 
     def now(resource: ConfigResource) -> tuple[str | None, int] | None:

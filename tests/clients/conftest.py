@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.brokers.server import ThreeBrokers
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.java import JavaClient
@@ -17,10 +18,16 @@ from tests.java.peers import SHARED, VERSIONS, MissingJava
 
 CLIENTS: dict[str, type[Client]] = {c.name: c for c in (Confluent, KafkaPython, Aiokafka)}  # type: ignore[type-abstract]
 
+TARGETS = {"pybroker": "shared_broker", "cluster": "shared_cluster", **{name: name for name in SHARED}}
+"""The fixture of each --target."""
+MARKS = {"cluster": [pytest.mark.java, pytest.mark.xdist_group("cluster")], **SHARED}
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     targets = metafunc.config.getoption("target") or ["pybroker"]
-    params = [pytest.param(name, marks=SHARED.get(name, ())) for name in targets]
+    if metafunc.definition.get_closest_marker("on_cluster") and "cluster" not in targets:
+        targets = [*targets, "cluster"]
+    params = [pytest.param(name, marks=MARKS.get(name, ())) for name in targets]
     for fixture in {"target", "mortal"} & set(metafunc.fixturenames):
         metafunc.parametrize(fixture, params, indirect=True, scope="session" if fixture == "target" else "function")
 
@@ -28,13 +35,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest) -> Server:
     """A broker that other stories use as well."""
-    return request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)
+    return request.getfixturevalue(TARGETS[request.param])
 
 
 @pytest.fixture
-def mortal(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A broker that a story may kill and restart."""
-    server = request.getfixturevalue("broker" if request.param == "pybroker" else request.param)
+def mortal(request: pytest.FixtureRequest, topic: str) -> Iterator[Server]:
+    """A broker that a story may kill and restart; of a cluster, those who lead its topic."""
+    server = request.getfixturevalue("broker" if request.param == "pybroker" else TARGETS[request.param])
+    if isinstance(server, ThreeBrokers):
+        server.topic = topic
     yield server
     if not server.running:  # a story that failed half-way does not fail the next one
         server.restart()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import confluent_kafka
 import kafka
 import pytest
@@ -24,14 +22,17 @@ def damaged(shared_broker: BrokerProcess, topic: str) -> str:
     """A topic of twelve batches of one record, of which four are a segment; the broker knows that one is damaged."""
     with Wire(shared_broker.port) as wire:
         assert wire.create_topic(topic, config={"segment.bytes": str(4 * SIZE)}) == 0
+    with Wire(shared_broker.port_of(topic)) as wire:
+        until("who leads knows it", lambda: wire.list_offset(topic, -1)[0] == 0)
         for n in range(COUNT):
             assert wire.produce(topic, batch([b"%02d" % n])).base_offset == n
-    with Path(shared_broker.data_dir, f"{topic}-0", f"{4:020}.log").open("r+b") as file:
+    directory = shared_broker.partition_dir(topic)
+    with (directory / f"{4:020}.log").open("r+b") as file:
         file.seek((BAD - 4 + 1) * SIZE - 3)
         file.write(b"\xff")
-    until("a look at the log dir", lambda: scrub.read_last_ms(shared_broker.data_dir) is not None)
-    asked_ms = scrub.ask(shared_broker.data_dir)
-    until("a pass", lambda: (scrub.read_last_ms(shared_broker.data_dir) or 0) >= asked_ms)
+    until("a look at the log dir", lambda: scrub.read_last_ms(directory.parent) is not None)
+    asked_ms = scrub.ask(directory.parent)
+    until("a pass", lambda: (scrub.read_last_ms(directory.parent) or 0) >= asked_ms)
     return topic
 
 

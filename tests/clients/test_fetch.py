@@ -65,6 +65,7 @@ def test_the_range_of_offsets(client: Client, filled: str) -> None:
         assert take(consumer, 1000)[0].offset == 0
 
 
+@pytest.mark.on_cluster
 def test_deleted_records_are_gone(client: Client, filled: str) -> None:
     """DeleteRecords moves the start of the partition; what lies before is out of range, what follows is untouched."""
     assert client.delete_records(filled, 0, 600) == 600
@@ -92,6 +93,7 @@ def test_all_partitions_by_one_consumer(client: Client, topic: str) -> None:
         assert [r.offset for r in read if r.partition == p] == list(range(p * 10, 100))
 
 
+@pytest.mark.on_cluster
 def test_a_waiting_consumer_is_woken_by_the_append(client: Client, topic: str) -> None:
     """With a wait of 6 s a record is there within milliseconds: the append answers the parked fetch."""
     client.create_topic(topic)

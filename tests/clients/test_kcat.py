@@ -46,10 +46,12 @@ def test_start_from_an_offset_the_end_and_a_time(target: Server, topic: str) -> 
 
 
 def test_metadata(target: Server, topic: str) -> None:
-    """-L lists the broker and the topic."""
+    """-L lists the brokers and the topic."""
     kcat(target, "-P", "-t", topic, stdin="x\n")
     told = json.loads(kcat(target, "-L", "-J", "-t", topic))
-    (broker,) = told["brokers"]
-    assert broker["name"] == target.bootstrap
+    brokers = {broker["id"]: broker["name"] for broker in told["brokers"]}
+    assert sorted(brokers.values()) == sorted(target.bootstrap.split(","))
     (found,) = told["topics"]
-    assert (found["topic"], [p["leader"] for p in found["partitions"]]) == (topic, [broker["id"]])
+    [partition] = found["partitions"]
+    assert found["topic"] == topic and partition["leader"] in brokers
+    assert sorted(replica["id"] for replica in partition["isrs"]) == sorted(brokers)

@@ -50,6 +50,12 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.fixture
+def alone() -> bool:
+    """One broker, whatever the target: its settings are of one."""
+    return True
+
+
+@pytest.fixture
 def outside() -> Iterator[Door]:
     door = Door(free_port())
     yield door

@@ -54,7 +54,7 @@ def test_the_codec_is_kept_in_the_log(client: Client, target: Server, topic: str
         pytest.skip("librdkafka takes a broker without FindCoordinator for one too old for lz4, and sends none")
     client.create_topic(topic)
     client.send_all(topic, [Record(b"the same old story " * 20)] * 20, codec=codec)
-    with wire.Wire(target.port) as w:
+    with wire.Wire(target.port_of(topic)) as w:
         found = w.fetch_all(topic)
     assert {b.attributes & 7 for b in found} == {CODECS.index(codec)}
 
@@ -66,11 +66,12 @@ def test_a_topic_with_a_codec_of_its_own_stores_in_it(client: Client, target: Se
     sent_in = "gzip" if codec == "none" else "none"
     client.create_topic(topic, config={"compression.type": stored})
     client.send_all(topic, VARIED, codec=sent_in)
-    with wire.Wire(target.port) as w:
+    with wire.Wire(target.port_of(topic)) as w:
         assert {b.attributes & 7 for b in w.fetch_all(topic)} == {CODECS.index(codec)}
     assert [r.content for r in client.read(topic, len(VARIED))] == [r.content for r in VARIED]
 
 
+@pytest.mark.on_cluster
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(client: Client, topic: str, acks: int | str) -> None:
     """With acks 0 no answer comes and no offset is told, with 1 and all the offset is; the records are there."""
@@ -80,6 +81,7 @@ def test_acks(client: Client, topic: str, acks: int | str) -> None:
     assert [r.value for r in client.read(topic, 100)] == [b"%d" % i for i in range(100)]
 
 
+@pytest.mark.on_cluster
 def test_partitions_keep_their_order(client: Client, topic: str) -> None:
     """Records to several partitions in turn: each partition has its own, in order, with offsets of its own."""
     client.create_topic(topic, partitions=5)
@@ -91,12 +93,13 @@ def test_partitions_keep_their_order(client: Client, topic: str) -> None:
         assert client.offsets(topic, p) == (0, 200)
 
 
+@pytest.mark.on_cluster
 def test_an_idempotent_producer_writes_each_record_once(client: Client, target: Server, topic: str) -> None:
     """Its batches carry a producer id and sequences without a gap."""
     client.create_topic(topic)
     sent = [Record(b"%d" % i) for i in range(500)]
     assert client.send_all(topic, sent, idempotent=True, batch_bytes=512) == list(range(500))
-    with wire.Wire(target.port) as w:
+    with wire.Wire(target.port_of(topic)) as w:
         found = w.fetch_all(topic)
     assert len({b.producer_id for b in found}) == 1
     assert found[0].producer_id >= 0
@@ -109,7 +112,7 @@ def test_two_idempotent_producers_have_two_ids(client: Client, target: Server, t
     client.create_topic(topic)
     for _ in range(3):
         client.send_all(topic, [Record(b"x")], idempotent=True)
-    with wire.Wire(target.port) as w:
+    with wire.Wire(target.port_of(topic)) as w:
         assert len({b.producer_id for b in w.fetch_all(topic)}) == 3
 
 
@@ -157,6 +160,7 @@ def test_a_compacted_topic_wants_keys(client: Client, topic: str) -> None:
     assert client.send_all(topic, [Record(b"v", b"k"), Record(None, b"k")], codec="lz4") == [0, 1]
 
 
+@pytest.mark.on_cluster
 def test_a_missing_topic_is_made_when_a_producer_asks(client: Client, topic: str) -> None:
     """auto.create.topics.enable: the first metadata request of a producer creates it with num.partitions."""
     assert client.send_all(topic, [Record(b"first")]) == [0]

@@ -92,6 +92,7 @@ def test_a_producer_goes_on_over_the_kill(mortal: Server, connect: Connect, topi
         assert read == numbered(0, 1800)
 
 
+@pytest.mark.on_cluster
 def test_a_consumer_goes_on_over_the_restart(
     mortal: Server, connect: Connect, topic: str, end: Callable[[Server], None]
 ) -> None:

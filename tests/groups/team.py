@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import BrokerProcess, Process, until
+from tests.harness import Process, Server, until
 from tests.java import driver, peers
 
 PATIENCE_S = 90.0
@@ -118,7 +118,7 @@ class Worker:
 class Team:
     """The workers of one story, the gone ones too."""
 
-    def __init__(self, client: str, broker: BrokerProcess) -> None:
+    def __init__(self, client: str, broker: Server) -> None:
         self.client, self.broker = client, broker
         self.here: list[Worker] = []
         self.all: list[Worker] = []

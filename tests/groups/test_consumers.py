@@ -40,7 +40,9 @@ def client(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def team(client: str, start_broker: Start) -> Iterator[Team]:
     """A team without members, at a broker of its own."""
-    made = Team(client, start_broker(sets=SETTINGS))
+    broker = start_broker(sets=SETTINGS)
+    broker.coordinator_port("team")  # a cluster loses its coordinator, and one broker whatever it is
+    made = Team(client, broker)
     yield made
     made.close()
 
@@ -56,11 +58,6 @@ def produce(bootstrap: str, first: int, count: int, partitions: int = PARTITIONS
 
 def records(first: int, count: int) -> set[tuple[int, int]]:
     return {(partition, offset) for partition in range(PARTITIONS) for offset in range(first, first + count)}
-
-
-def rebalances(broker: BrokerProcess) -> int:
-    assert broker.process is not None
-    return sum(" rebalance " in line for line in broker.process.lines)
 
 
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
@@ -93,6 +90,22 @@ def test_a_team_at_work(team: Team, cooperative: bool) -> None:
     team.share(PARTITIONS)
 
 
+@pytest.mark.parametrize("alone", [False], ids=["cluster"])
+def test_the_coordinator_dies(team: Team) -> None:
+    """On a cluster: another broker takes over the group at once, with what was committed, and nobody reads it again."""
+    broker = team.broker
+    produce(broker.bootstrap, 0, 20)
+    for _ in range(2):
+        team.hire()
+    team.share(PARTITIONS)
+    team.until("all is committed", lambda: team.kept() == dict.fromkeys(range(PARTITIONS), 20))
+    broker.kill()
+    produce(broker.bootstrap, 20, 20)
+    team.until("the rest is committed", lambda: team.kept() == dict.fromkeys(range(PARTITIONS), 40))
+    assert set(team.seen().values()) == {1} and team.seen().keys() == records(0, 40)
+    team.share(PARTITIONS)
+
+
 def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
     """group.instance.id: its process is killed and another takes its place; it has the same partitions, the other keeps
     its own, and the broker logs no rebalance."""
@@ -102,7 +115,7 @@ def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
         team.hire(instance=name, session_ms=SESSION_MS * 3)
     team.share(PARTITIONS)
     team.until("all is committed", lambda: team.kept() == dict.fromkeys(range(PARTITIONS), 10))
-    counted, gone = rebalances(broker), team.here.pop()
+    counted, gone = broker.count(" rebalance "), team.here.pop()
     held = gone.assigned
     gone.kill()
     team.hire(instance=gone.options.instance, session_ms=SESSION_MS * 3)
@@ -110,7 +123,7 @@ def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
     assert team.here[-1].assigned == held
     produce(broker.bootstrap, 10, 10)
     team.until("the rest is read", lambda: team.seen().keys() == records(0, 20))
-    assert rebalances(broker) == counted
+    assert broker.count(" rebalance ") == counted
 
 
 def test_where_a_group_goes_on(team: Team) -> None:
@@ -133,10 +146,10 @@ def test_where_a_group_goes_on(team: Team) -> None:
     broker.kill()
     broker.restart()
     assert reads(6) == list(range(12, 18))
-    commit(broker.port, 8, offset=3)
+    commit(broker.coordinator_port("team"), 8, offset=3)
     assert reads(2) == [3, 4]
-    commit(broker.port, 4, offset=15, retention_time_ms=1)
-    until("the offset has expired", lambda: committed(broker.port) == -1, PATIENCE_S)
+    commit(broker.coordinator_port("team"), 4, offset=15, retention_time_ms=1)
+    until("the offset has expired", lambda: committed(broker.coordinator_port("team")) == -1, PATIENCE_S)
     assert reads(2) == [0, 1]
 
 

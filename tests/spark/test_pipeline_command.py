@@ -52,7 +52,11 @@ def topics(shared_broker: BrokerProcess) -> Topics:
 
 
 def start(topics: Topics, topic: str, table: Path, *options: str) -> Process:
-    named = ("-b", topics.broker.bootstrap, "-t", topic, "--table", str(table), "--schema", "id bigint")
+    return start_at(topics.broker.bootstrap, topic, table, *options)
+
+
+def start_at(bootstrap: str, topic: str, table: Path, *options: str) -> Process:
+    named = ("-b", bootstrap, "-t", topic, "--table", str(table), "--schema", "id bigint")
     return Process([sys.executable, "-m", "pybroker", "pipeline", *named, "--json", *SMALL, *options])
 
 

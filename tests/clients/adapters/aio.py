@@ -191,9 +191,10 @@ class Aiokafka(Client):
             self._loop.run(consumer.stop())
 
     def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = 1
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
-        new = NewTopic(topic, partitions, replication_factor, topic_configs=dict(config or {}))
+        new = NewTopic(topic, partitions, 1, topic_configs=dict(config or {}))
+        new.replication_factor = replication_factor  # afterwards: it takes no -1, which Kafka has known since 2.4
         for _, code, message in self._admin(lambda a: a.create_topics([new])).topic_errors:
             raise_for(code, message)
 

@@ -149,7 +149,7 @@ class Confluent(Client):
         return translated(lambda: future.result(CALL_S_MAX))
 
     def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = 1
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(config or {}))
         self._ask(self._admin.create_topics([new]))

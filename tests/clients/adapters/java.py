@@ -150,7 +150,7 @@ class JavaClient(Client):
         return self._admin_handle.ask(op, **arguments)
 
     def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = 1
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
         how = {"partitions": partitions, "config": dict(config or {}), "replication_factor": replication_factor}
         self._admin("create_topic", topic=topic, **how)

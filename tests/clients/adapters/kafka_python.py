@@ -152,7 +152,7 @@ class KafkaPython(Client):
             yield KafkaPythonConsumer(consumer)
 
     def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = 1
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
         how = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(config or {})}
         translated(lambda: self._admin.create_topics({topic: how}))

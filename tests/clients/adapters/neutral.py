@@ -91,8 +91,9 @@ class Client(ABC):
 
     @abstractmethod
     def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = 1
-    ) -> None: ...
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
+    ) -> None:
+        """-1: as many replicas as the broker has for its default."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None: ...

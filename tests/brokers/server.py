@@ -1,0 +1,113 @@
+"""A cluster where a test expects one broker: `pytest --target cluster` gives it to the tests of clients as they are.
+
+What they kill is who matters to them: the leaders of their topic, or the coordinator of their group. The others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pybroker.client.connection import Connection
+from pybroker.protocol import messages as m
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster, Planted
+from tests.harness import HOST, LIVE, LOG_LINES_SHOWN, Server, until
+
+
+class ThreeBrokers(Server):
+    """A cluster of three; `kill` and `stop` are for those that lead `topic` or coordinate `group`, or for all."""
+
+    name = "pybroker"
+
+    def __init__(self, home: Path, zookeeper: ZooKeeper, **sets: object) -> None:
+        self.cluster = Cluster(home, zookeeper, **sets)  # type: ignore[arg-type]
+        self.topic = self.group = ""
+        super().__init__(home, self.brokers[0].port)
+
+    @property
+    def brokers(self) -> Sequence[Planted]:
+        return list(self.cluster.brokers.values())
+
+    def begin(self) -> None:
+        if self not in LIVE:
+            LIVE.append(self)
+        for broker in self.brokers:
+            if not broker.running:
+                broker.begin()
+
+    def wait_ready(self) -> None:
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    @property
+    def running(self) -> bool:
+        return all(broker.running for broker in self.brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def ports(self) -> list[int]:
+        return [broker.port for broker in self.brokers]
+
+    def output(self) -> str:
+        each = LOG_LINES_SHOWN // len(self.brokers)
+        return "\n".join(f"-- {b.port}:\n" + "\n".join(b.output().splitlines()[-each:]) for b in self.brokers)
+
+    def count(self, words: str) -> int:
+        return sum(broker.count(words) for broker in self.brokers)
+
+    # -- the end of some ---------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        self._end(Server.kill)
+
+    def stop(self) -> None:
+        self._end(Server.stop)
+
+    def _end(self, how: Callable[[Server], None]) -> None:
+        for number in self._concerned():
+            how(self.cluster.brokers[number])
+
+    def _concerned(self) -> Sequence[int]:
+        """Those that the test has to do with."""
+        if self.group:
+            return [self._coordinator()]
+        topics = self.cluster.admin.list_topics(timeout=10).topics
+        if self.topic in topics:
+            return sorted({p.leader for p in topics[self.topic].partitions.values()} & self.cluster.brokers.keys())
+        return list(self.cluster.brokers)
+
+    def close(self) -> None:
+        self.cluster.close()
+        if self in LIVE:
+            LIVE.remove(self)
+
+    # -- where a request has to go -----------------------------------------------------------------------------------
+
+    def port_of(self, topic: str, partition: int = 0) -> int:
+        found: list[int] = []
+        until("somebody leads", lambda: found.append(self.cluster.leader(topic, partition)) or found[-1] >= 0)
+        return self.cluster.brokers[found[-1]].port
+
+    def coordinator_port(self, group: str) -> int:
+        self.group = group
+        return self.cluster.brokers[self._coordinator()].port
+
+    def _coordinator(self) -> int:
+        found: list[int] = []
+
+        def told() -> bool:
+            with Connection(HOST, next(b.port for b in self.brokers if b.running)) as connection:
+                answer = connection.request(m.FindCoordinatorRequest(coordinator_keys=[self.group]))
+            found.append(answer.coordinators[0].node_id)
+            return found[-1] in self.cluster.brokers
+
+        until(f"group {self.group} has a coordinator", told, timeout_s=20)
+        return found[-1]
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """The leader's."""
+        return self.cluster.brokers[self.cluster.leader(topic, partition)].partition_dir(topic, partition)
