@@ -12,11 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import pybroker.testing
+from pybroker import errors
 from pybroker.testing import ClusterHandle
+from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.cli.conftest import run
 from tests.harness import HOST, ROOT, free_port, until
-from tests.testing.test_cluster import write
 
 LAGS_MS = 1000
 
@@ -30,7 +31,7 @@ def cluster() -> Iterator[ClusterHandle]:
 
 
 def get(cluster: ClusterHandle, number: int, path: str) -> str:
-    port = cluster._brokers[number].metrics_port
+    port = cluster._members.lives[number]._injector.broker.metrics_port
     with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
         return str(answer.read().decode())
 
@@ -61,7 +62,7 @@ def test_a_broker_dies_and_comes_back(cluster: ClusterHandle) -> None:
     before = whole(cluster, "leader_elections_total")
     controller = next(n for n in cluster.running if metric(cluster, n, "active_controller_count"))
     index, dead = next((i, b) for i in range(3) if (b := cluster.leader(topic, i)) != controller)
-    write(cluster, topic, 10)
+    cluster.produce(topic, *(b"%d" % n for n in range(10)))
     cluster.kill(dead)
     until("all is led again", lambda: whole(cluster, "leader_count") == 3)
     until("it is missed", lambda: whole(cluster, "under_replicated_partitions") == 3)
@@ -106,13 +107,10 @@ def test_the_last_replica_dies(cluster: ClusterHandle) -> None:
 
 def test_a_controller_of_the_past_is_fenced(cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
     """Its request is refused, and the log says who sent it and why."""
-    from pybroker.errors import KafkaError
-    from pybroker.protocol import messages as m
-
-    manager = cluster._brokers[1]._manager
-    request = m.UpdateMetadataRequest(controller_id=9, controller_epoch=0, broker_epoch=-1, topic_states=[])
-    with caplog.at_level(logging.WARNING, "pybroker"), pytest.raises(KafkaError):
-        cluster._do(manager.update_metadata(request), 10)
+    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    late = {"controller_id": 9, "controller_epoch": 0, "broker_epoch": -1, "topic_states": [], "live_brokers": []}
+    with caplog.at_level(logging.WARNING, "pybroker"):
+        assert ask(port, "UpdateMetadata", 8, **late).error_code == errors.STALE_CONTROLLER_EPOCH
     (said,) = [record.getMessage() for record in caplog.records if "request fenced" in record.getMessage()]
     assert said.startswith("request fenced request=UpdateMetadata controller=9 cause=") and "of epoch 0" in said
 
@@ -122,7 +120,7 @@ def test_bytes_of_replication(cluster: ClusterHandle) -> None:
     topic = cluster.create_topic("t")
     cluster.wait_in_sync(topic)
     leader = cluster.leader(topic)
-    write(cluster, topic, 10)
+    cluster.produce(topic, *(b"%d" % n for n in range(10)))
     followers = [number for number in cluster.brokers if number != leader]
     written = metric(cluster, leader, "topic_bytes_in_total", topic=topic)
     assert written > 10
@@ -139,7 +137,7 @@ def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
     leader = cluster.leader(topic)
     dead, alive = [number for number in cluster.brokers if number != leader]
     cluster.kill(dead)
-    write(cluster, topic, 10)
+    cluster.produce(topic, *(b"%d" % n for n in range(10)))
     for number, behind in ((dead, 10), (alive, 0)):
         until(f"{number} is {behind} behind", lambda n=number, count=behind: metric(  # type: ignore[misc]
             cluster, leader, "follower_lag", topic=topic, partition="0", broker=str(n)
