@@ -1,0 +1,67 @@
+"""A follower whose disk is full, or fails: others go on, and it is in sync again when it can be."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+import pybroker.testing
+from pybroker.testing import ClusterHandle
+from tests.harness import until
+
+SETTINGS = {"replica.lag.time.max.ms": 500, "num.network.threads": 1}
+
+
+@pytest.fixture
+def cluster() -> Iterator[ClusterHandle]:
+    with pybroker.testing.cluster(settings=SETTINGS) as cluster:
+        yield cluster
+
+
+def core_of(cluster: ClusterHandle, number: int) -> Any:
+    """The core of a broker, which is in this process."""
+    life: Any = cluster._members.lives[number]
+    return life._injector.broker.replicas._core
+
+
+def follower(cluster: ClusterHandle, topic: str) -> int:
+    return next(number for number in cluster.brokers if number != cluster.leader(topic))
+
+
+def acked(cluster: ClusterHandle, topic: str, count: int = 1) -> None:
+    """So many records, each acknowledged by all that are in sync."""
+    failed: list[Any] = []
+    producer = ck.Producer(cluster.confluent_config(acks="all", enable_idempotence=True))
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=0, on_delivery=lambda e, m: failed.append(e) if e else None)
+    assert producer.flush(20) == 0
+    assert failed == []
+
+
+def test_a_follower_without_space(cluster: ClusterHandle) -> None:
+    """It leaves the ISR; when there is space again it catches up, with no restart."""
+    topic = cluster.create_topic("t")
+    acked(cluster, topic)
+    number = follower(cluster, topic)
+    with cluster.faults(number).full_disk():
+        acked(cluster, topic, 100)
+        until("it is out of the ISR", lambda: number not in cluster.in_sync(topic))
+        acked(cluster, topic, 100)
+    cluster.wait_in_sync(topic)
+    acked(cluster, topic)
+
+
+def test_a_follower_whose_disk_fails(cluster: ClusterHandle) -> None:
+    """EIO at an append: what lies there is out of the ISR, and what it leads goes to others."""
+    topic = cluster.create_topic("t", partitions=3)
+    acked(cluster, topic)
+    number = follower(cluster, topic)
+    core_of(cluster, number).arm("segment.write", "errno", errno.EIO)
+    acked(cluster, topic, 10)
+    until("it is out of the ISR", lambda: number not in cluster.in_sync(topic))
+    until("it leads nothing", lambda: all(cluster.leader(topic, index) not in (number, -1) for index in range(3)))
+    acked(cluster, topic, 100)
