@@ -8,6 +8,7 @@ Its brokers run on a thread of the test, with a store in memory or a real ZooKee
 ZooKeeper. Each keeps its address and its data for as long as the cluster is used.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -20,7 +21,7 @@ from pybroker.testing.handle import DEFAULTS, LIVE, MODES, Mode
 from pybroker.testing.life import HOST, BrokerFailed, as_text
 from pybroker.testing.members import STORES, Members, StoreKind
 from pybroker.testing.network import STORE
-from pybroker.testing.records import TIMEOUT_S, Content, Record, StoredRecord
+from pybroker.testing.records import CLIENT_ID, TIMEOUT_S, Content, Record, StoredRecord
 
 if TYPE_CHECKING:
     from pybroker.client.admin import Admin
@@ -30,6 +31,8 @@ T = TypeVar("T")
 BROKERS: Final = 3
 ASK_S_MAX: Final = 5.0
 """So long is a broker asked who leads, before another one is."""
+TOLD_S_MAX: Final = 5.0
+"""So long after a start may a broker not know of a topic yet: it serves before the controller has told it of all."""
 POLL_S: Final = 0.01
 COUNTS: Final = {"default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.replication.factor": 3}
 """At most; they are never more than there are brokers."""
@@ -72,10 +75,13 @@ class ClusterHandle:
         self._members = Members(brokers, mode, self.store, {**CLUSTER_DEFAULTS, **few, **given})
         self._paused: set[int] = set()
         self._cuts: dict[int, set[int]] = {}
+        self._told_s = 0.0
         LIVE.add(self)
         forks.tell(self)
         try:
             self.start()
+            self._told_s = 0.0  # there is no topic yet
+            self._make_groups()
         except BaseException:
             self.close()
             raise
@@ -112,6 +118,7 @@ class ClusterHandle:
     def start(self, *numbers: int) -> None:
         """Start those that are down, of these or all. Raises BrokerFailed."""
         self._members.start([n for n in self._chosen(numbers) if n not in self.running])
+        self._told_s = time.monotonic() + TOLD_S_MAX
 
     @hidden
     def stop(self, *numbers: int) -> None:
@@ -274,7 +281,8 @@ class ClusterHandle:
     ) -> list[StoredRecord]:
         """Every record of the topic that is committed, by partition and offset; waits until there are `count`. As
         BrokerHandle.records."""
-        return replicated.read(self._addresses(self._heard()), topic, partition, count, timeout_s)
+        heard = self._addresses(self._heard())
+        return self._told(lambda: replicated.read(heard, topic, partition, count, timeout_s))
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -307,6 +315,14 @@ class ClusterHandle:
         silent = self._paused | self._cuts.keys()
         return [number for number in self.running if number not in silent] or self.running or self.brokers
 
+    def _make_groups(self) -> None:
+        """Have the topic of consumer groups made while all brokers are there: it is made when the first group is looked
+        for, and needs as many brokers as it has replicas."""
+        from pybroker.errors import KafkaError
+
+        with contextlib.suppress(KafkaError):  # of settings with which it cannot be made: groups are told then
+            self._ask(lambda admin: admin.group_offsets([CLIENT_ID]))
+
     def _admin(self, timeout_s: float) -> "Admin":
         from pybroker.client.admin import Admin
 
@@ -316,14 +332,29 @@ class ClusterHandle:
         """Ask what may be asked twice."""
         from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
 
+        def once() -> T:
+            with self._admin(ASK_S_MAX) as admin:
+                return ask(admin)
+
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                with self._admin(ASK_S_MAX) as admin:
-                    return ask(admin)
+                return self._told(once)
             except KafkaError as problem:
                 if problem.code not in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) or time.monotonic() > deadline_s:
                     raise
+
+    def _told(self, call: "Callable[[], T]") -> T:
+        """Call again while a broker that was started a moment ago may not know of a topic yet."""
+        from pybroker.errors import UNKNOWN_TOPIC_OR_PARTITION, KafkaError
+
+        while True:
+            try:
+                return call()
+            except KafkaError as problem:
+                if problem.code != UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() > self._told_s:
+                    raise
+            time.sleep(POLL_S)
 
 
 def cluster(

@@ -56,11 +56,12 @@ def read(bootstrap: str, topic: str, partition: int | None, count: int, timeout_
             try:
                 _assign(consumer, topic, partition)
                 found += _read_on(consumer)
+                found.sort(key=lambda record: (record.partition, record.offset))
             except KafkaError as problem:
                 if not count or problem.code != UNKNOWN_TOPIC_OR_PARTITION:
                     raise
             if len(found) >= count:
-                return sorted(found, key=lambda record: (record.partition, record.offset))
+                return found
             if time.monotonic() > deadline_s:
                 there = records.shown(found) if found else _topics(bootstrap)
                 raise TimeoutError(f"{topic} has {len(found)} of {count} records after {timeout_s:g} s: {there}")

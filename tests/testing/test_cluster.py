@@ -69,9 +69,18 @@ def test_all_are_killed_and_come_back(kind: Kind) -> None:
         cluster.kill()
         assert cluster.running == []
         cluster.start()
-        cluster.wait_in_sync()
+        cluster.wait_in_sync("t")
+        cluster.restart()
+        assert [record.value for record in cluster.records("t")] == [b"a", b"b"]
         cluster.produce("t", "c")
         assert [record.value for record in cluster.records("t")] == [b"a", b"b", b"c"]
+
+
+def test_a_group_begins_while_a_broker_is_dead(pybroker_cluster: ClusterHandle) -> None:
+    """The topic of the groups is there from the start: it could not be made with a broker less than it has replicas."""
+    pybroker_cluster.produce("t", "a")
+    pybroker_cluster.kill(pybroker_cluster.leader("t"))
+    assert read(pybroker_cluster, "t", 1) == [b"a"]
 
 
 def test_records_as_those_of_a_lone_broker(pybroker_cluster: ClusterHandle) -> None:
