@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pybroker.server.zookeeper_server import ZooKeeper
@@ -27,10 +28,11 @@ from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.disturbances import Disturbances
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
+from tests.brokers.planted import BUGS
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
-from tests.clients.adapters.neutral import Client
+from tests.clients.adapters.neutral import Client, Refused
 from tests.harness import until
 from tests.lives.clients import Reader, Worker, Writer
 from tests.lives.groups import GROUPS
@@ -58,12 +60,12 @@ SETS: dict[str, object] = {
 class Chaos:
     """One cluster, its clients, and what is done to it."""
 
-    def __init__(self, home: Path, seed: int, rate: float) -> None:
+    def __init__(self, home: Path, seed: int, rate: float, bug: str) -> None:
         self.random = random.Random(seed)
         self.history = History()
         self.network = Network(refusing=True)
         self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
-        self.cluster = Cluster(home, self.zookeeper, network=self.network, **SETS)
+        self.cluster = Cluster(home, self.zookeeper, network=self.network, bug=bug, **SETS)
         self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random)
         self.faults.heal()  # which starts them
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
@@ -134,8 +136,9 @@ class Chaos:
             if worker.is_alive():
                 self.history.accuse("client", f"{worker.name} does not end")
         for partition in range(PARTITIONS):
-            start, end = self.clients[0].offsets(TOPIC, partition)
+            start, end = self.offsets(partition)
             self.history.check_log(partition, self.log(partition, end), start, end)
+            self.history.counts["partitions read"] += 1
         for client in self.clients:
             client.close()
         for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS, OFFSETS_PARTITIONS)):
@@ -149,6 +152,18 @@ class Chaos:
             until("deleted topics are gone", lambda: not self.left(), BACK_S_MAX)
         except AssertionError:
             self.history.accuse("back", f"topics that were deleted are there: {self.left()}")
+
+    def offsets(self, partition: int) -> tuple[int, int]:
+        """Where a partition starts and ends, though its leadership may be given back to its preferred replica now."""
+        found: list[tuple[int, int]] = []
+
+        def told() -> bool:
+            with suppress(Refused):
+                found.append(self.clients[0].offsets(TOPIC, partition))
+            return bool(found)
+
+        until("the leader says where it ends", told, BACK_S_MAX, every_s=0.5)
+        return found[0]
 
     def log(self, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         """All records of a partition, as librdkafka reads them."""
@@ -176,18 +191,18 @@ class Chaos:
 
 def summary(history: History, faults: int, seed: int, seconds: float) -> str:
     broken = sum(history.counts[rule] for rule in RULES)
-    first = ("acknowledged", "lost", "duplicated")
+    first = ("acknowledged", "lost", "duplicated", "partitions read")  # not all of these: it ended before its judgement
     told = ", ".join(f"{history.counts[name]:,} {name}" for name in first)
     more = ", ".join(f"{name} {n:,}" for name, n in sorted(history.counts.items()) if name not in first)
     verdict = f"FAILED, {broken} rules broken" if broken else "no rule broken"
     return f"{told}, {faults:,} faults, seed {seed}, {seconds:.0f} s: {verdict}; {more}"
 
 
-def run(home: Path, seconds: float, seed: int, rate: float) -> tuple[History, int]:
-    """A campaign over new directories: its history, and how many faults there were."""
+def run(home: Path, seconds: float, seed: int, rate: float, bug: str = "") -> tuple[History, int]:
+    """A campaign over new directories: its history, and how many faults there were. `bug`: one of planted.py."""
     for library in ("aiokafka", "kafka", "kazoo"):  # what they say of a server that is down fills screens
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    chaos = Chaos(home, seed, rate)
+    chaos = Chaos(home, seed, rate, bug)
     try:
         chaos.run(seconds)
     except AssertionError:
@@ -209,6 +224,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
+    parser.add_argument("--bug", choices=BUGS, default="", help="of tests/brokers/planted.py: it is to be found")
     parser.add_argument("--told", action="store_true", help="tell of each fault when it comes")
     asked = parser.parse_args()
     if asked.told:
@@ -217,7 +233,7 @@ def main() -> int:
             logging.getLogger(library).setLevel(logging.CRITICAL)
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
     began = time.monotonic()
-    history, faults = run(home, asked.seconds, asked.seed, asked.rate)
+    history, faults = run(home, asked.seconds, asked.seed, asked.rate, asked.bug)
     for problem in history.problems:
         print(problem)
     if history.problems:
