@@ -127,8 +127,9 @@ class Replica:
 
     @property
     def has_role(self) -> bool:
-        """Was it told in this life of the broker what it is? Its leader epoch may be what its log knows alone."""
-        return self.log is not None and self.log.role.partition_epoch >= 0
+        """Does it lead or follow? Until it is told so, its leader epoch may be what its log knows alone; one that was
+        stopped may be told so again, in the same leader epoch."""
+        return self.log is not None and self.log.role.kind in (LEADER, FOLLOWER)
 
     def check_leads(self, known: int = -1) -> None:
         """Hold the leader epoch that a client knows (-1: none) to ours, and see whether we lead in it. One that is
