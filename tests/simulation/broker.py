@@ -1,9 +1,12 @@
-"""A broker of the simulation: the product's controller, replicas, ISR keeper and fetch handler on our network."""
+"""One life of a broker of the simulation: the product's parts as ClusterBroker puts them together, on our network.
+
+Not the product's are sockets and the plane of core: a follower copies by the fetcher in Python.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,162 +14,234 @@ from pybroker import core, errors
 from pybroker.cluster.caller import Call, Caller
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.fetch_sessions import Sessions
+from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.controller import nodes
+from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.controller import Controller
-from pybroker.controller.requests import alter_partition
-from pybroker.coordination.store import NodeExists
+from pybroker.coordination.memory import MemorySession
+from pybroker.coordination.store import Session, StoreError
 from pybroker.errors import KafkaError
+from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
-from pybroker.replication.logdirs import open_log_dirs
+from pybroker.replication.lease import LAPSED_MS, Lease
+from pybroker.replication.logdirs import StartError, open_log_dirs
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
-from pybroker.server.handlers import control, fetch
+from pybroker.server.cluster_groups import ClusterGroups
+from pybroker.server.controller_watch import ControllerWatch
+from pybroker.server.handlers import control, fetch, group_offsets, produce
+from pybroker.server.handlers.offsets import ListOffsets, list_offsets_failed
+from pybroker.server.membership import Membership
 from tests.controller.stage import live_broker
+from tests.simulation.network import SimLink
+from tests.simulation.store import StoreOfLife
+from tests.simulation.virtual import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-SESSION_MS = 6_000
+SESSION_MS = 3_000
+CONTROLLED_SHUTDOWN = 3
+AGAIN_S = 0.2
+CALLER = Caller("127.0.0.1", 9092, "PLAINTEXT")
+TOPIC_SETTINGS = {OFFSETS_TOPIC: {"cleanup.policy": "compact", "segment.bytes": "1048576"}}
 
 
-class SimLink:
-    """A connection to a broker: each way takes a while, in order; a kill or a cut ends it."""
-
-    hung_up = False
-
-    def __init__(self, world: World, by: SimBroker, to: SimBroker) -> None:
-        self._world, self._to = world, to
-        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._one = asyncio.Lock()
-        by.links[self] = None
-        to.links[self] = None
-
-    async def ask(self, message: Any, version: int, *, timeout_s: float = 30.0) -> Any:
-        async with asyncio.timeout(timeout_s), self._one:
-            if self.closed.done():
-                raise ConnectionError("closed")
-            work = asyncio.get_running_loop().create_task(self._exchange(message, version))
-            self._to.tasks[work] = None
-            await asyncio.wait([work, self.closed], return_when=asyncio.FIRST_COMPLETED)
-            if self.closed.done() or work.cancelled():
-                raise ConnectionError("closed while it waited")
-            return work.result()
-
-    async def _exchange(self, message: Any, version: int) -> Any:
-        await asyncio.sleep(self._world.delay())
-        answer = await self._to.answer(message, version)
-        await asyncio.sleep(self._world.delay())
-        return answer
-
-    def close(self) -> None:
-        if not self.closed.done():
-            self.closed.set_result("closed")
-
-
-class SimBroker:
-    """One life of a broker after another, over the same log dir."""
+class Life(Process):
+    """From the start of its process to its end. All that it does runs in its own context."""
 
     def __init__(self, world: World, number: int, home: Path) -> None:
+        super().__init__()
         self.world, self.number, self.home = world, number, home
-        self.alive = False
+        self.listens = False
         self.links: dict[SimLink, None] = {}  # in order, as a replay needs it
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.sessions: list[MemorySession] = []
         self.epoch = -1
+        self.freezes = 0
+        self.controllers = -1, -1
+        """The epochs of the controllers that it obeyed last, as of who leads and of what there is."""
+        self.seen: dict[Any, Any] = {}
+        """What the checker saw last."""
+        self.lost: set[TopicPartition] = set()
+        """Logs whose tail a loss of power took, until the cluster knows: the life before may have been in sync."""
+        self.lapsed_ms = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.starting: asyncio.Task[None] | None = None
+        self.controller: Controller | None = None
+        self._session: Session | None = None
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Have it do something."""
+        task = self.world.loop.create_task(work, context=self.context)
+        self._tasks.add(task)
+        task.add_done_callback(self._done, context=self.world.loop.outside)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        """What fails in a way that nobody foresaw fails the schedule."""
+        self._tasks.discard(task)
+        if self.dead or task.cancelled() or task.exception() is None:
+            return
+        if task is self.starting and isinstance(task.exception(), StoreError | StartError):
+            self.kill()  # its process ends, and whoever sees to it starts it again
+            self.world.loop.later(AGAIN_S, self.world.start_again, self)
+        else:
+            self.world.crashed.append(task)
+
+    # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Register, and take orders."""
+        """Open what lies here, listen, register, and take orders."""
         world, loop = self.world, self.world.loop
-        self.links, self.tasks = {}, {}
-        self.metadata = MetadataCache("cluster")
+        config = world.config
+        self.metadata = MetadataCache("cluster", loop.time)
         self.dirs = open_log_dirs([str(self.home)])
-        self.replicas = Replicas(self.number, world.config, self.metadata, self.dirs)
+        replicas = self.replicas = Replicas(self.number, config, self.metadata, self.dirs)
         changes = Changes(loop.ms)
-        self.asks = ControllerLink(self.metadata, lambda to: self._connect(to.id))  # type: ignore[arg-type,return-value]
+        member = self.member = Membership(
+            StoreOfLife(world, self), SESSION_MS, lambda: live_broker(self.number), loop.ms
+        )  # type: ignore[arg-type]
+        await member.open()
+        self.asks = ControllerLink(self.metadata, self._reach)  # type: ignore[arg-type,return-value]
         self.isr = IsrKeeper(
-            self.number, world.config, self.metadata, self.asks, lambda: self.epoch, loop.ms, lambda: False, changes
-        )
-        self.manager = ReplicaManager(
-            self.number, world.config, self.replicas, self.metadata, self.isr, _no_settings,
-            self._connect, _no_dial, changes,  # type: ignore[arg-type]
+            self.number, config, self.metadata, self.asks, lambda: member.epoch, loop.ms,
+            lambda: replicas.lease_lapsed, changes,
         )  # fmt: skip
-        followers = fetch.Followers("PLAINTEXT", self.isr.fetched)
-        sessions = Sessions(10, lambda: world.random.getrandbits(31))
-        self.fetch = fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers)
+        self.manager = ReplicaManager(
+            self.number, config, replicas, self.metadata, self.isr, _settings,
+            self._reach_known, _no_dial, changes,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._changes = changes
+        self.groups = Coordinator(config, None, wall_ms=loop.ms, draw_id=lambda: world.random.getrandbits(64))  # type: ignore[arg-type]
+        self.topics = ClusterTopics(lambda: member.session, config, self.metadata, world.random)
+        located = ClusterGroups(config, self.metadata, self.topics, self.groups)
+        self.manager.on_leadership.append(located.lead)
+        self.metadata.watch(located.show)
         await self.manager.open_found()
+        world.checker.opened(self)
+        self._serve()
         self.isr.start()
-        self.session = await world.store.session(SESSION_MS)
-        self.alive = True
-        data = nodes.dump_broker(live_broker(self.number), loop.ms())
-        while True:
-            with contextlib.suppress(NodeExists):
-                await self.session.create(nodes.broker(self.number), data, ephemeral=True)
-                break
-            await asyncio.sleep(0.2)  # our own ghost
-        self.epoch = (await self.session.get(nodes.broker(self.number)))[1].czxid
-        self.manager.epoch = self.epoch
+        self.lease = Lease(self._hold_lease)
+        self.manager.on_told.append(self.lease.told)
+        member.on_lost.append(self._end_reign)
+        member.on_lease.append(self.lease.renew)
+        member.on_registered.append(self._registered)
+        await member.register()
+        watch = ControllerWatch(self.number, self.metadata, lambda: member.session, self._reach)  # type: ignore[arg-type,return-value]
+        self.run(watch.run())
+
+    def _serve(self) -> None:
+        orders = control.Control(control.Peers("PLAINTEXT", self.manager, lambda: self.controller, _no_ids))
+        followers = fetch.Followers("PLAINTEXT", self.isr.fetched)
+        sessions = Sessions(10, lambda: self.world.random.getrandbits(31))
+        self._handlers: dict[type, tuple[Callable[[Any, Call], Any], Callable[[Any, int, str], Any]]] = {
+            m.LeaderAndIsrRequest: (orders.leader_and_isr, control.leader_and_isr_failed),
+            m.StopReplicaRequest: (orders.stop_replica, control.stop_replica_failed),
+            m.UpdateMetadataRequest: (orders.update_metadata, control.update_metadata_failed),
+            m.AlterPartitionRequest: (orders.alter_partition, control.alter_partition_failed),
+            m.ControlledShutdownRequest: (orders.controlled_shutdown, control.controlled_shutdown_failed),
+            m.FetchRequest: (fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers), fetch.failed),
+            m.ListOffsetsRequest: (ListOffsets(self.replicas), list_offsets_failed),
+            m.ProduceRequest: (produce.Produce(self.replicas, self.metadata, None), produce.failed),  # type: ignore[arg-type]
+            m.OffsetCommitRequest: (
+                group_offsets.OffsetCommit(self.groups, self.metadata), group_offsets.failed_commit
+            ),
+        }  # fmt: skip
+        self.listens = True
+
+    def kill(self) -> None:
+        """As kill -9, which loses nothing that was appended: connections end, the session stays for its time."""
+        self.dead, self.listens = True, False
+        for link in list(self.links):
+            link.end(self)
+        for session in self.sessions:
+            session.suspend()
+        if hasattr(self, "replicas"):
+            self.replicas.abandon()
+            for log_dir in self.dirs:
+                log_dir.close()
+
+    async def _registered(self, session: Session, epoch: int) -> None:
+        """As ClusterBroker has it."""
+        self.world.checker.registered(self)
+        self.epoch = self.manager.epoch = epoch
+        self.lease.registered(epoch, self.isr.led)
+        if self.controller is not None and self._session is session:
+            return
+        self._session = session
+        await self._end_reign()
         self.controller = Controller(
-            self.session, self.number, world.config, lambda topic: {}, lambda to: self._connect(to.id), loop.ms, changes
-        )
+            session, self.number, self.world.config, _settings_of, self._reach,  # type: ignore[arg-type,return-value]
+            self.world.loop.ms, self._changes,
+        )  # fmt: skip
         self.controller.start()
 
-    async def kill(self) -> None:
-        """As kill -9, which loses nothing that was appended: connections end, the session stays for its time."""
-        self.alive = False
-        for link in list(self.links):
-            link.close()
-        self.session.suspend()
-        for task in self.tasks:
-            task.cancel()
-        await self.controller.stop()
-        await self.manager.stop()
-        await self.isr.stop()
-        self.replicas.close()
-        for log_dir in self.dirs:
-            log_dir.close()
+    async def _end_reign(self) -> None:
+        controller, self.controller = self.controller, None
+        if controller is not None:
+            await controller.stop()
 
-    async def _connect(self, number: int) -> SimLink:
-        await asyncio.sleep(self.world.delay())
-        to = self.world.brokers[number]
-        if not to.alive:
-            raise ConnectionRefusedError
-        return SimLink(self.world, self, to)
+    def _hold_lease(self, until_ms: int) -> None:
+        """Core's clock of leases is not ours: what lapses, lapses by a timer that no freeze holds back."""
+        loop = self.world.loop
+        self.lapsed_ms = until_ms
+        self.replicas.set_lease(0 if until_ms > loop.ms() else LAPSED_MS)
+        if until_ms > loop.ms():
+            loop.later((until_ms - loop.ms() + 1) / 1000, self._lapse_if_due)
+
+    def _lapse_if_due(self) -> None:
+        if not self.dead and self.lapsed_ms <= self.world.loop.ms():
+            self.replicas.set_lease(LAPSED_MS)
+
+    # -- others ------------------------------------------------------------------------------------------------------
+
+    async def _reach(self, broker: LiveBroker) -> SimLink:
+        return await self.world.network.connect(self, broker.id)
+
+    async def _reach_known(self, number: int) -> SimLink:
+        if number not in self.metadata.image.brokers:
+            raise OSError(f"broker {number} is not known to be alive")
+        return await self.world.network.connect(self, number)
 
     async def answer(self, request: Any, version: int) -> Any:
-        """What the product says to a request between brokers."""
+        """What the product says to a request."""
+        handler, failed = self._handlers[type(request)]
         try:
-            if isinstance(request, m.LeaderAndIsrRequest):
-                return control._leader_and_isr_answer(request, await self.manager.leader_and_isr(request))
-            if isinstance(request, m.UpdateMetadataRequest):
-                await self.manager.update_metadata(request)
-                return m.UpdateMetadataResponse()
-            if isinstance(request, m.AlterPartitionRequest):
-                return await alter_partition(self.controller, request, version)
-            if isinstance(request, m.FetchRequest):
-                return await self._fetched(request, version)
+            answer = await handler(request, Call(version, "somebody", CALLER))
         except KafkaError as problem:
-            if isinstance(request, m.LeaderAndIsrRequest):
-                return control.leader_and_isr_failed(request, problem.code, "")
-            if isinstance(request, m.UpdateMetadataRequest):
-                return control.update_metadata_failed(request, problem.code, "")
-            return control.alter_partition_failed(request, problem.code, "")
-        raise ConnectionError(f"nobody simulates {type(request).__name__}")
-
-    async def _fetched(self, request: Any, version: int) -> Any:
-        caller = Caller("127.0.0.1", 9092, "PLAINTEXT")
-        answer = await self.fetch(request, Call(version, "follower", caller))
-        for topic in answer.responses:
-            for p in topic.partitions:
+            return failed(request, problem.code, "")
+        if isinstance(request, m.FetchRequest):
+            for p in _partitions(answer):
                 if isinstance(p.records, core.Slice):
                     found, p.records = p.records, p.records.tobytes()
                     found.close()
         return answer
 
+    def open_replicas(self) -> Iterator[Replica]:
+        """The replicas that are open."""
+        if hasattr(self, "replicas") and not self.dead:
+            yield from (replica for replica in self.replicas if replica.log is not None and not replica.gone)
 
-async def _no_settings(topic: str) -> dict[str, str]:
-    return {}
+
+def _partitions(answer: Any) -> Iterator[Any]:
+    for topic in answer.responses:
+        yield from topic.partitions
+
+
+def _settings_of(topic: str) -> dict[str, str]:
+    return TOPIC_SETTINGS.get(topic, {})
+
+
+async def _settings(topic: str) -> dict[str, str]:
+    return _settings_of(topic)
+
+
+async def _no_ids() -> tuple[int, int]:
+    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "nobody asks for ids here")
 
 
 async def _no_dial(host: str, port: int) -> Any:

@@ -1,194 +1,199 @@
-"""A cluster whose every event follows from one seed, and what must hold of it after each of its steps."""
+"""A cluster whose every event follows from one seed, and what must hold of it after each of its steps.
+
+three brokers start ──> clients write and commit ──> faults, one after the other ──> all is well again
+    ──> within RECOVERY_S all are in sync, and clients go on
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from unittest import mock
 
-from pybroker import core
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
-from pybroker.coordination.memory import MemoryStore
-from pybroker.coordination.store import Create, NoNode
-from pybroker.errors import KafkaError
-from pybroker.model import TopicPartition
-from pybroker.replication.replica import LEADER
-from pybroker.server.handlers import fetch
-from tests.simulation.broker import SimBroker
+from pybroker.coordination.store import Create
+from pybroker.replication import fetcher
+from pybroker.server.handlers import fetch, produce
+from tests.simulation.broker import TOPIC_SETTINGS, Life
+from tests.simulation.checker import GROUPS, Checker, T
+from tests.simulation.clients import Clients
+from tests.simulation.faults import Faults
+from tests.simulation.network import DELAYS_S, Network
+from tests.simulation.store import FarStore
 from tests.simulation.virtual import VirtualLoop
 
-KEY = TopicPartition("t", 0)
-STEP_S = 0.4
-SETTINGS = ("min.insync.replicas=2", "replica.lag.time.max.ms=2000", "log.flush.interval.messages=1000000")
-
-
-class Violated(AssertionError):
-    """An invariant does not hold."""
+BROKERS = (1, 2, 3)
+STEPS = 14
+BEGIN_S = 0.3
+STEP_S = 2.0
+RECOVERY_S = 40.0
+SLOW_DISK = 0.05
+SETTINGS = (
+    "min.insync.replicas=2", "replica.lag.time.max.ms=1500", "log.flush.interval.messages=1000000",
+    "replica.fetch.max.bytes=400", "offsets.topic.num.partitions=1",
+)  # fmt: skip
+Script = Callable[["World"], Awaitable[None]]
+"""A schedule by hand, in place of the seed's faults."""
+CONFIG = BrokerConfig.load(None, list(SETTINGS))
 
 
 class World:
-    def __init__(self, seed: int, home: Path, loop: VirtualLoop) -> None:
-        self.random, self.loop, self.home = Random(seed), loop, home
-        self.config = BrokerConfig.load(None, list(SETTINGS))
-        self.store = MemoryStore(timeouts_ms=(100, 60_000), clock_ms=loop.ms, wall_ms=loop.ms)
-        self.brokers = {n: SimBroker(self, n, home / str(n)) for n in (1, 2, 3)}
-        self.acked: dict[int, bytes] = {}
-        self.history: list[str] = []
-        self._led: dict[int, int] = {}
-        self._marks: dict[tuple[int, int, int], int] = {}
-        self._epochs = (0, 0)
-        self._sent = 0
+    """The cluster, its clients, and what goes wrong with it."""
 
-    def delay(self) -> float:
-        return self.random.choice((0.0005, 0.001, 0.002, 0.02))
+    def __init__(self, seed: int, home: Path, loop: VirtualLoop) -> None:
+        self.random, self.loop, self.home, self.config = Random(seed), loop, home, CONFIG
+        self.history: list[str] = []
+        self.network = Network(loop, self.random)
+        self.store = FarStore(loop, lambda: self.random.choice(DELAYS_S))
+        self.store_loss = 0.0
+        """The share of operations in the store at which a connection breaks."""
+        self.storeless: set[int] = set()
+        """The brokers that do not reach the store."""
+        self.buried: list[Life] = []
+        """Lives that are over, kept: nothing of them is to be cleaned up before the world ends."""
+        self.crashed: list[asyncio.Task[object]] = []
+        """Work of brokers that raised what nobody foresaw."""
+        self.checker, self.clients, self.faults = Checker(self), Clients(self), Faults(self)
+        loop.after_turn, self.store.changed = self.checker.after_turn, self.checker.store_changed
+        loop.slowness = self._slowness
+
+    def _slowness(self) -> float:
+        return self.random.random() * 0.03 if self.random.random() < SLOW_DISK else 0.0
 
     def say(self, what: str) -> None:
         self.history.append(f"{self.loop.time():.4f} {what}")
 
-    async def run(self, steps: int) -> None:
+    async def run(self, steps: int, script: Script | None = None) -> None:
+        """Faults as the seed has them, or as a script does."""
         await self.store.open()
-        self.admin = await self.store.session(60_000)
-        await prepare(self.admin, nodes.OF_A_CLUSTER)
-        for broker in self.brokers.values():
-            await broker.start()
-        data = nodes.dump_assignment(b"t" * 16, [(1, 2, 3)])
-        await self.admin.multi([Create(nodes.topic_config("t"), nodes.dump_config({})), Create(nodes.topic("t"), data)])
-        producer = self.loop.create_task(self._produce())
-        try:
-            for _ in range(steps):
-                await asyncio.sleep(STEP_S * self.random.random())
-                await self.check()
-                await self._fault()
-                await asyncio.sleep(0.05 * self.random.random())
-                await self.check()
-            for broker in self.brokers.values():
-                if not broker.alive:
-                    await broker.start()
-            await asyncio.sleep(20)
-            await self.check()
-        finally:
-            producer.cancel()
-            for broker in self.brokers.values():
-                if broker.alive:
-                    await broker.kill()
-            await self.store.close()
+        admin = await self.store.session(60_000)
+        await prepare(admin, nodes.OF_A_CLUSTER)
+        for number in BROKERS:
+            self.start(number)
+        for key, first in ((T, 1), (GROUPS, 2)):
+            order = (*range(first, 4), *range(1, first))
+            config = nodes.dump_config(TOPIC_SETTINGS.get(key.topic, {}))
+            data = nodes.dump_assignment(key.topic[:1].encode() * 16, [order])
+            await admin.multi([Create(nodes.topic_config(key.topic), config), Create(nodes.topic(key.topic), data)])
+        self.clients.start()
+        await asyncio.sleep(BEGIN_S)
+        if script is not None:
+            await script(self)
+        for _ in range(0 if script is not None else steps):
+            await asyncio.sleep(STEP_S * self.random.random() ** 2)
+            self._look()
+            self.faults.next()
+        self.faults.end()
+        await self._recover()
 
-    async def _fault(self) -> None:
-        broker = self.brokers[self.random.choice((1, 2, 3))]
-        what = self.random.choice(("kill", "restart", "cut", "nothing"))
-        if what == "kill" and broker.alive:
-            self.say(f"kill {broker.number}")
-            await broker.kill()
-        elif what == "restart" and not broker.alive:
-            self.say(f"restart {broker.number}")
-            await broker.start()
-        elif what == "cut" and broker.alive:
-            self.say(f"cut {broker.number}")
-            for link in list(broker.links):
-                link.close()
+    def _look(self) -> None:
+        """Raises what a client or a broker met."""
+        self.clients.check()
+        for task in self.crashed:
+            task.result()
 
-    async def _produce(self) -> None:
-        """acks=all at whoever leads; many at once, and some to one that leads no more."""
+    async def _recover(self) -> None:
+        """Once nothing fails any more, all come into the ISR, and clients go on."""
+        acked, commits, deadline = self.clients.acked, self.clients.commits, self.loop.time() + RECOVERY_S
         while True:
-            await asyncio.sleep(0.02 * self.random.random())
-            broker = self.brokers[self.random.choice((1, 2, 3))]
-            self._sent += 1
-            task = self.loop.create_task(self._send(broker, b"<%d>" % self._sent))
-            broker.tasks[task] = None
+            await asyncio.sleep(0.2)
+            self._look()
+            states = [self.checker.states.get(key) for key in (T, GROUPS)]
+            if (
+                all(state is not None and state.leader > 0 and len(state.isr) == len(BROKERS) for state in states)
+                and self.clients.acked > acked + 3
+                and self.clients.commits > commits
+            ):
+                break
+            if self.loop.time() > deadline:
+                self.checker.fail(f"not well in {RECOVERY_S} s: {states}, {self.clients.acked - acked} acknowledged")
+        self.clients.stop()
 
-    async def _send(self, broker: SimBroker, value: bytes) -> None:
-        with contextlib.suppress(KafkaError, core.LogError):
-            replica = broker.replicas.get(*KEY) if broker.alive else None
-            if replica is None:
-                return
-            replica.check_leads()
-            epoch = replica.partition().leader_epoch
-            appended = await replica.append(core.build_batch([(1, b"k", value, ())]), self.loop.ms(), epoch)
-            await replica.committed(appended.base_offset + 1, epoch)
-            self.acked[appended.base_offset] = value
-            self.say(f"acked {appended.base_offset} {value.decode()} by {broker.number}")
+    # -- brokers -----------------------------------------------------------------------------------------------------
 
-    # -- what must hold ----------------------------------------------------------------------------------------------
+    def start(self, number: int) -> None:
+        """Start a broker, which takes its time."""
+        before = self.network.lives.get(number)
+        life = self.network.lives[number] = Life(self, number, self.home / str(number))
+        if before is not None:
+            life.lost |= before.lost
+            self.buried.append(before)
+        life.starting = life.run(life.start())
 
-    def fail(self, why: str) -> None:
-        raise Violated("\n".join([*self.history[-30:], why]))
+    def start_again(self, life: Life) -> None:
+        """Start a broker in place of one life of it, unless somebody did."""
+        if self.network.lives[life.number] is life:
+            self.say(f"restart {life.number}")
+            self.start(life.number)
 
-    async def check(self) -> None:
-        try:
-            data, stat = await self.admin.get(nodes.state(*KEY))
-        except NoNode:
-            return
-        state = nodes.load_state(data, (1, 2, 3), stat.version)
-        if state.leader >= 0 and state.leader not in state.isr:
-            self.fail(f"leader {state.leader} is not in ISR {state.isr}")
-        if (state.leader_epoch, state.partition_epoch) < self._epochs:
-            self.fail(f"epochs {self._epochs} went back to {state}")
-        self._epochs = state.leader_epoch, state.partition_epoch
-        logs = {n: r.log for n, b in self.brokers.items() if b.alive and (r := b.replicas.get(*KEY)) and r.log}
-        for n, log in logs.items():
-            role = log.role
-            if role.kind == LEADER and self._led.setdefault(role.leader_epoch, n) != n:
-                self.fail(f"{n} and {self._led[role.leader_epoch]} lead in epoch {role.leader_epoch}")
-            life = n, self.brokers[n].epoch, role.leader_epoch
-            if log.high_watermark < self._marks.get(life, 0):
-                self.fail(f"the high watermark of {life} went back from {self._marks[life]} to {log.high_watermark}")
-            self._marks[life] = log.high_watermark
-        high_watermark = max((log.high_watermark for log in logs.values()), default=0)
-        self._compare({n: _batches(log) for n, log in logs.items() if n in state.isr}, high_watermark)
+    def reach_store(self, life: Life) -> None:
+        """Have the sessions of a broker reach the store, if nothing keeps them from it."""
+        if not life.dead and not life.frozen and life.number not in self.storeless:
+            for session in life.sessions:
+                session.resume()
+                session.reconnect()
 
-    def _compare(self, logs: dict[int, dict[int, bytes]], high_watermark: int) -> None:
-        """Below the high watermark all members of the ISR have the same bytes, and all that was acknowledged."""
-        committed = {n: {at: b for at, b in batches.items() if at < high_watermark} for n, batches in logs.items()}
-        for n, batches in committed.items():
-            if batches != next(iter(committed.values())):
-                self.fail(f"broker {n} differs below the high watermark {high_watermark}")
-            missing = [at for at, value in self.acked.items() if value not in logs[n].get(at, b"")]
-            if missing:
-                self.fail(f"broker {n} of the ISR lost acknowledged records at {missing[:5]}")
+    def check_lease(self, life: Life, value: bytes) -> None:
+        """Who acknowledged a record alone was a member of its cluster as far as the store knows."""
+        session = life.member.session
+        if session.id in self.store.expired - self.store.ended_early:
+            self.checker.fail(f"{life.number} acknowledged {value!r} alone after its session had expired")
 
 
-def _batches(log: core.Partition) -> dict[int, bytes]:
-    """The bytes at each offset of a log whose batches have one record each."""
-    found: dict[int, bytes] = {}
-    for offset in range(log.log_start_offset, log.log_end_offset):
-        read = log.read(offset, 1, minimum_one=True, to_log_end=True)
-        assert read.slice is not None
-        found[offset] = read.slice.tobytes()
-        read.slice.close()
-    return found
+@contextlib.contextmanager
+def _clocks(loop: VirtualLoop) -> Iterator[None]:
+    """The product reads the loop's clock wherever it asks for the time."""
+    now = SimpleNamespace(monotonic_ns=lambda: loop.ms() * 1_000_000)
+    with (
+        mock.patch.object(fetch, "time", now),
+        mock.patch.object(produce, "wall_ms", loop.ms),
+        mock.patch.object(fetcher, "wall_ms", loop.ms),
+    ):
+        yield
 
 
-def simulate(seed: int, home: Path, steps: int = 20) -> list[str]:
+def simulate(seed: int, home: Path, steps: int = STEPS, script: Script | None = None) -> list[str]:
     """One schedule; its history. Raises Violated."""
     loop = VirtualLoop()
-    real = fetch.time
-    fetch.time = SimpleNamespace(monotonic_ns=lambda: loop.ms() * 1_000_000)  # type: ignore[assignment]
     world = World(seed, home, loop)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        loop.run_until_complete(world.run(steps))
+        with _clocks(loop):
+            loop.run_until_complete(world.run(steps, script))
     finally:
-        fetch.time = real
+        loop.after_turn = lambda ran: None
+        for life in world.network.lives.values():
+            if not life.dead:
+                life.kill()
         for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.1))
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(Exception):
+                task.get_coro().close()  # type: ignore[union-attr]
+        if world.store._tree is not None:
+            world.store._tree.close()
         loop.close()
+        logging.disable(disabled)
     return world.history
 
 
 def main(first: int, seconds: float) -> int:
     """Seeds from `first` on, until the time is over or one fails; the status to exit with."""
-    logging.disable(logging.ERROR)
     began, seed = time.monotonic(), first
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     while time.monotonic() - began < seconds:
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=shared) as directory:
             try:
                 simulate(seed, Path(directory))
             except Exception as problem:

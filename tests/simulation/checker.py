@@ -1,0 +1,219 @@
+"""What must hold of a cluster, looked at after each turn of the loop: the invariants of the TLA+ models of replication.
+
+    in the store         the leader is in the ISR; epochs never go back; another leader has another leader epoch
+    at each replica      the high watermark never goes back, and is not behind the log's end; one leader in an epoch
+    what is committed    each member of the ISR has it, the same bytes everywhere, at one offset for good
+
+What is committed is what any high watermark has passed. It is compared when a high watermark, a role or the state in
+the store changes, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from pybroker import core
+from pybroker.cluster.image import PartitionState
+from pybroker.controller import nodes
+from pybroker.coordination.store import NoNode
+from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.model import TopicPartition
+from pybroker.replication.replica import LEADER
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Life
+    from tests.simulation.virtual import Process
+    from tests.simulation.world import World
+
+T, U, GROUPS = TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition(OFFSETS_TOPIC, 0)
+IDEMPOTENT = re.compile(rb"<i\d+:\d+>")
+BASE_OFFSET, LAST_OFFSET_DELTA = slice(0, 8), slice(23, 27)
+
+
+class Violated(AssertionError):
+    """An invariant does not hold."""
+
+
+class Committed:
+    """What was committed of one partition in one life of its topic."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.batches: dict[int, tuple[bytes, int]] = {}
+        """By base offset: the batch, and the offset behind it."""
+        self.leaders: dict[int, int] = {}
+        """Who led in each leader epoch."""
+        self.once: dict[bytes, int] = {}
+        """Where each record lies that must be there but once."""
+
+
+class Seen:
+    """What was seen last of a replica in one life of its broker."""
+
+    __slots__ = ("end", "high_watermark", "matched", "role")
+
+    def __init__(self) -> None:
+        self.high_watermark = self.matched = self.end = 0
+        self.role: Any = None
+
+
+class Checker:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._controller_epoch = -1
+        self._ids: dict[TopicPartition, bytes] = {}
+        self._committed: dict[tuple[TopicPartition, bytes], Committed] = {}
+
+    def committed(self, key: TopicPartition, topic_id: bytes) -> Committed:
+        return self._committed.setdefault((key, topic_id), Committed())
+
+    def fail(self, why: str) -> None:
+        raise Violated("\n".join([*self._world.history[-40:], f"{self._world.loop.time():.4f} {why}"]))
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    def store_changed(self) -> None:
+        epoch = self._controller_epoch
+        with contextlib.suppress(NoNode):
+            self._controller_epoch = int(self._world.store.read(nodes.CONTROLLER_EPOCH)[0])
+        for key in (T, U, GROUPS):
+            try:
+                topic, _ = self._world.store.read(nodes.topic(key.topic))
+                data, stat = self._world.store.read(nodes.state(*key))
+            except NoNode:
+                self.states.pop(key, None)
+                continue
+            node, before = nodes.load_topic(topic), self.states.get(key)
+            if before is not None and before.partition_epoch == stat.version and self._ids[key] == node.id:
+                continue
+            state = nodes.load_state(data, node.replicas[0], stat.version)
+            same = before if before is not None and self._ids[key] == node.id else None
+            self.states[key], self._ids[key] = state, node.id
+            self._world.say(f"{key} leader={state.leader} epoch={state.leader_epoch} isr={state.isr} v={stat.version}")
+            if state.controller_epoch < epoch:
+                self.fail(f"a controller of epoch {state.controller_epoch} wrote {key} after the election of {epoch}")
+            self._check_state(key, same, state)
+            self.compare(key, node.id)
+
+    def _check_state(self, key: TopicPartition, before: PartitionState | None, state: PartitionState) -> None:
+        if state.leader >= 0 and state.leader not in state.isr:
+            self.fail(f"leader {state.leader} of {key} is not in ISR {state.isr}")
+        if not state.isr:
+            self.fail(f"nobody is in the ISR of {key}")
+        if before is None:
+            return
+        if state.leader_epoch < before.leader_epoch or state.partition_epoch < before.partition_epoch:
+            self.fail(f"epochs of {key} went back from {before} to {state}")
+        if state.leader_epoch == before.leader_epoch and state.leader != before.leader:
+            self.fail(f"{before.leader} and {state.leader} lead {key} in epoch {state.leader_epoch}")
+
+    # -- replicas ----------------------------------------------------------------------------------------------------
+
+    def opened(self, life: Life) -> None:
+        """A broker has opened what it had: nothing of it is known to be the same as elsewhere."""
+        life.seen = {}
+        self.after_turn({life})
+
+    def registered(self, life: Life) -> None:
+        """What it is in sync with from now on counts for this life of it."""
+        life.lost = {key for key in life.lost if key in self.states and life.number in self.states[key].isr}
+
+    def after_turn(self, ran: set[Process]) -> None:
+        for life in ran:
+            if life.dead:
+                continue
+            self._check_controller(life)  # type: ignore[arg-type]
+            for replica in life.open_replicas():  # type: ignore[attr-defined]
+                log = replica.log
+                key = replica.key, replica.topic_id
+                seen = life.seen.get(key)  # type: ignore[attr-defined]
+                if seen is None:
+                    seen = life.seen[key] = Seen()  # type: ignore[attr-defined]
+                high_watermark, role = log.high_watermark, log.role
+                seen.end = log.log_end_offset
+                seen.matched = min(seen.matched, seen.end)
+                if high_watermark != seen.high_watermark or role != seen.role:
+                    self._changed(life, key, seen, high_watermark, role)  # type: ignore[arg-type]
+
+    def _check_controller(self, life: Life) -> None:
+        """No controller is obeyed once a later one has spoken."""
+        if not life.listens:
+            return
+        known = life.manager._controller_epoch, life.metadata.image.controller_epoch
+        if known[0] < life.controllers[0] or known[1] < life.controllers[1]:
+            self.fail(f"{life.number} obeyed a controller of epochs {known} after {life.controllers}")
+        life.controllers = known
+
+    def _changed(
+        self, life: Life, key: tuple[TopicPartition, bytes], seen: Seen, high_watermark: int, role: core.Role
+    ) -> None:
+        if high_watermark < seen.high_watermark:
+            self.fail(f"high watermark of {key[0]} at {life.number} went back: {seen.high_watermark}, {high_watermark}")
+        if high_watermark > seen.end:
+            self.fail(f"high watermark {high_watermark} of {key[0]} at {life.number} is behind its end {seen.end}")
+        seen.high_watermark, seen.role = high_watermark, role
+        if role.kind == LEADER:
+            leaders = self.committed(*key).leaders
+            if leaders.setdefault(role.leader_epoch, life.number) != life.number:
+                self.fail(f"{life.number} and {leaders[role.leader_epoch]} lead {key[0]} in {role.leader_epoch}")
+        self.compare(*key)
+
+    def compare(self, key: TopicPartition, topic_id: bytes) -> None:
+        """Members of the ISR have all that is committed, and every replica what it takes for committed, in the same
+        bytes."""
+        committed, state = self.committed(key, topic_id), self.states.get(key)
+        isr = state.isr if state is not None and self._ids.get(key) == topic_id else ()
+        held = []
+        for life in self._world.network.lives.values():
+            seen = None if life.dead else life.seen.get((key, topic_id))
+            replica = None if seen is None else life.replicas.get(*key)
+            if replica is None or replica.log is None or replica.topic_id != topic_id or seen is None:
+                continue
+            held.append((life, replica.log, seen))
+            if seen.high_watermark > committed.end:
+                self._commit(key, committed, replica.log, seen.high_watermark)
+        for life, log, seen in held:
+            if key in life.lost and life.number in isr:
+                continue
+            if life.number in isr and log.log_end_offset < committed.end:
+                self.fail(
+                    f"{life.number} of ISR {isr} of {key} ends at {log.log_end_offset}: {committed.end} are committed"
+                )
+            upto = committed.end if life.number in isr else seen.high_watermark
+            while seen.matched < upto:
+                batch, end = _batch(log, seen.matched)
+                if committed.batches.get(seen.matched, (b"", 0))[0] != batch:
+                    self.fail(f"{key} at {life.number} differs at offset {seen.matched}, which is committed: {batch!r}")
+                seen.matched = end
+
+    def _commit(self, key: TopicPartition, committed: Committed, log: core.Partition, high_watermark: int) -> None:
+        while committed.end < high_watermark:
+            batch, end = _batch(log, committed.end)
+            committed.batches[committed.end] = batch, end
+            for value in IDEMPOTENT.findall(batch):
+                at = committed.once.setdefault(value, committed.end)
+                if at != committed.end:
+                    self.fail(f"{value!r} of an idempotent producer is at {at} and at {committed.end} of {key}")
+            committed.end = end
+
+    def acknowledged(self, key: TopicPartition, offset: int, value: bytes) -> None:
+        """A client was told that its record is at this offset for good."""
+        for (committed_key, _), committed in self._committed.items():
+            if committed_key == key and value in committed.batches.get(offset, (b"", 0))[0]:
+                return
+        self.fail(f"{value!r} was acknowledged at {offset} of {key}, and is not committed there")
+
+
+def _batch(log: core.Partition, offset: int) -> tuple[bytes, int]:
+    """The batch at an offset, and the offset behind it."""
+    found = log.read(offset, 1, minimum_one=True, to_log_end=True).slice
+    assert found is not None
+    try:
+        data = found.tobytes()
+    finally:
+        found.close()
+    base = int.from_bytes(data[BASE_OFFSET], "big")
+    return data, base + int.from_bytes(data[LAST_OFFSET_DELTA], "big") + 1

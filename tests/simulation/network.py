@@ -1,0 +1,129 @@
+"""The network between the processes of a simulation: each message takes a while, and ways are cut one by one.
+
+a way is cut        what goes that way waits, as TCP sends it again; connecting either way is in vain
+a connection ends   what was on its way arrives, or not; the other end hears of it once the way is free
+a process dies      as above, and its address refuses
+a process is frozen its address accepts, and what arrives waits until it goes on
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Life
+
+DELAYS_S = (0.0003, 0.0005, 0.001, 0.002, 0.02)
+SLOW_S = 0.7
+CONNECT_S = 2.0
+TIMEOUT_S = 30.0
+
+
+class Network:
+    """Who is alive, by number, and which ways are cut."""
+
+    def __init__(self, loop: VirtualLoop, random: Random) -> None:
+        self.loop, self.random = loop, random
+        self.lives: dict[int, Life] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self._waiting: list[tuple[tuple[int, int], Callable[[], object]]] = []
+        self.slow = 0.0
+        """The share of messages that are late."""
+
+    def delay(self) -> float:
+        if self.slow and self.random.random() < self.slow:
+            return self.random.random() * SLOW_S
+        return self.random.choice(DELAYS_S)
+
+    def send(self, by: int, to: int, arrive: Callable[[], object]) -> None:
+        """Have it arrive, after a while and once the way is free."""
+        self.loop.later(self.delay(), self._arrived, (by, to), arrive)
+
+    def _arrived(self, way: tuple[int, int], arrive: Callable[[], object]) -> None:
+        if way in self.cut:
+            self._waiting.append((way, arrive))
+        else:
+            arrive()
+
+    def heal(self, ways: Collection[tuple[int, int]] | None = None) -> None:
+        """These ways are free; all, with None."""
+        self.cut = set() if ways is None else self.cut.difference(ways)
+        waiting, self._waiting = self._waiting, []
+        for (by, to), arrive in waiting:
+            self.send(by, to, arrive)
+
+    def is_cut(self, by: int, to: int) -> bool:
+        return (by, to) in self.cut or (to, by) in self.cut
+
+    async def connect(self, by: Life, number: int) -> SimLink:
+        """Raises OSError, as the product's own."""
+        if self.is_cut(by.number, number):
+            await asyncio.sleep(CONNECT_S)
+            raise TimeoutError("nobody answered")
+        await asyncio.sleep(self.delay())
+        to = self.lives.get(number)
+        if to is None or to.dead or not to.listens:
+            raise ConnectionRefusedError("nobody listens")
+        return SimLink(self, by, to)
+
+
+class SimLink:
+    """A connection from one life of a broker to one of another; one request at a time."""
+
+    def __init__(self, network: Network, by: Life, to: Life) -> None:
+        self._network, self._by, self._to = network, by, to
+        self.closed: asyncio.Future[str] = network.loop.create_future()
+        self._one = asyncio.Lock()
+        by.links[self] = None
+        to.links[self] = None
+
+    @property
+    def hung_up(self) -> bool:
+        return self.closed.done()
+
+    async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
+        async with self._one:
+            if self.closed.done():
+                raise ConnectionError("closed")
+            answer: asyncio.Future[Any] = self._network.loop.create_future()
+            self._network.send(self._by.number, self._to.number, lambda: self._arrive(message, version, answer))
+            await asyncio.wait([answer, self.closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                if self.closed.done():
+                    raise ConnectionError("closed while it waited")
+                self.close()
+                raise TimeoutError
+            return answer.result()
+
+    def _arrive(self, message: Any, version: int, answer: asyncio.Future[Any]) -> None:
+        """What was sent on a connection that ended since may have come before it did."""
+        if not self._to.dead and (not self.closed.done() or self._network.random.random() < 0.5):
+            self._to.run(self._serve(message, version, answer))
+
+    async def _serve(self, message: Any, version: int, answer: asyncio.Future[Any]) -> None:
+        try:
+            found = await self._to.answer(message, version)
+        except ConnectionError:
+            self.close()
+            return
+        self._network.send(self._to.number, self._by.number, lambda: self._answered(answer, found))
+
+    def _answered(self, answer: asyncio.Future[Any], found: Any) -> None:
+        if not answer.done() and not self.closed.done():
+            answer.set_result(found)
+
+    def end(self, by: Life) -> None:
+        """One end is closed, or its process is gone: the other hears of it."""
+        other = self._to if by is self._by else self._by
+        self._network.send(by.number, other.number, self.close)
+
+    def close(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result("closed")
+        self._by.links.pop(self, None)
+        self._to.links.pop(self, None)

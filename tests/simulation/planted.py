@@ -1,0 +1,60 @@
+"""Bugs for a simulated cluster, to see that the simulation finds them: each is in force until it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.errors import KafkaError
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.replica import Replica
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Who follows anew cuts its log there, as Kafka did before KIP-101, and not where the logs diverge."""
+    follow = Replica.follow
+
+    async def cut_and_follow(replica: Replica, leader: int, leader_epoch: int, partition_epoch: int) -> None:
+        await follow(replica, leader, leader_epoch, partition_epoch)
+        log = replica.partition()
+        log.truncate(log.high_watermark, leader_epoch=leader_epoch)
+
+    patch.setattr(Replica, "follow", cut_and_follow)
+
+
+def acks_before_replication(patch: pytest.MonkeyPatch) -> None:
+    """A leader counts what it wrote as committed, whatever its followers have."""
+    lead = Replica.lead
+
+    async def alone(self: Replica, leader_epoch: int, partition_epoch: int, *others: Any) -> None:
+        await lead(self, leader_epoch, partition_epoch)
+
+    patch.setattr(Replica, "lead", alone)
+
+
+def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:
+    """A broker does what a controller says after it has heard of a later one."""
+    check, update = ReplicaManager._check, MetadataCache.update
+
+    def obey(manager: ReplicaManager, request: Any) -> None:
+        known = manager._controller_epoch
+        manager._controller_epoch = min(known, request.controller_epoch)
+        try:
+            check(manager, request)
+        except KafkaError:
+            manager._controller_epoch = known
+            raise
+
+    def believe(metadata: MetadataCache, request: Any) -> None:
+        known = min(metadata.image.controller_epoch, request.controller_epoch)
+        metadata.image = replace(metadata.image, controller_epoch=known)
+        update(metadata, request)
+
+    patch.setattr(ReplicaManager, "_check", obey)
+    patch.setattr(MetadataCache, "update", believe)

@@ -1,0 +1,82 @@
+"""The store of a simulation: in memory, a while away, reached or not, and with connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pybroker.coordination.local_session import Job, LocalSession
+from pybroker.coordination.memory import Fate, MemorySession, MemoryStore
+from pybroker.coordination.store import SessionState
+from tests.simulation.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Life
+    from tests.simulation.world import World
+
+TIMEOUTS_MS = (100, 60_000)
+
+
+class FarStore(MemoryStore):
+    """What was submitted within one way there is done together; `changed` is called after it."""
+
+    def __init__(self, loop: VirtualLoop, delay: Callable[[], float]) -> None:
+        super().__init__(timeouts_ms=TIMEOUTS_MS, clock_ms=loop.ms, wall_ms=loop.ms)
+        self._away, self._delay = loop, delay
+        self.changed: Callable[[], object] = lambda: None
+        self.expired: set[int] = set()
+        self.ended_early: set[int] = set()
+        """Those that the store ended before their time was up."""
+
+    def submit(self, job: Job) -> asyncio.Future[Any]:
+        if self._tree is None:
+            return super().submit(job)
+        if not self._waiting:
+            self._away.later(self._delay(), self._turn)
+        self._waiting.append(job)
+        return job.future
+
+    def _turn(self) -> None:
+        super()._turn()
+        self.changed()
+
+    def forget(self, session: LocalSession) -> None:
+        if session.state is not SessionState.CLOSED:
+            self.expired.add(session.id)
+        super().forget(session)
+
+    def read(self, path: str) -> tuple[bytes, Any]:
+        """What a node holds now. Raises NoNode."""
+        assert self._tree is not None
+        return self._tree.get(path)
+
+
+class StoreOfLife:
+    """The store as one life of a broker reaches it: not while its way there is cut."""
+
+    def __init__(self, world: World, life: Life) -> None:
+        self._world, self._life = world, life
+
+    async def session(self, timeout_ms: int) -> MemorySession:
+        """A new one, whose connection comes back after a while when it broke."""
+        world, life = self._world, self._life
+        while life.number in world.storeless:
+            await asyncio.sleep(0.1)
+        session = await world.store.session(timeout_ms)
+        life.sessions = [old for old in life.sessions if old._ended_ms is None] + [session]
+        session.fate = self._fate
+        session.listen(partial(self._lost, session))
+        return session
+
+    def _fate(self) -> Fate:
+        random, world = self._world.random, self._world
+        if world.store_loss == 0 or random.random() >= world.store_loss:
+            return Fate.ANSWERED
+        return random.choice((Fate.LOST_BEFORE, Fate.LOST_AFTER))
+
+    def _lost(self, session: MemorySession, state: SessionState) -> None:
+        if state is SessionState.DISCONNECTED:
+            wait_s = self._world.random.choice((0.01, 0.1, 0.5, 1.2)) * session.timeout_ms / 1000
+            self._world.loop.later(wait_s, self._world.reach_store, self._life)
