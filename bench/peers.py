@@ -15,11 +15,21 @@ from tests.java import peers
 
 OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
 READ_BYTES = 256 << 20  # of the logs that are read
+THREADS = {"num.network.threads": 3, "num.io.threads": 8}  # Kafka's own defaults; its tests have fewer
 
 
 def with_kafka() -> bool:
     """Whether Kafka and Spark's connector to it join: they take two minutes, Java and Maven."""
     return os.environ.get("PYBROKER_BENCH_KAFKA") == "yes"
+
+
+class Kafka(peers.Kafka391):
+    """As its own scripts start it, with a heap of 1 GiB and its default threads."""
+
+    jvm = peers.SERVER
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir, THREADS)
 
 
 class Peer:
@@ -75,7 +85,7 @@ def brokers(directory: Path) -> Iterator[list[Peer]]:
         started: list[Any] = [stack.enter_context(BrokerProcess(directory / "ours", free_port()))]
         if with_kafka():
             try:
-                started.append(stack.enter_context(peers.Kafka391(directory / "kafka")))
+                started.append(stack.enter_context(Kafka(directory / "kafka")))
             except peers.MissingJava as missing:
                 print(f"\n  without Kafka: {missing}")
         named = zip((OURS, KAFKA), started, strict=False)

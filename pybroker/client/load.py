@@ -58,6 +58,7 @@ class Workload(NamedTuple):
     fetch_bytes: int = 0
     codec: int = 0
     """What batches are compressed with, by its number: text then, that gzip and zstd make half as large."""
+    acks: int = 1
 
 
 WORKLOADS: Final = {
@@ -270,7 +271,8 @@ def _produce(topic: str, workload: Workload) -> tuple[bytes, dict[str, int]]:
     def request(index: int) -> bytes:
         data = m.ProduceRequest.TopicData.PartitionData(index=index, records=records)
         topics = [m.ProduceRequest.TopicData(name=topic, partition_data=[data])]
-        return _framed(PRODUCE, m.ProduceRequest(acks=1, timeout_ms=int(TIMEOUT_S * 1000), topic_data=topics))
+        asked = {"acks": workload.acks, "timeout_ms": int(TIMEOUT_S * 1000)}
+        return _framed(PRODUCE, m.ProduceRequest(**asked, topic_data=topics))
 
     def answer(error: int) -> bytes:
         done = m.ProduceResponse.Responses.PartitionResponses(error_code=error)

@@ -28,18 +28,18 @@ class KafkaMember(ApacheKafka):
     """One broker of Kafka 3.9.1 in a cluster that others share."""
 
     version = VERSION
-    ready_line = rf"\[KafkaServer id={KAFKA}\] started"
 
-    def __init__(self, data_dir: Path, connect: str, sets: Mapping[str, object]) -> None:
+    def __init__(self, data_dir: Path, connect: str, sets: Mapping[str, object], number: int = KAFKA) -> None:
         super().__init__(data_dir, sets)
-        self.connect = connect
-        mode = {"broker.id": KAFKA, "listeners": f"PLAINTEXT://{HOST}:{self.port}", "zookeeper.connect": connect}
+        self.connect, self.number = connect, number
+        self.ready_line = rf"\[KafkaServer id={number}\] started"
+        mode = {"broker.id": number, "listeners": f"PLAINTEXT://{HOST}:{self.port}", "zookeeper.connect": connect}
         self.write_properties({"controlled.shutdown.enable": "true", **mode})
 
     def begin(self) -> None:
         """Kafka does not start while the node of its killed self is there."""
         with znodes(self.connect) as client:
-            until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{KAFKA}"), 20)
+            until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{self.number}"), 20)
         Server.begin(self)
 
     start = restart = Server.start

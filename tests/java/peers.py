@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,12 @@ MAVEN_S_MAX = 300
 BROKER, TOOLS = "kafka_2.13", "kafka-tools"
 """Maven's names of the broker, and of the tools that Kafka has outside of it."""
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+SMALL = ("-Xmx256m", *QUICK_START)
+SERVER = (
+    "-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+)  # fmt: skip
+"""How Kafka's own scripts start a broker: for whoever measures it."""
 SIMPLE_LOGGER = "-Dorg.slf4j.simpleLogger."
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>pybroker.tests</groupId><artifactId>peer</artifactId><version>1</version><dependencies>
@@ -72,12 +78,17 @@ def _fetch(version: str, artifact: str, libs: Path) -> None:
 
 
 def java(
-    version: str, main: str, *arguments: str, classpath: Iterable[Path] = (), info: Iterable[str] = ()
+    version: str,
+    main: str,
+    *arguments: str,
+    classpath: Iterable[Path] = (),
+    info: Iterable[str] = (),
+    jvm: Iterable[str] = SMALL,
 ) -> list[str]:
     """The command that runs a main class beside Kafka's jars; `info` names the loggers that speak at INFO."""
     loggers = [f"{SIMPLE_LOGGER}defaultLogLevel=warn", *(f"{SIMPLE_LOGGER}log.{name}=info" for name in info)]
     path = ":".join([*map(str, classpath), f"{jars(version)}/*"])
-    return ["java", "-Xmx256m", *QUICK_START, *loggers, "-cp", path, main, *arguments]
+    return ["java", *jvm, *loggers, "-cp", path, main, *arguments]
 
 
 class ApacheKafka(Server):
@@ -85,6 +96,7 @@ class ApacheKafka(Server):
 
     stop_codes = (0, 143)  # the JVM ends with 128 + SIGTERM after its shutdown hooks
     version = ""
+    jvm: Sequence[str] = SMALL
     common: Mapping[str, object] = {
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 1,
@@ -138,7 +150,7 @@ class ApacheKafka(Server):
 
     def command(self) -> list[str]:
         ready = ("kafka.server.KafkaServer", "kafka.server.KafkaRaftServer")
-        return java(self.version, "kafka.Kafka", str(self.properties), info=ready)
+        return java(self.version, "kafka.Kafka", str(self.properties), info=ready, jvm=self.jvm)
 
 
 class Kafka391(ApacheKafka):

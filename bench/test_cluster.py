@@ -1,0 +1,245 @@
+"""Three brokers and a ZooKeeper on this machine: what acks=all costs, and how long a death is felt.
+
+Replication factor 3, min.insync.replicas 2, a session of two seconds. All processes share the machine's cores with the
+generator. Three brokers of Kafka 3.9.1 take turns with ours where PYBROKER_BENCH_KAFKA=yes; each is judged by its best
+round.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from bench.figures import show
+from bench.peers import KAFKA, OURS, THREADS, with_kafka
+from pybroker.client.load import Outcome, Workload, prepare
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import QUIET, Cluster
+from tests.harness import HOST, cpu_s, until
+from tests.java import peers
+from tests.java.mixed import KafkaMember
+
+SESSION_MS = 2000
+ROUNDS, ROUND_S, WARM_S = 3, 3.0, 5.0
+ROUND_BYTES_MAX = 1 << 30
+PARTITIONS = 4
+KILLS, FREEZES = 5, 3
+WORKLOADS = (
+    Workload("A1", "16 KiB batches, 4 connections, 5 deep", PARTITIONS, 4, 5, 150, acks=-1),
+    Workload("A2", "one record a request, 16 connections", PARTITIONS, 16, 1, 1, acks=-1),
+    Workload("A3", "500 requests/s of one record", PARTITIONS, 4, 5, 1, rate=500, acks=-1),
+)
+RECORDS_OF_KAFKA = {"A1": 8, "A2": 6}  # at least so many times as many
+CPU_OF_KAFKA_MAX, P50_OF_KAFKA_MAX, P99_OF_KAFKA_MAX = 0.12, 0.4, 0.5
+GAP_S_MAX, SILENT_GAP_S_MAX = 0.5, 2.6
+MANY = 1000
+CREATED_S_MAX, BACK_S_MAX, TOLD_S_MAX = 3.0, 4.0, 1.0
+
+
+class FastKafkaMember(KafkaMember):
+    """As Kafka's scripts start it, with the heap of half a GiB that three of them have room for."""
+
+    jvm = tuple(each.replace("1g", "512m") for each in peers.SERVER)
+
+
+class KafkaCluster(Cluster):
+    """Three brokers of Kafka 3.9.1."""
+
+    def __init__(self, home: Path, zookeeper: ZooKeeper, **sets: object) -> None:
+        super().__init__(home, zookeeper, **sets)
+        for number, ours in self.brokers.items():
+            given = {name: value for name, value in ours.sets.items() if name not in ("broker.id", "zookeeper.connect")}
+            connect = zookeeper.connect + self.chroot
+            member = FastKafkaMember(home / f"kafka-{number}", connect, given | THREADS, number)
+            self.brokers[number] = member  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def clusters(shared_log_dir: Path) -> Iterator[Mapping[str, Cluster]]:
+    sets = {"zookeeper_session_timeout_ms": SESSION_MS, "auto_leader_rebalance_enable": "false"}
+    sets["replica_lag_time_max_ms"] = 10_000
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeper())
+        found = {OURS: stack.enter_context(Cluster(shared_log_dir / "ours", zookeeper, **sets))}
+        if with_kafka():
+            try:
+                peers.jars(peers.Kafka391.version)
+                found[KAFKA] = stack.enter_context(KafkaCluster(shared_log_dir / "kafka", zookeeper, **sets))
+            except peers.MissingJava as missing:
+                print(f"\n  without Kafka: {missing}")
+        yield found
+
+
+def led_by(cluster: Cluster, name: str, leader: int = 1, partitions: int = PARTITIONS) -> str:
+    """A topic that one broker leads and all have."""
+    others = [number for number in cluster.brokers if number != leader]
+    cluster.create(name, replicas=[[leader, *others]] * partitions, segment_bytes=str(1 << 30))
+    cluster.until_in_sync(name, partitions)
+    return name
+
+
+def pids(cluster: Cluster) -> list[int]:
+    return [broker.process.pid for broker in cluster.brokers.values() if broker.process is not None]
+
+
+# -- what acks=all costs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_acks_all(clusters: Mapping[str, Cluster], workload: Workload) -> None:
+    """One broker leads all partitions, so that one generator drives one leader."""
+    rounds: dict[str, list[tuple[Outcome, float]]] = {name: [] for name in clusters}
+    with ExitStack() as stack:
+        ready = {}
+        for name, cluster in clusters.items():
+            topic = led_by(cluster, workload.name)
+            leader = {(HOST, cluster.brokers[1].port): list(range(PARTITIONS))}
+            ready[name] = prepare(workload, topic, leader, stack)
+            ready[name].run(WARM_S if name == OURS else 3 * WARM_S, bytes_max=ROUND_BYTES_MAX)
+        for _ in range(ROUNDS):
+            for name, cluster in clusters.items():
+                os.sync()  # what others wrote is no part of the round
+                before = sum(map(cpu_s, pids(cluster)))
+                outcome = ready[name].run(ROUND_S, bytes_max=ROUND_BYTES_MAX)
+                rounds[name].append((outcome, sum(map(cpu_s, pids(cluster))) - before))
+    told = {name: figures(each) for name, each in rounds.items()}
+    texts = {name: text(workload, *each) for name, each in told.items()}
+    share, met = against(workload, told)
+    show(f"{workload.name}, acks=all", workload.shows, texts.pop(OURS), "; ".join(texts.values()) or "-", share, met)
+
+
+def figures(rounds: list[tuple[Outcome, float]]) -> tuple[float, float, float, float]:
+    """The best of records a second, cpu-s a GB, p50 and p99 in us."""
+    assert not any(outcome.errors for outcome, _ in rounds), rounds
+    return (
+        max(outcome.records_s for outcome, _ in rounds),
+        min(cpu / (outcome.bytes / 1e9) for outcome, cpu in rounds),
+        min(outcome.p50_us for outcome, _ in rounds),
+        min(outcome.p99_us for outcome, _ in rounds),
+    )
+
+
+def text(workload: Workload, records_s: float, cpu_s_gb: float, p50_us: float, p99_us: float) -> str:
+    if workload.rate:
+        return f"p50/p99 {p50_us:.0f}/{p99_us:.0f} us"
+    return f"{records_s / 1e3:,.1f} k rec/s, {cpu_s_gb:.1f} cpu-s/GB"
+
+
+def against(workload: Workload, told: Mapping[str, tuple[float, float, float, float]]) -> tuple[str, bool | None]:
+    if KAFKA not in told:
+        return "", None
+    rate, cpu, p50, p99 = (ours / kafka for ours, kafka in zip(told[OURS], told[KAFKA], strict=True))
+    if workload.rate:
+        share = f"p50 {p50:.2f}x, p99 {p99:.2f}x of Kafka (<= {P50_OF_KAFKA_MAX}x, {P99_OF_KAFKA_MAX}x)"
+        return share, p50 <= P50_OF_KAFKA_MAX and p99 <= P99_OF_KAFKA_MAX
+    least = RECORDS_OF_KAFKA[workload.name]
+    share = f"{rate:.1f}x Kafka (>= {least}x), cpu {cpu:.2f}x"
+    return share, rate >= least and (workload.name != "A1" or cpu <= CPU_OF_KAFKA_MAX)
+
+
+# -- how long a death is felt ------------------------------------------------------------------------------------------
+
+
+def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals) -> float:
+    """The longest time without an acknowledgement that an idempotent librdkafka producer sees while its leader dies."""
+    acked_s: list[float] = []
+    failed: list[str] = []
+
+    def on_delivery(error: object, _: object) -> None:
+        if error is None:
+            acked_s.append(time.monotonic())
+        else:
+            failed.append(str(error))
+
+    producer = ck.Producer({
+        "bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 0, **QUIET,
+    })  # fmt: skip
+    leader = cluster.leader(topic)
+    killed = strike == signal.SIGKILL
+    timer = threading.Timer(2, lambda: cluster.kill(leader) if killed else cluster.signal(leader, strike))
+    timer.start()
+    end_s = time.monotonic() + (4 if killed else 7)
+    while time.monotonic() < end_s:
+        producer.produce(topic, b"x", on_delivery=on_delivery)
+        producer.poll(0.005)
+    assert producer.flush(60) == 0 and not failed, failed
+    timer.join()
+    if killed:
+        cluster.start(leader)
+    else:
+        cluster.signal(leader, signal.SIGCONT)
+    cluster.until_in_sync(topic)
+    return max(later - earlier for earlier, later in pairwise(acked_s))
+
+
+@pytest.mark.parametrize("strike", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_leader_dies(clusters: Mapping[str, Cluster], strike: signal.Signals) -> None:
+    """The median of several deaths. Kafka is judged once: it waits for the session either way."""
+    topic = "dies-" + strike.name.lower()
+    gaps: dict[str, list[float]] = {}
+    for name, cluster in clusters.items():
+        led_by(cluster, topic, partitions=1)
+        times = 1 if name != OURS else KILLS if strike == signal.SIGKILL else FREEZES
+        gaps[name] = sorted(longest_gap_s(cluster, topic, strike) for _ in range(times))
+    texts = {name: " ".join(f"{gap:.2f}" for gap in each) + " s" for name, each in gaps.items()}
+    median, most = gaps[OURS][len(gaps[OURS]) // 2], GAP_S_MAX if strike == signal.SIGKILL else SILENT_GAP_S_MAX
+    ours, beside = texts.pop(OURS), "; ".join(texts.values()) or "-"
+    share = f"median {median:.2f} s (<= {most} s)"
+    show(f"a leader gets {strike.name}", "longest gap", ours, beside, share, median <= most)
+
+
+# -- many partitions ---------------------------------------------------------------------------------------------------
+
+
+def test_many_partitions(log_dir: Path) -> None:
+    """1,000 are created; a broker that has them comes back; the controller of 2,000 dies."""
+    with ZooKeeper() as zookeeper, Cluster(log_dir, zookeeper, zookeeper_session_timeout_ms=SESSION_MS) as cluster:
+        until("three brokers", lambda: len(cluster.admin.list_topics(timeout=10).brokers) == 3)
+        began = time.monotonic()
+        cluster.create("first", MANY)
+        until_led(cluster, ["first"], MANY, 3)
+        judge("1,000 partitions", "created, led and in sync", time.monotonic() - began, CREATED_S_MAX)
+        controller = cluster.controller()
+        other = next(number for number in cluster.brokers if number != controller)
+        cluster.kill(other)
+        until_led(cluster, ["first"], MANY, 2)
+        began = time.monotonic()
+        cluster.start(other)
+        until_led(cluster, ["first"], MANY, 3)
+        judge("a killed broker with 1,000", "from its start until in all ISRs", time.monotonic() - began, BACK_S_MAX)
+        cluster.create("second", MANY)
+        until_led(cluster, ["first", "second"], 2 * MANY, 3)
+        began = time.monotonic()
+        cluster.kill(controller)
+        until_led(cluster, ["first", "second"], 2 * MANY, 2)
+        judge("the controller of 2,000 killed", "until all brokers say who leads", time.monotonic() - began, TOLD_S_MAX)
+
+
+def until_led(cluster: Cluster, topics: list[str], partitions: int, replicas: int) -> None:
+    """Every live broker says that all partitions have so many in-sync replicas, and a leader among them."""
+    live = [broker for broker in cluster.brokers.values() if broker.running]
+
+    def all_say() -> bool:
+        for broker in live:
+            admin = AdminClient({"bootstrap.servers": f"{HOST}:{broker.port}", **QUIET})
+            told = admin.list_topics(timeout=10).topics
+            found = [p for name in topics if name in told for p in told[name].partitions.values()]
+            if len(found) != partitions or any(len(p.isrs) != replicas or p.leader not in p.isrs for p in found):
+                return False
+        return True
+
+    until(f"{replicas} of each partition in sync", all_say, timeout_s=60, every_s=0.02)
+
+
+def judge(what: str, payload: str, took_s: float, most_s: float) -> None:
+    show(what, payload, f"{took_s:.2f} s", "-", f"<= {most_s:g} s", took_s <= most_s)
