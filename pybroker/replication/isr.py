@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pybroker import core, errors
 from pybroker.cluster.changes import EXPANDED, SHRUNK, Changes
@@ -42,6 +42,16 @@ NOT_DONE = (
 )
 """Refusals of a controller that knows the present ISR: it stays."""
 AGAIN = (errors.NOT_CONTROLLER, errors.STALE_BROKER_EPOCH)
+
+
+class Wanted(NamedTuple):
+    """An ISR to ask for."""
+
+    isr: tuple[int, ...]
+    epochs: Mapping[int, int]
+    """Of the followers, the broker epoch that each fetched with when it was judged. However often the controller is
+    asked, a later life, which may have lost what that one had, is not vouched for (KIP-903)."""
+    why: str
 
 
 @dataclass(slots=True)
@@ -86,7 +96,7 @@ class IsrKeeper:
         self._epoch = epoch
         self._now_ms = now_ms
         self._led: dict[TopicPartition, Led] = {}
-        self._wanted: dict[TopicPartition, tuple[tuple[int, ...], str]] = {}
+        self._wanted: dict[TopicPartition, Wanted] = {}
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -174,7 +184,7 @@ class IsrKeeper:
         joining = [broker for broker in joining if broker not in late]  # silent at a high watermark that waits
         if joining:
             why = f"brokers {','.join(map(str, joining))} have caught up"
-            self._want(led, (*led.isr, *joining), why)
+            self._want(led, (*led.isr, *joining), followers, why)
 
     async def _look_now_and_then(self) -> None:
         while True:
@@ -189,26 +199,30 @@ class IsrKeeper:
 
     def _shrink(self, led: Led, lag_ms: int) -> None:
         end = led.replica.partition().log_end_offset
-        out = laggards(self._followers(led), led.isr, end, led.since_ms, self._now_ms(), lag_ms)
+        followers = self._followers(led)
+        out = laggards(followers, led.isr, end, led.since_ms, self._now_ms(), lag_ms)
         if out:
             why = f"brokers {','.join(map(str, sorted(out)))} lag for more than {lag_ms} ms"
-            self._want(led, tuple(broker for broker in led.isr if broker not in out), why)
+            self._want(led, tuple(broker for broker in led.isr if broker not in out), followers, why)
         else:
             self._watch(led)
 
     # -- asking the controller ---------------------------------------------------------------------------------------
 
-    def _want(self, led: Led, isr: tuple[int, ...], why: str) -> None:
+    def _want(self, led: Led, isr: tuple[int, ...], followers: Iterable[FollowerState], why: str) -> None:
         """Have the high watermark wait for old and new members from now on, and ask."""
-        maximal = set(led.isr) | set(isr) | led.doubtful
+        self._await(led, Wanted(isr, {follower.broker: follower.broker_epoch for follower in followers}, why))
+
+    def _await(self, led: Led, wanted: Wanted) -> None:
+        maximal = set(led.isr) | set(wanted.isr) | led.doubtful
         try:
             led.replica.partition().set_isr(
                 maximal, led.leader_epoch, led.partition_epoch, in_sync=len(led.isr)
             )
         except (core.LogError, KafkaError):
             return  # another role by now
-        led.asked = isr
-        self._wanted[led.replica.key] = isr, why
+        led.asked = wanted.isr
+        self._wanted[led.replica.key] = wanted
         self._news.set()
 
     async def _ask_on(self) -> None:
@@ -236,7 +250,7 @@ class IsrKeeper:
         """Is it led here still, and can be?"""
         return key in self._led and not self._led[key].replica.offline
 
-    async def _ask(self, wanted: dict[TopicPartition, tuple[tuple[int, ...], str]]) -> None:
+    async def _ask(self, wanted: dict[TopicPartition, Wanted]) -> None:
         """Ask for all of them in one request, and go by the answer. Raises KafkaError."""
         asked = {key: self._led[key] for key in wanted}
         by_topic: dict[bytes, list[TopicPartition]] = {}
@@ -244,7 +258,7 @@ class IsrKeeper:
             by_topic.setdefault(led.replica.topic_id, []).append(key)
         kind = m.AlterPartitionRequest.Topics
         topics = [
-            kind(topic_id=topic_id, partitions=[self._asked_of(key, asked[key], wanted[key][0]) for key in keys])
+            kind(topic_id=topic_id, partitions=[self._asked_of(key, asked[key], wanted[key]) for key in keys])
             for topic_id, keys in by_topic.items()
         ]
         request = m.AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=self._epoch(), topics=topics)
@@ -257,15 +271,15 @@ class IsrKeeper:
                 key = TopicPartition(names[topic.topic_id], p.partition_index)
                 self._settle(asked[key], p, wanted[key])
 
-    def _asked_of(self, key: TopicPartition, led: Led, isr: tuple[int, ...]) -> Any:
+    def _asked_of(self, key: TopicPartition, led: Led, wanted: Wanted) -> Any:
         kind = m.AlterPartitionRequest.Topics.Partitions
-        epochs = {follower.broker: follower.broker_epoch for follower in self._followers(led)}
-        epochs[self._broker_id] = self._epoch()
+        epochs = {**wanted.epochs, self._broker_id: self._epoch()}
         return kind(
             partition_index=key.partition,
             leader_epoch=led.leader_epoch,
             new_isr_with_epochs=[
-                kind.NewIsrWithEpochs(broker_id=broker, broker_epoch=epochs.get(broker, -1)) for broker in isr
+                kind.NewIsrWithEpochs(broker_id=broker, broker_epoch=epochs.get(broker, -1))
+                for broker in wanted.isr
             ],
             leader_recovery_state=0,
             partition_epoch=led.partition_epoch,
@@ -279,24 +293,24 @@ class IsrKeeper:
             led.isr, led.partition_epoch = told.isr, told.partition_epoch
         return led.isr, led.partition_epoch
 
-    def _settle(self, led: Led, answer: Any, wanted: tuple[tuple[int, ...], str]) -> None:
+    def _settle(self, led: Led, answer: Any, wanted: Wanted) -> None:
         """Go by what the controller answered for one partition, unless it has another role by now."""
         if self._led.get(led.replica.key) is not led:
             return
         key = led.replica.key
         led.asked = None
         if answer.error_code in AGAIN:
-            self._want(led, *wanted)
+            self._await(led, wanted)
             return
         if answer.error_code:
             name = errors.lookup(answer.error_code).name
-            event(log, logging.INFO, "ISR not changed", partition=key, error=name, asked=_names(wanted[0]))
+            event(log, logging.INFO, "ISR not changed", partition=key, error=name, asked=_names(wanted.isr))
             led.not_before_ms = self._now_ms() + REFUSED_MS
             known = led.partition_epoch
             isr, epoch = self._known(led)
             if answer.error_code not in NOT_DONE and epoch == known:
                 # An earlier answer may have been lost, of a change that was made: who may be a member, is waited for.
-                led.doubtful |= set(wanted[0])
+                led.doubtful |= set(wanted.isr)
                 self._watch_later(led)
                 return
         else:
@@ -308,7 +322,7 @@ class IsrKeeper:
             return
         if not answer.error_code:
             shrunk = len(isr) < len(led.isr)
-            what, cause = SHRUNK if shrunk else EXPANDED, wanted[1]
+            what, cause = SHRUNK if shrunk else EXPANDED, wanted.why
             event(
                 log, logging.INFO, what, partition=key, isr=_names(isr), before=_names(led.isr),
                 partition_epoch=epoch, cause=cause,

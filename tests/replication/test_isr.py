@@ -1,0 +1,82 @@
+"""The keeper of the ISR: what a leader asks of the controller, without sockets and without logs."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.changes import Changes
+from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
+from pybroker.config import BrokerConfig
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.replication.isr import IsrKeeper
+
+KEY, ID = TopicPartition("t", 0), b"i" * 16
+
+
+class Log:
+    """A leader's log of ten records, and what it knows of its followers."""
+
+    high_watermark = log_end_offset = 10
+
+    def __init__(self) -> None:
+        self.followers = [self.follower(2, 20), self.follower(3, 30)]
+
+    def follower(self, broker: int, epoch: int, end: int = 10) -> Any:
+        return SimpleNamespace(broker=broker, log_end_offset=end, caught_up_ms=0, broker_epoch=epoch)
+
+    def epochs(self) -> list[tuple[int, int]]:
+        return [(5, 0)]
+
+    def set_isr(self, *_: Any, **__: Any) -> None: ...
+
+
+class Controller:
+    """Answers one request after another; `ask` is the keeper's way to it."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+        self.asked: list[dict[int, int]] = []
+        self.before = lambda: None
+        self.settled = asyncio.Event()
+
+    async def ask(self, request: Any, version: int) -> Any:
+        (partition,) = request.topics[0].partitions
+        self.asked.append({member.broker_id: member.broker_epoch for member in partition.new_isr_with_epochs})
+        self.before()
+        code = self.codes.pop(0)
+        if not self.codes:
+            self.settled.set()
+        kind = m.AlterPartitionResponse.Topics
+        told = kind.Partitions(partition_index=0, error_code=code, leader_id=1, leader_epoch=5, partition_epoch=8)
+        return m.AlterPartitionResponse(topics=[kind(topic_id=ID, partitions=[told])])
+
+
+async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
+    """It was judged, and the controller had to be asked again; meanwhile its broker lost its log and came back with
+    another epoch: that is not the follower that had caught up (KIP-903)."""
+    metadata, log = MetadataCache("c"), Log()
+    metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
+    replica: Any = SimpleNamespace(
+        key=KEY, topic_id=ID, offline=False, partition=lambda: log, watch_joining=lambda: None, tell=lambda: None
+    )
+    controller = Controller(errors.NOT_CONTROLLER, errors.INELIGIBLE_REPLICA)
+
+    def reborn() -> None:
+        log.followers = [log.follower(2, 20), log.follower(3, 31, end=0)]
+
+    controller.before = reborn
+    keeper = IsrKeeper(
+        1, BrokerConfig.load(None, []), metadata, controller, lambda: 10, lambda: 1000, lambda: False,
+        Changes(lambda: 0),
+    )  # type: ignore[arg-type]  # fmt: skip
+    keeper.start()
+    keeper.lead(replica, 5, 7, (1, 2))
+    async with asyncio.timeout(10):
+        await controller.settled.wait()
+    await keeper.stop()
+    assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
