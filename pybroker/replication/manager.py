@@ -66,6 +66,7 @@ class ReplicaManager:
         self.follow_in_core = replicas.is_native
         self._changes = changes
         self._epoch = -1
+        self._has_epoch = asyncio.Event()
         self._broker_id = broker_id
         self._config = config
         self._replicas = replicas
@@ -95,6 +96,7 @@ class ReplicaManager:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._epoch = epoch
+        self._has_epoch.set()
         for fetcher in self._fetchers.values():
             fetcher.registered()
 
@@ -110,9 +112,18 @@ class ReplicaManager:
     async def stop(self) -> None:
         """Fetch no more, and do nothing more that is said."""
         self._stopped = True
+        self._has_epoch.set()
         async with self._in_order:  # what is being done may begin to follow yet
             fetchers, self._fetchers = self._fetchers, {}
             await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))
+
+    async def _heed(self, request: Any) -> None:
+        """Raises as `_check`.
+
+        A broker takes connections before it is registered. What is said until then may be meant for its life before
+        (KIP-380), which had other logs perhaps: it waits until there is an epoch to hold it against."""
+        await self._has_epoch.wait()
+        self._check(request)
 
     def _check(self, request: Any) -> None:
         """Raises BROKER_NOT_AVAILABLE, STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH. One that knows of a later
@@ -135,7 +146,7 @@ class ReplicaManager:
     async def update_metadata(self, request: Any) -> None:
         """Know what the controller tells of brokers and partitions. Raises KafkaError."""
         async with self._in_order:
-            self._check(request)
+            await self._heed(request)
             topics, deleted = [], []
             alive = {broker.id for broker in request.live_brokers}
             for topic in request.topic_states:
@@ -154,7 +165,7 @@ class ReplicaManager:
     async def leader_and_isr(self, request: Any) -> dict[TopicPartition, int]:
         """Lead and follow as the controller says; the code of each partition. Raises KafkaError for all of it."""
         async with self._in_order:
-            self._check(request)
+            await self._heed(request)
             codes: dict[TopicPartition, int] = {}
             accepted: list[tuple[TopicPartition, bytes, Any]] = []
             told: list[TopicPartition] = []
@@ -272,7 +283,7 @@ class ReplicaManager:
     async def stop_replica(self, request: Any) -> dict[TopicPartition, int]:
         """Stop fetching, or delete; the code of each partition. Raises KafkaError for all of it."""
         async with self._in_order:
-            self._check(request)
+            await self._heed(request)
             codes: dict[TopicPartition, int] = {}
             doomed = []
             for topic in request.topic_states:
