@@ -17,7 +17,8 @@ QUIET = {"log_level": 0}
 SETS = {
     "default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 2,
     "offsets.topic.replication.factor": 3, "group.initial.rebalance.delay.ms": 0, "replica.lag.time.max.ms": 3000,
-    "zookeeper.session.timeout.ms": 6000, "num.network.threads": 1, "controlled.shutdown.retry.backoff.ms": 500,
+    "zookeeper.session.timeout.ms": 6000, "zookeeper.connection.timeout.ms": 20_000, "num.network.threads": 1,
+    "controlled.shutdown.retry.backoff.ms": 500,
 }  # fmt: skip
 
 
@@ -97,8 +98,10 @@ class Cluster:
             broker.wait_ready()
 
     def kill(self, *numbers: int) -> None:
+        """Whoever is asked next is asked anew: a question on a connection to the dead waits for librdkafka's timers."""
         for number in numbers:
             self.brokers[number].kill()
+        self._admin = None
 
     def restart(self, *numbers: int) -> None:
         """Start again what was killed: its own ghost holds its id for a session at most."""

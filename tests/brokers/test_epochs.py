@@ -17,7 +17,7 @@ from tests.brokers.witness import ALONE, Witness
 from tests.harness import until
 from tests.wire import Wire, batch
 
-SLOW_S = 4
+SLOW_S = 8
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
 
@@ -134,7 +134,7 @@ def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Net
     """Its disk is slow in the middle of cutting off what it appended alone, and meanwhile its session expires: it
     registers anew, is told anew what it is, and follows."""
     with ZooKeeper(tick_ms=100) as own, Cluster(
-        tmp_path, own, network=network, zookeeper_session_timeout_ms=500
+        tmp_path, own, network=network, zookeeper_session_timeout_ms=2000
     ) as cluster:  # fmt: skip
         topic, broker = cluster.create("t", replicas=[[1, 2, 3]]), cluster.brokers[1]
         with Witness(cluster, topic) as witness:

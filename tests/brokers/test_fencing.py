@@ -96,7 +96,7 @@ def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
 
 def ids(cluster: Cluster, number: int) -> set[int]:
     """The brokers that one of them takes for alive."""
-    return {broker.node_id for broker in ask(cluster.brokers[number].port, "Metadata", 9, topics=[]).brokers}
+    return {broker.broker_id for broker in ask(cluster.brokers[number].port, "DescribeCluster", 0).brokers}
 
 
 def test_control_requests_of_another_time(cluster: Cluster) -> None:

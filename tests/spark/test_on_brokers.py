@@ -133,6 +133,7 @@ class Examples:
         self.writer.close()
 
 
+@pytest.mark.long
 def test_the_examples_finish_exactly(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
     """Metrics, logs, orders and a pipeline, at once; each broker is killed with -9 and comes back while they work."""
     work = Examples(cluster, spark, tmp_path)
