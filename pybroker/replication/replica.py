@@ -223,6 +223,7 @@ class Replica:
         self.wait(news)  # before the next look, or what moves in between is missed
         try:
             while self._online().high_watermark < offset:
+                self._check_led_since(leader_epoch)  # a break may be over by the time that we hear of it
                 await news.come()
             self._check_led_since(leader_epoch)
         finally:
