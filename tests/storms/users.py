@@ -13,7 +13,8 @@ import sys
 import time
 
 from tests.lives.campaign import LIBRARIES
-from tests.lives.clients import Group, Reader, Worker, Writer
+from tests.lives.clients import Reader, Worker, Writer
+from tests.lives.groups import ConfluentGroup
 from tests.lives.history import History
 from tests.wire import Wire
 
@@ -37,7 +38,7 @@ def use(port: int, seconds: float) -> History:
     at = (history, TOPIC, PARTITIONS, SEED)
     workers: list[Worker] = [Writer(client, *at, RATE) for client in clients]
     workers += [Reader(client, *at) for client in clients]
-    workers.append(Group(bootstrap, *at))
+    workers.append(ConfluentGroup(bootstrap, *at))
     for worker in workers:
         worker.start()
     time.sleep(seconds)
