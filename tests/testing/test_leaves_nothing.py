@@ -96,7 +96,7 @@ def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
     running.close()  # once more does nothing
     assert not os.path.exists(directory)
     until("its threads have ended", lambda: set(threading.enumerate()) <= threads)
-    assert descriptors() <= files
+    until("its descriptors are closed", lambda: descriptors() <= files)
     assert children() <= processes
 
 
