@@ -13,7 +13,7 @@ from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t, batch_timestamp
 from pybroker.core.storage.damage cimport damage_keep_aside, damage_mark
 from pybroker.core.storage.leader_epochs cimport epochs_assign, epochs_cut_tail
-from pybroker.core.storage.log cimport log_add_segment, log_t
+from pybroker.core.storage.log cimport log_active, log_add_segment, log_t
 from pybroker.core.storage.producer_snapshots cimport (
     producers_adopt, producers_load, producers_replay, producers_see,
 )
@@ -130,9 +130,9 @@ cdef int open_scanned(
     if status == 0:
         s.end_offset = c.expected
         s.behind = 0
-        if i + 1 < n and not last[0]:
-            segment_seal(s, &l.context.reclaim)  # on a full disk the flusher does it later
-    if status == 0:
+        # What comes behind this one may be nothing but empty files: it is sealed once another is listed.
+        if l.segments != NULL and l.segments.count > 0:
+            segment_seal(log_active(l), &l.context.reclaim)  # on a full disk the flusher does it later
         status = log_add_segment(l, s)
     if status != 0:
         segment_free(s)

@@ -175,6 +175,27 @@ def test_what_follows_a_cut_goes_too_where_nothing_in_it_is_sound(tmp_path: Path
     home.crash()
 
 
+@pytest.mark.parametrize("base", [5, 7, 9], ids=["within the last segment", "at its end", "behind its lost tail"])
+def test_a_log_goes_on_after_an_empty_file(tmp_path: Path, base: int) -> None:
+    """A roll made the next file when the end came; a loss of power may have taken what was to be before it. The file
+    goes, or is the last, and appends go on until the segment is full."""
+    home, model = Home(tmp_path, {"segment.bytes": 400}), SlowLog()
+    partition = home.open()
+    for data in (batch_of(300), batch_of(100), batch_of(300), batch_of(100), batch(3)):
+        model.append(data, -1)
+        partition.append(data, now_ms=NOW)
+    assert partition.segment_count == 3 and partition.log_end_offset == 7
+    home.crash()
+    home.log_file(base).touch()
+    partition = home.open()
+    for _ in range(5):
+        data = batch_of(100)
+        assert partition.append(data, now_ms=NOW).base_offset == model.append(data, -1)
+    assert_same(partition, model)
+    assert_same(home.reopen(clean=False), model)
+    home.crash()
+
+
 # -- what is scanned ---------------------------------------------------------------------------------------------------
 
 
