@@ -22,7 +22,18 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.coordination.store import (
+    BadVersion,
+    Check,
+    Create,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    Set,
+    Stat,
+    StoreError,
+)
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
@@ -89,10 +100,19 @@ class ClusterTopics:
     async def delete(self, name: str, topic_id: bytes) -> Topic:
         """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 56, 100."""
         topic = self._known(name)
-        if topic.id != topic_id:
-            raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"topic {name} has the id {topic.id.hex()}, not {topic_id.hex()}")
-        with contextlib.suppress(NodeExists):
-            await self._write([Create(nodes.deletion(name))])
+        while True:
+            node, stat = await self._node(name)
+            if not topic.id == topic_id == node.id:
+                has = topic.id if topic.id != topic_id else node.id
+                problem = f"topic {name} has the id {has.hex()}, not {topic_id.hex()}"
+                raise KafkaError(errors.UNKNOWN_TOPIC_ID, problem)
+            try:
+                await self._write([Check(nodes.topic(name), stat.version), Create(nodes.deletion(name))])
+                break
+            except NodeExists:
+                break
+            except (BadVersion, NoNode):  # it has grown, or another has its name
+                continue
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
         return Topic(name, topic_id, topic.partitions)
 
@@ -103,13 +123,8 @@ class ClusterTopics:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
         while True:
-            try:
-                data, stat = await read(self._session(), nodes.topic(name))
-            except NoNode:
-                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist") from None
-            except StoreError as problem:
-                raise _unwritable(problem) from problem
-            has = nodes.load_topic(data).replicas
+            there, stat = await self._node(name)
+            has = there.replicas
             added = self._planner.growth(name, has, count, given, self._metadata.image.brokers)
             if validate_only:
                 return
@@ -125,6 +140,16 @@ class ClusterTopics:
         if topic is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         return topic
+
+    async def _node(self, name: str) -> tuple[nodes.TopicNode, Stat]:
+        """A topic as the store has it. Raises UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR."""
+        try:
+            data, stat = await read(self._session(), nodes.topic(name))
+            return nodes.load_topic(data), stat
+        except NoNode:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist") from None
+        except StoreError as problem:
+            raise _unwritable(problem) from problem
 
     async def _there(self, path: str) -> int | None:
         """The version of a node, None if there is none."""

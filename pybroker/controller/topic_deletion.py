@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pybroker import errors
@@ -24,6 +25,9 @@ from pybroker.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
+Replica = tuple[int, TopicPartition]
+"""A broker, and what it holds of which partition."""
+
 TRIES = 3
 """How often a replica that cannot delete its log is asked again while its broker lives."""
 
@@ -35,15 +39,24 @@ class Channels(Protocol):
     def channels(self) -> Mapping[int, BrokerChannel]: ...
 
 
+@dataclass(slots=True)
+class Deletion:
+    """One under way: it ends with all that is known of it, for another topic may take the name."""
+
+    left: set[Replica]
+    asked: dict[Replica, int] = field(default_factory=dict)
+    """Under which epoch of its broker each was asked."""
+    failed: Counter[Replica] = field(default_factory=Counter)
+    """How often each could not, since its broker came."""
+
+
 class Deletions:
     """The deletions under way, of one controller."""
 
     def __init__(self, context: ClusterContext, controller: Channels) -> None:
         self._context = context
         self._controller = controller
-        self._left: dict[str, set[tuple[int, TopicPartition]]] = {}  # replicas that are not deleted yet
-        self._asked: dict[tuple[int, TopicPartition], int] = {}  # under which broker epoch each was asked to
-        self._failed: dict[tuple[int, TopicPartition], int] = {}
+        self._under_way: dict[str, Deletion] = {}
 
     async def go_on(self, wishes: Iterable[str], enabled: bool) -> None:
         """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
@@ -54,7 +67,7 @@ class Deletions:
                 event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
                 await self._remove([Delete(nodes.deletion(name))])
                 continue
-            if name not in self._left:
+            if name not in self._under_way:
                 self._begin(topic)
             self._ask(name)
             await self._finish(name)
@@ -62,12 +75,11 @@ class Deletions:
     def _begin(self, topic: Topic) -> None:
         """Have clients see it no more."""
         self._context.deleting.add(topic.name)
-        replicas = {
+        self._under_way[topic.name] = Deletion({
             (broker, TopicPartition(topic.name, index))
             for index, state in enumerate(topic.partitions)
             for broker in state.replicas
-        }
-        self._left[topic.name] = replicas
+        })  # fmt: skip
         gone = {
             TopicPartition(topic.name, index): Told(topic.id, state._replace(leader=DELETED, leader_epoch=DELETED))
             for index, state in enumerate(topic.partitions)
@@ -78,12 +90,16 @@ class Deletions:
 
     def _ask(self, name: str) -> None:
         """Have replicas stop, then delete, that were not asked in their broker's present life."""
+        deletion = self._under_way[name]
         by_broker: dict[int, list[TopicPartition]] = {}
-        for replica in self._left[name]:
+        for replica in deletion.left:
             broker, key = replica
             epoch = self._context.epochs.get(broker)
-            if epoch is not None and self._asked.get(replica) != epoch:
-                self._asked[replica] = epoch
+            asked = deletion.asked.get(replica)
+            if epoch is not None and asked != epoch:
+                if asked is not None:
+                    deletion.failed.pop(replica, None)
+                deletion.asked[replica] = epoch
                 by_broker.setdefault(broker, []).append(key)
         for broker, keys in by_broker.items():
             channel = self._controller.channels[broker]
@@ -92,15 +108,16 @@ class Deletions:
 
     async def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
         """A replica answered. Raises KafkaError: NOT_CONTROLLER."""
-        if key.topic not in self._left or not deleted:
+        deletion = self._under_way.get(key.topic)
+        if deletion is None or not deleted:
             return
         replica = broker, key
         if code in (errors.NONE, errors.UNKNOWN_TOPIC_OR_PARTITION):
-            self._left[key.topic].discard(replica)
+            deletion.left.discard(replica)
             await self._finish(key.topic)
-        elif self._failed.get(replica, 0) < TRIES:
-            self._failed[replica] = self._failed.get(replica, 0) + 1
-            self._asked.pop(replica, None)
+        elif deletion.failed[replica] < TRIES:
+            deletion.failed[replica] += 1
+            deletion.asked.pop(replica, None)
             self._ask(key.topic)
         else:
             name = errors.lookup(code).name
@@ -108,7 +125,7 @@ class Deletions:
 
     async def _finish(self, name: str) -> None:
         """Forget a topic whose replicas are all gone."""
-        if self._left[name]:
+        if self._under_way[name].left:
             return
         topic = self._context.topics[name]
         ops: list[Op] = []
@@ -117,19 +134,21 @@ class Deletions:
         for start in range(0, len(ops), OPS_PER_WRITE):
             await self._remove(ops[start : start + OPS_PER_WRITE])
         await self._remove([Delete(nodes.partitions(name))])
-        await self._remove([Delete(nodes.topic(name))])
-        await self._remove([Delete(nodes.topic_config(name))])
-        await self._remove([Delete(nodes.deletion(name))])
-        self._left.pop(name)
+        # Together: once the name is free another topic may take it, whose settings and life these were else.
+        await self._remove([Delete(nodes.topic_config(name)), Delete(nodes.topic(name)), Delete(nodes.deletion(name))])
+        self._under_way.pop(name)
         self._context.topics.pop(name, None)
         self._context.deleting.discard(name)
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
 
     async def _remove(self, ops: list[Op]) -> None:
-        """Delete nodes, some of which an earlier controller may have deleted."""
-        try:
-            await write(self._context.session, self._context.fence, ops)
-        except NoNode:
-            for op in ops if len(ops) > 1 else ():
-                with contextlib.suppress(NoNode):
-                    await write(self._context.session, self._context.fence, [op])
+        """Delete nodes, all at once, some of which are gone already: an earlier controller may have deleted them."""
+        while ops:
+            try:
+                await write(self._context.session, self._context.fence, ops)
+                break
+            except NoNode as problem:
+                left = [op for op in ops if op.path != problem.path]
+                if len(left) == len(ops):  # the node of the fence: the whole tree is gone
+                    raise
+                ops = left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -293,6 +294,45 @@ async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
     assert [sorted(cluster.brokers[n].deleted) for n in (1, 2, 3)] == [
         [TopicPartition("t", 1)], [TopicPartition("t", 0), TopicPartition("t", 1)], [TopicPartition("t", 0)]
     ]  # fmt: skip
+
+
+async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
+    """What came of the first topic of a name says nothing of the second."""
+    for times in (1, 2):
+        (key,) = await cluster.create("t", (2, 3))
+        await cluster.admin.create(nodes.deletion("t"))
+
+        async def gone() -> bool:
+            return await cluster.admin.exists(nodes.deletion("t")) is None
+
+        await eventually("it is deleted", gone)
+        assert cluster.brokers[2].deleted == cluster.brokers[3].deleted == [key] * times
+        for broker in cluster.living:
+            broker.image.pop(key)
+            broker.states.pop(key, None)
+
+
+async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
+    """Whoever makes a topic as soon as the name is free keeps its settings, and the wish was not for this one."""
+    await cluster.create("t", (2, 3))
+    made = []
+
+    async def create() -> None:
+        data = nodes.dump_assignment(b"another".ljust(16, b"_"), [(2, 3)])
+        config = nodes.dump_config({"retention.ms": "7"})
+        own = Set if await cluster.admin.exists(nodes.topic_config("t")) else Create
+        await cluster.admin.multi([own(nodes.topic_config("t"), config), Create(nodes.topic("t"), data)])
+        made.append(await cluster.admin.exists(nodes.deletion("t")))
+
+    tasks = []
+    watch = lambda _: tasks.append(asyncio.get_running_loop().create_task(create()))  # noqa: E731
+    await cluster.admin.exists(nodes.topic("t"), watch=watch)
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("another is made", lambda: made)
+    assert made == [None]
+    await eventually("it is led", lambda: all(TopicPartition("t", 0) in cluster.brokers[n].states for n in (2, 3)))
+    assert nodes.load_config((await cluster.admin.get(nodes.topic_config("t")))[0]) == {"retention.ms": "7"}
+    assert await cluster.admin.exists(nodes.topic("t")) is not None
 
 
 async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) -> None:
