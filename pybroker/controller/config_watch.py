@@ -2,7 +2,8 @@
 
     /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>; it is read anew
     /config/topics         topics come with their settings, and go: nobody writes a notice for that
-    connected again        watches were lost with the connection: both are looked at once more
+    a topic id is told     settings that were read under another id are those of an earlier topic of that name
+    connected again        watches were lost with the connection: all are looked at once more
 
 Who alters settings writes them with a notice (`cluster_configs.py`), as Kafka's brokers do.
 """
@@ -18,13 +19,17 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.configs import Configured, load
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, WatchEvent
+from pybroker.coordination.store import NoNode, Session, SessionState, Stat, StoreDamaged, StoreError, WatchEvent
 from pybroker.logs import event
 
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 1000
 """Nodes that are asked for before the first answer is waited for."""
+PATIENCE_S = 1.0
+"""How long whoever needs a topic's settings waits for them; they are gone by once they are there."""
+LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
+"""How long a server of ZooKeeper that lags is given, between two looks, to hear of a topic."""
 
 
 class ConfigWatch:
@@ -39,7 +44,8 @@ class ConfigWatch:
         self._topics = topics
         self._metadata = metadata
         self._held = held
-        self._known: set[str] = set()
+        self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
+        self._learning: set[asyncio.Task[None]] = set()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
         self.on_altered: list[Callable[[], object]] = []  # who goes by those of topics too
 
@@ -47,7 +53,7 @@ class ConfigWatch:
         """Read every setting there is. Raises StoreError."""
         await load(session, self._config, self._broker_id)
         names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
-        self._forget(self._known - set(names))
+        self._forget(self._ids.keys() - set(names))
         await self._read_topics(session, names)
 
     async def follow(self, session: Session) -> None:
@@ -66,8 +72,8 @@ class ConfigWatch:
             if seen is None:
                 await self.read_all(session)  # behind the watches, or what comes in between is missed
             else:
-                self._forget(self._known - set(names))
-                await self._read_topics(session, set(names) - self._known)
+                self._forget(self._ids.keys() - set(names))
+                await self._learn(session, set(names) - self._ids.keys())
                 for entity in await self._named(session, [notice for notice in notices if notice > (seen or "")]):
                     await self.take(session, entity)
             seen = max(notices, default=seen or "")
@@ -76,13 +82,8 @@ class ConfigWatch:
     async def take(self, session: Session, entity: str) -> None:
         """Go by what the store says of an entity now. Raises StoreError."""
         kind, _, name = entity.partition("/")
-        if kind == "topics" and name in self._metadata.image.by_name:
-            await self._read_topics(session, [name])
-            image = self._metadata.image.topic(name)
-            if image is not None:
-                await self._held.configure([Topic(name, image.id, image.partitions, self._topics.topic(name))])
-        elif kind == "topics":
-            await self._read_topics(session, [name])
+        if kind == "topics":
+            await self._learn(session, [name])
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
             await load(session, self._config, self._broker_id)
             topics = self._metadata.image.topics()
@@ -94,10 +95,38 @@ class ConfigWatch:
         for hear in self.on_altered:
             hear()
 
-    async def topic(self, session: Session, name: str) -> None:
-        """Know the settings of a topic, which may have come a moment ago. Raises StoreError."""
-        if name not in self._known:
-            await self._read_topics(session, [name])
+    async def topic(self, session: Session, name: str, topic_id: bytes) -> None:
+        """Know the settings of the topic that has this id, which may have come a moment ago, in the place of an earlier
+        one of its name. What takes longer goes on behind this."""
+        if self._ids.get(name) == topic_id:
+            return
+        task = asyncio.get_running_loop().create_task(self._learn_of(session, name, topic_id))
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
+        await asyncio.wait([task], timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        """Learn no more."""
+        for task in self._learning:
+            task.cancel()
+
+    async def _learn_of(self, session: Session, name: str, topic_id: bytes) -> None:
+        for lag_s in LAGS_S:
+            try:
+                await self._learn(session, [name])
+            except StoreError:
+                return  # the session is over: the next one reads all
+            if self._ids.get(name) == topic_id:
+                return
+            await asyncio.sleep(lag_s)
+        event(log, logging.WARNING, "settings of a topic not found", topic=name, topic_id=topic_id.hex())
+
+    async def _learn(self, session: Session, names: Iterable[str]) -> None:
+        """Read the settings of topics, and go by them."""
+        await self._read_topics(session, list(names))
+        told = [topic for name in names if (topic := self._metadata.image.topic(name)) is not None]
+        if told:
+            await self._held.configure([Topic(t.name, t.id, t.partitions, self._topics.topic(t.name)) for t in told])
 
     async def _named(self, session: Session, notices: Iterable[str]) -> Iterable[str]:
         """The entities that notices name, each once; a notice that is gone was read by everybody long ago."""
@@ -121,10 +150,13 @@ class ConfigWatch:
             await asyncio.gather(*(self._read_topic(session, name) for name in share))
 
     async def _read_topic(self, session: Session, name: str) -> None:
+        """The id first: both are written at once, so the settings are of that topic or of a later one."""
+        topic, config = await asyncio.gather(
+            read(session, nodes.topic(name)), read(session, nodes.topic_config(name)), return_exceptions=True
+        )
         try:
-            data, _ = await read(session, nodes.topic_config(name))
-            self._topics.put(name, nodes.load_config(data))
-            self._known.add(name)
+            self._topics.put(name, nodes.load_config(_found(config)))
+            self._ids[name] = None if isinstance(topic, NoNode) else nodes.load_topic(_found(topic)).id
         except NoNode:
             self._forget([name])
         except StoreDamaged as problem:
@@ -132,5 +164,11 @@ class ConfigWatch:
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in list(names):
-            self._known.discard(name)
+            self._ids.pop(name, None)
             self._topics.remove(name)
+
+
+def _found(answer: tuple[bytes, Stat] | BaseException) -> bytes:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer[0]

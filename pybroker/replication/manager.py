@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Any
 
 from pybroker import core, errors
@@ -56,13 +56,13 @@ class ReplicaManager:
         replicas: Replicas,
         metadata: MetadataCache,
         isr: IsrKeeper,
-        topic_config: Callable[[str], Awaitable[Mapping[str, str]]],
+        topic_config: Callable[[str, bytes], Awaitable[Mapping[str, str]]],
         connect: Callable[[int], Awaitable[Link]],
         dial: Dial,
         changes: Changes,
     ) -> None:
-        """`topic_config` gives a topic's own settings; `connect` opens a link to a broker, `dial` a socket. Both raise
-        OSError."""
+        """`topic_config` gives the own settings of the topic with an id; `connect` opens a link to a broker,
+        `dial` a socket. Both raise OSError."""
         self.follow_in_core = replicas.is_native
         self._changes = changes
         self._epoch = -1
@@ -102,12 +102,20 @@ class ReplicaManager:
 
     async def open_found(self) -> None:
         """Open every log that lies here, in no role. Raises StartError."""
-        wanted = [
-            Wanted(key, found.topic_id, await self._topic_config(key.topic), None, None)
-            for key, found in self._replicas.survey({}).items()
-            if found.topic_id is not None
-        ]
-        await self._replicas.open_in_no_role(wanted)
+        found = self._replicas.survey({}).items()
+        await self._open_logs([(key, each.topic_id) for key, each in found if each.topic_id is not None])
+
+    async def _open_logs(self, logs: list[tuple[TopicPartition, bytes]]) -> None:
+        configs = await self._settings((key.topic, topic_id) for key, topic_id in logs)
+        await self._replicas.open_in_no_role(
+            [Wanted(key, topic_id, configs[key.topic, topic_id], None, None) for key, topic_id in logs]
+        )
+
+    async def _settings(self, topics: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Mapping[str, str]]:
+        """Of topics, by name and id: all are asked for at once."""
+        named = list(dict.fromkeys(topics))
+        found = await asyncio.gather(*(self._topic_config(*each) for each in named))
+        return dict(zip(named, found, strict=True))
 
     async def stop(self) -> None:
         """Fetch no more, and do nothing more that is said."""
@@ -156,6 +164,9 @@ class ReplicaManager:
                 states = {p.partition_index: _state(p, alive) for p in topic.partition_states}
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
             live = [_broker(broker) for broker in request.live_brokers]
+            known = self._metadata.image
+            came = [(t.name, t.id) for t in topics if (there := known.topic(t.name)) is None or there.id != t.id]
+            await self._settings(came)  # whoever sees a topic sees what it goes by
             self._metadata.update(
                 UpdateMetadata(request.controller_id, request.controller_epoch, live, topics, deleted)
             )
@@ -221,13 +232,9 @@ class ReplicaManager:
 
     async def _open(self, accepted: list[tuple[TopicPartition, bytes, Any]]) -> None:
         """Open or make the logs that are not open."""
-        wanted = [
-            Wanted(key, topic_id, await self._topic_config(key.topic), None, None)
-            for key, topic_id, _ in accepted
-            if self._replicas.get(*key) is None
-        ]
-        if wanted:
-            await self._replicas.open_in_no_role(wanted)
+        missing = [(key, topic_id) for key, topic_id, _ in accepted if self._replicas.get(*key) is None]
+        if missing:
+            await self._open_logs(missing)
 
     async def _take_role(self, key: TopicPartition, p: Any, cause: str) -> int:
         """Lead or follow; the code."""

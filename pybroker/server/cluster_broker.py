@@ -218,10 +218,9 @@ class ClusterBroker(Broker):
             self.metadata.unwatch(look)
             self.metadata.expects_topics = False
 
-    async def _topic_config(self, topic: str) -> Mapping[str, str]:
+    async def _topic_config(self, topic: str, topic_id: bytes) -> Mapping[str, str]:
         """A topic's own settings, which may have come a moment ago; none where the store does not tell."""
-        with contextlib.suppress(StoreError):
-            await self._watch.topic(self._member.session, topic)
+        await self._watch.topic(self._member.session, topic, topic_id)
         return self._topic_configs.topic(topic)
 
     # -- other brokers -----------------------------------------------------------------------------------------------
@@ -350,6 +349,7 @@ class ClusterBroker(Broker):
         await self._isr.stop()
         await self._member.close()
         await self._end_reign()
+        self._watch.close()
         self._link.close()
         self._session = self._member.session
 

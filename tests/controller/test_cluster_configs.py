@@ -22,6 +22,7 @@ from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.coordination.store import Create, Delete, Op
 from pybroker.errors import KafkaError
 from tests.controller.stage import live_broker
 from tests.harness import eventually
@@ -144,6 +145,41 @@ async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member
     await eventually("it is known", lambda: one.topics.topic("new") == {"retention.ms": "1"})
     await one.session.delete(nodes.topic_config("new"))
     await eventually("it is forgotten", lambda: not one.topics.topic("new"))
+
+
+def born(topic_id: bytes, config: dict[str, str], *, again: bool) -> list[Op]:
+    """A topic named t, with its settings; `again`: in the place of an earlier one."""
+    made: list[Op] = [
+        Create(nodes.topic_config("t"), nodes.dump_config(config)),
+        Create(nodes.topic("t"), nodes.dump_assignment(topic_id, [(1, 2)])),
+    ]
+    gone: list[Op] = [Delete(nodes.topic_config("t"))]
+    return [*gone, *made] if again else made
+
+
+async def test_a_topic_that_takes_a_name(members: tuple[Member, Member]) -> None:
+    """It does not go by the settings of the topic that had its name before, which came and went between two looks."""
+    one, _ = members
+    new_id = b"u" * 16
+    await one.session.multi(born(new_id, {"retention.ms": "7"}, again=True))
+    await asyncio.sleep(0.1)  # what the watches tell has been heard
+    await one.watch.topic(one.session, "t", new_id)
+    assert one.topics.topic("t") == {"retention.ms": "7"}
+    assert one.held.configured[-1] == {"retention.ms": "7"}
+
+
+async def test_a_topic_that_its_server_has_not_heard_of(members: tuple[Member, Member]) -> None:
+    """The controller told of it first: its settings are gone by as soon as the server of ZooKeeper has them."""
+    one, _ = members
+    new_id = b"u" * 16
+    one.session.disconnect()
+    await one.watch.topic(one.session, "t", new_id)
+    assert one.topics.topic("t") == {"max.message.bytes": "1000"}, "nobody waits for it for ever"
+    one.session.reconnect()
+    await asyncio.sleep(0.05)
+    await one.session.multi(born(new_id, {"retention.ms": "7"}, again=True))
+    await eventually("it goes by them", lambda: one.held.configured[-1:] == [{"retention.ms": "7"}])
+    one.watch.close()
 
 
 async def test_a_change_while_the_connection_was_broken(members: tuple[Member, Member]) -> None:

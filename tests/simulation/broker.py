@@ -236,7 +236,7 @@ def _settings_of(topic: str) -> dict[str, str]:
     return TOPIC_SETTINGS.get(topic, {})
 
 
-async def _settings(topic: str) -> dict[str, str]:
+async def _settings(topic: str, topic_id: bytes) -> dict[str, str]:
     return _settings_of(topic)
 
 
