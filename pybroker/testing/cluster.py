@@ -247,11 +247,12 @@ class ClusterHandle:
     @hidden
     def wait_in_sync(self, topic: str | None = None, timeout_s: float = 30.0) -> None:
         """Return when each partition of a topic, or of all, has a leader, and its in-sync replicas are those whose
-        brokers run, and are neither paused nor cut off. Raises TimeoutError."""
+        brokers run, and are neither paused nor cut off; each of them says so. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
-        heard = set(self._heard())
-        while True:
-            topics = self._ask(lambda admin: admin.topics(None if topic is None else [topic]))
+        left = list(self._heard())
+        heard = set(left)
+        while left:
+            topics = self._ask(lambda admin: admin.topics(None if topic is None else [topic]), left[:1])
             late = [
                 f"{t.name}-{p.partition}: leader {p.leader}, in sync {sorted(p.isr)} of {sorted(p.replicas)}"
                 for t in topics
@@ -259,9 +260,10 @@ class ClusterHandle:
                 if p.leader not in heard or set(p.replicas) & heard != set(p.isr)
             ]
             if not late:
-                return
+                left.pop(0)
+                continue
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"not in sync after {timeout_s:g} s: {'; '.join(late)}")
+                raise TimeoutError(f"not in sync after {timeout_s:g} s, as broker {left[0]} has it: {'; '.join(late)}")
             time.sleep(POLL_S)
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -323,17 +325,17 @@ class ClusterHandle:
         with contextlib.suppress(KafkaError):  # of settings with which it cannot be made: groups are told then
             self._ask(lambda admin: admin.group_offsets([CLIENT_ID]))
 
-    def _admin(self, timeout_s: float) -> "Admin":
+    def _admin(self, timeout_s: float, brokers: Sequence[int] = ()) -> "Admin":
         from pybroker.client.admin import Admin
 
-        return Admin(self._addresses(self._heard()), timeout_s=timeout_s)
+        return Admin(self._addresses(brokers or self._heard()), timeout_s=timeout_s)
 
-    def _ask(self, ask: "Callable[[Admin], T]") -> T:
-        """Ask what may be asked twice."""
+    def _ask(self, ask: "Callable[[Admin], T]", brokers: Sequence[int] = ()) -> T:
+        """Ask one of these brokers, or whichever, what may be asked twice."""
         from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
 
         def once() -> T:
-            with self._admin(ASK_S_MAX) as admin:
+            with self._admin(ASK_S_MAX, brokers) as admin:
                 return ask(admin)
 
         deadline_s = time.monotonic() + TIMEOUT_S

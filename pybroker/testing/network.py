@@ -69,6 +69,8 @@ class Network:
 
         if self.thread.runs:
             self.thread.call(end)
+            self.thread.end_tasks()
+            self.thread.call(end)  # of a connection whose task was cancelled before it began
             self.thread.close()
 
     def forked(self) -> None:
@@ -150,7 +152,10 @@ class Network:
 
     async def _listen(self, way: Way) -> None:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._peers[writer] = way.by  # of a task that is cancelled before it begins, too
+            if not self._ways:  # it was accepted just before all was closed
+                writer.transport.abort()
+                return
+            self._peers[writer] = way.by
             self._begin(self._connected(way, reader, writer))
 
         way.listening = await asyncio.start_server(connected, sock=hold_port(way.at))
