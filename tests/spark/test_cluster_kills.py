@@ -41,9 +41,8 @@ def test_a_jvm_that_is_killed(table_format: str, shared_broker: BrokerProcess, t
     assert not [line for line in process.lines if line.startswith(("Traceback", "\tat "))], process.output()
 
 
-@pytest.mark.parametrize(
-    "table_format", ["parquet", *(pytest.param(name, marks=pytest.mark.long) for name in ("delta", "iceberg"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
 def test_each_kind_of_kill(table_format: str, spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """An executor, the broker, a worker and the driver are killed under one pipeline, each while it works; when all are
     back, each record of the log is in the table once."""

@@ -126,6 +126,7 @@ def told(
     return sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["pybroker", "pyarrow"])
 def test_without_a_package(told: Callable[[str], str], package: str) -> None:
     """The host, the Python that lacks it, and how it gets there."""
@@ -134,6 +135,7 @@ def test_without_a_package(told: Callable[[str], str], package: str) -> None:
     assert way_out in told(package)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [

@@ -144,6 +144,7 @@ def all_is_told(started: Started, records: int) -> None:
     assert f"{records:,} records in " in lines[-1], started.process.output()
 
 
+@pytest.mark.long
 def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
     """In client mode. Progress is on standard error, and SIGTERM, which only the JVM gets, ends it as it should.
 

@@ -63,6 +63,7 @@ def test_every_type_arrives(ingest: DeltaIngest) -> None:
     assert ingest.ids(filters=[("kind", "=", "a/b =%ü")]) == [0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
 def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest, moment: str) -> None:
     """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
@@ -78,14 +79,17 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest
     assert len(orphans) == (3 if moment == "before the commit" else 0), "and the checkpoint is not among them"
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_restored(ingest: DeltaIngest, tmp_path: Path) -> None:
     a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 def test_a_checkpoint_with_another_table(ingest: DeltaIngest, tmp_path: Path) -> None:
     a_hole_is_told(ingest, tmp_path / "checkpoint", str(tmp_path / "another"))
 
 
+@pytest.mark.long
 def test_a_column_that_another_writer_removes(ingest: DeltaIngest) -> None:
     def overwrite() -> None:
         held = ingest.held()
@@ -126,6 +130,7 @@ def add(table: DeltaLake, batch: Batch, *numbers: int) -> None:
 
 
 
+@pytest.mark.long
 def test_two_drivers_of_one_query_commit_a_batch_once(ingest: DeltaIngest) -> None:
     """One that was taken for dead goes on beside its successor: the second to commit finds that it is done."""
     one, other = opened(ingest), opened(ingest)
@@ -206,6 +211,7 @@ def test_a_table_that_asks_for_more_is_told(ingest: DeltaIngest) -> None:
         ingest.run()
 
 
+@pytest.mark.long
 def test_small_files_become_one(ingest: DeltaIngest) -> None:
     """Of a partition and a size; with the same rows, from before and after a column came. A reader of an older version
     still finds its files."""
@@ -220,6 +226,7 @@ def test_small_files_become_one(ingest: DeltaIngest) -> None:
     assert before.to_pyarrow_table().num_rows == 3
 
 
+@pytest.mark.long
 def test_a_compaction_beside_another_change_gives_way(ingest: DeltaIngest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that others delete while their files are merged stay deleted, and those that they merge are there once."""
     from pybroker.spark.pipeline import delta

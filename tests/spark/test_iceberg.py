@@ -64,6 +64,7 @@ def test_every_type_arrives(ingest: IcebergIngest) -> None:
     assert ingest.ids(row_filter="d > 10.20") == [0] and ingest.ids(row_filter="day < '2024-01-02'") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
 def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: IcebergIngest, moment: str) -> None:
     """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
@@ -77,14 +78,17 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: IcebergInge
     assert ingest.ids() == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_restored(ingest: IcebergIngest, tmp_path: Path) -> None:
     a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 def test_a_checkpoint_with_another_table(ingest: IcebergIngest, tmp_path: Path) -> None:
     a_hole_is_told(ingest, tmp_path / "checkpoint", "cat.lake.another")
 
 
+@pytest.mark.long
 def test_a_column_that_another_writer_removes(ingest: IcebergIngest) -> None:
     def remove() -> None:
         with ingest.table().update_schema() as update:
@@ -113,6 +117,7 @@ def add(table: Iceberg, batch: Batch, *numbers: int, before: Callable[[], object
     table.add(batch, rows, check)
 
 
+@pytest.mark.long
 def test_two_drivers_of_one_query_commit_a_batch_once(ingest: IcebergIngest) -> None:
     """One that was taken for dead goes on beside its successor: the second to commit finds that it is done. pyiceberg
     by itself would make the commit anew, and the rows would be there twice."""
@@ -194,6 +199,7 @@ def test_a_reader_sees_whole_batches(ingest: IcebergIngest) -> None:
     assert len(held.scan().to_arrow()) == 0, "a reader that has begun stays with its snapshot"
 
 
+@pytest.mark.long
 def test_manifests_are_merged(ingest: IcebergIngest) -> None:
     """Readers do not go through one for each batch."""
     table = opened(ingest)

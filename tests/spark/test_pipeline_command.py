@@ -107,6 +107,7 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     assert any("records/s, " in line for line in second.lines), second.output()
 
 
+@pytest.mark.long
 def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path, spark: SparkSession) -> None:
     """SIGTERM gives it up without an account of how it ended; nothing of it is in the table, all of it in the next."""
     table = tmp_path / "table"
