@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from pybroker.cluster.isr import FollowerState, laggards, may_join
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
+from pybroker.replication import isr
+from pybroker.replication.isr import IsrKeeper, Led, Wanted
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.replica import Replica
 
@@ -58,3 +61,27 @@ def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ReplicaManager, "_check", obey)
     patch.setattr(MetadataCache, "update", believe)
+
+
+def growth_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Who has all below the high watermark joins the ISR, though a new leader's is behind what was committed, and
+    however long ago it was caught up."""
+
+    def join(follower: FollowerState, high_watermark: int, epoch_start: int, registered_epoch: int | None) -> bool:
+        return may_join(follower, high_watermark, 0, registered_epoch)
+
+    def none_late(_: Any, members: Any, log_end: int, since_ms: int, *times_ms: int) -> set[int]:
+        return set() if since_ms < 0 else laggards(_, members, log_end, since_ms, *times_ms)
+
+    patch.setattr(isr, "may_join", join)
+    patch.setattr(isr, "laggards", none_late)
+
+
+def fetch_counted_for_a_later_life(patch: pytest.MonkeyPatch) -> None:
+    """A leader vouches for a follower, whichever life of its broker has fetched."""
+    wait_and_ask = IsrKeeper._await
+
+    def ask(keeper: IsrKeeper, led: Led, wanted: Wanted) -> None:
+        wait_and_ask(keeper, led, wanted._replace(epochs={}))
+
+    patch.setattr(IsrKeeper, "_await", ask)

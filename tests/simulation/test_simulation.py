@@ -13,10 +13,10 @@ from pybroker.cluster.image import PartitionState
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.simulation import planted
+from tests.simulation import planted, scripts
 from tests.simulation.checker import T, Violated
 from tests.simulation.planted import Plant
-from tests.simulation.world import World, simulate
+from tests.simulation.world import Script, World, simulate
 
 SEEDS = range(1, 9)
 TRIES = 6
@@ -101,4 +101,25 @@ def test_a_controller_that_is_none_any_more_is_not_obeyed(
         return
     plant(monkeypatch)
     with pytest.raises(Violated, match="obeyed a controller"):
+        simulate(1, tmp_path, script=script)
+
+
+@pytest.mark.parametrize("planted_too", [False, True], ids=["sound", "planted"])
+@pytest.mark.parametrize(
+    ("script", "plant"),
+    [
+        (scripts.a_new_leader_lags, planted.growth_at_the_high_watermark),
+        (scripts.a_follower_comes_back_with_less, planted.fetch_counted_for_a_later_life),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_who_may_join_the_isr(
+    script: Script, plant: Plant, planted_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has not got all that is committed is no member."""
+    if not planted_too:
+        simulate(1, tmp_path, script=script)
+        return
+    plant(monkeypatch)
+    with pytest.raises(Violated, match="are committed"):
         simulate(1, tmp_path, script=script)

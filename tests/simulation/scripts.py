@@ -1,0 +1,146 @@
+"""Schedules by hand, of faults that chance seldom puts in this order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from pybroker import core
+from pybroker.cluster.caller import Call
+from pybroker.controller import nodes
+from pybroker.controller.requests import elect_leaders
+from pybroker.coordination.store import NoNode
+from pybroker.protocol import messages as m
+from tests.simulation.broker import Life
+from tests.simulation.checker import T
+from tests.simulation.clients import ACKS_ALL
+from tests.simulation.world import World
+
+LONG_S = 20.0
+LOOK_S = 0.0001  # less than any message takes
+
+
+async def until(what: str, so: Callable[[], bool], every_s: float = 0.01) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not so():
+            await asyncio.sleep(every_s)
+
+
+async def controlled_by(world: World, number: int) -> None:
+    """Have this broker be the controller."""
+    admin = await world.store.session(60_000)
+    while True:
+        with contextlib.suppress(NoNode):
+            if nodes.load_controller((await admin.get(nodes.CONTROLLER))[0]) == number:
+                break
+            await admin.delete(nodes.CONTROLLER)
+        await asyncio.sleep(0.5)
+    await until("it reigns", lambda: (found := world.network.lives[number].controller) is not None and found.active)
+    await asyncio.sleep(1)  # all are told
+
+
+async def quiet(world: World) -> None:
+    """Nothing is written, and all have the same."""
+    world.clients.stop()
+    await asyncio.sleep(2)
+    await until("all are in sync", lambda: len(world.checker.states[T].isr) == 3)
+    await asyncio.sleep(1)
+
+
+class Ears:
+    """What a broker does not hear, and whom it does not answer, of one kind of request."""
+
+    def __init__(self, life: Life, kind: type) -> None:
+        self.deaf_to: set[int] = set()
+        self.silent_to: set[int] = set()
+        self._changed = asyncio.Event()
+        self._handle, failed = life._handlers[kind]
+        life._handlers[kind] = self._hear, failed
+
+    async def _hear(self, request: Any, call: Call) -> Any:
+        asker = request.broker_id if hasattr(request, "broker_id") else request.replica_state.replica_id
+        while asker in self.deaf_to:
+            await self._changed.wait()
+        answer = await self._handle(request, call)
+        while asker in self.silent_to:
+            await self._changed.wait()
+        return answer
+
+    def again(self, *askers: int) -> None:
+        """Hear them, and answer."""
+        self.deaf_to.difference_update(askers)
+        self.silent_to.difference_update(askers)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def log(world: World, number: int) -> core.Partition:
+    replica = world.network.lives[number].replicas.get(*T)
+    assert replica is not None
+    return replica.partition()
+
+
+async def a_new_leader_lags(world: World) -> None:
+    """A record is committed, and the follower that has it does not know so when it becomes leader. Another, which has
+    no less than that leader takes for committed, has not got the record: it may not join."""
+    lives, states = world.network.lives, world.checker.states
+    lives[1].kill()
+    await until("another leads", lambda: states[T].leader in (2, 3))
+    world.start(1)
+    leader = states[T].leader
+    other = 5 - leader
+    await quiet(world)
+    end = log(world, leader).log_end_offset
+    old, new = (Ears(lives[number], m.FetchRequest) for number in (leader, 1))
+    old.deaf_to.add(other)
+    await asyncio.sleep(1)  # what it heard before, it has answered
+    writing = world.loop.create_task(world.clients._write(leader, T, b"<p0>", ACKS_ALL))
+    await until("the record is copied", lambda: log(world, 1).log_end_offset == end + 1, LOOK_S)
+    old.silent_to.add(1)
+    await until("it is committed", lambda: log(world, leader).high_watermark == end + 1)
+    assert log(world, 1).high_watermark == end == log(world, other).log_end_offset
+    assert other not in states[T].isr
+    new.deaf_to.add(leader)
+    new.silent_to.add(other)
+    (controller,) = [life for life in lives.values() if life.controller is not None and life.controller.active]
+    controller.run(elect_leaders(controller.controller, [T], 0))  # type: ignore[arg-type]
+    await until("it leads", lambda: states[T].leader == 1)
+    await asyncio.sleep(1)
+    assert [f.log_end_offset for f in log(world, 1).followers if f.broker == other] == [end]
+    assert other not in states[T].isr
+    writing.cancel()
+    old.again(1, other)
+    new.again(leader, other)
+    world.clients.start()
+
+
+async def a_follower_comes_back_with_less(world: World) -> None:
+    """A leader has seen a follower catch up, and is heard late: the follower's broker was killed meanwhile, lost what
+    it had, and is registered anew. The leader did not see this life of it."""
+    lives, states = world.network.lives, world.checker.states
+    await quiet(world)
+    await controlled_by(world, 2)
+    assert states[T].leader == 1
+    leader, controller = Ears(lives[1], m.FetchRequest), Ears(lives[2], m.AlterPartitionRequest)
+    leader.deaf_to.add(3)
+    await asyncio.sleep(1)
+    world.loop.create_task(world.clients._write(1, T, b"<p0>", ACKS_ALL))
+    await until("it is out of the ISR", lambda: 3 not in states[T].isr)
+    controller.deaf_to.add(1)
+    leader.again(3)
+    await until("it is asked for", lambda: (led := lives[1].isr._led[T]).asked is not None and 3 in led.asked)
+    leader.deaf_to.add(3)
+    before = lives[3].epoch
+    lives[3].kill()
+    shutil.rmtree(world.home / "3" / "t-0")
+    world.start(3)
+    await until("it is registered anew", lambda: lives[3].epoch > before)
+    await until("it has nothing", lambda: (found := lives[3].replicas.get(*T)) is not None and found.log is not None)
+    controller.again(1)
+    await asyncio.sleep(1)
+    assert 3 not in states[T].isr
+    leader.again(3)
+    world.clients.start()
