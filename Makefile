@@ -50,7 +50,7 @@ demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, a
 
 .PHONY: test
 test: export PYBROKER_WERROR = 1
-test: ## build, lint, types and every test but for the long ones of Spark
+test: ## build, lint, types and every test but for the long ones
 	@$(MAKE) --no-print-directory --jobs 2 $(BUILT) lint  # beside each other: an installation keeps one core busy
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5 $(PYTEST_ARGS)
 
@@ -109,6 +109,10 @@ chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apa
 .PHONY: clients-on-cluster
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
+
+.PHONY: long
+long: $(BUILT) $(DEV) ## the tests that make test has no time for
+	@$(PY) -m pytest -m long -p no:xdist --durations 20 $(PYTEST_ARGS)
 
 .PHONY: spark-cluster
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for

@@ -21,6 +21,27 @@ settings.register_profile("busy machine", deadline=None, suppress_health_check=[
 settings.load_profile("busy machine")
 
 
+LONG = re.compile(
+    r"""
+    tests/cli/.*\[kafka411                                # of our tools, 3.9.1 shows the same
+    | tests/test_packaging\.py::test_wheel_               # all of core is compiled once more
+    | ::test_a_team_at_work\[(java-4\.1\.1-eager|java-3\.9\.1-cooperative|confluent-eager|kafka-python-cooperative)
+    | tests/groups/test_consumers\.py::test_(where|a_static|the_coordinator).*\[java-3\.9\.1
+    | tests/java/test_adopt\.py::.*\[kafka411
+    | ::test_a_topic_s_life\[controllers1
+    """,
+    re.VERBOSE,
+)
+"""Of these `make test` runs others of their kind, and `make long` all."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if LONG.search(item.nodeid):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",

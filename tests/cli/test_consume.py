@@ -274,10 +274,10 @@ def test_a_member_that_is_ended_leaves_at_once(target: Server, ten: str) -> None
 
 
 @pytest.mark.java
-@pytest.mark.xdist_group("kafka411")
-def test_aborted_transactions(kafka411: Server, topic: str) -> None:
+@pytest.mark.xdist_group("kafka391")
+def test_aborted_transactions(kafka391: Server, topic: str) -> None:
     """With read_committed they are not seen, and the end behind their markers is reached."""
-    there = kafka411.bootstrap
+    there = kafka391.bootstrap
     run("topics", "create", topic, "-p", 1, "-b", there)
     producer = ck.Producer({"bootstrap.servers": there, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(60)
