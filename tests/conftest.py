@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import uuid
@@ -67,6 +68,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         for server in harness.LIVE:
             if server in used or call.when != "call":
                 report.sections.append((f"output of {server.name} on port {server.port}", server.output()))
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """The garbage collector does not run: what goes, goes with its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ FLOORS = {
         "pybroker.config",
         "pybroker.metrics",
         "pybroker.logs",
+        "pybroker.tasks",
     ],
     0: ["pybroker.core"],
 }

@@ -27,6 +27,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +98,7 @@ class Fetcher:
         """This broker has another epoch."""
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     # -- the round ---------------------------------------------------------------------------------------------------
 

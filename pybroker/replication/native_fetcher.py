@@ -27,6 +27,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher
 from pybroker.replication.replica import Replica
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,7 @@ class NativeFetcher(Fetcher):
     async def close(self) -> None:
         for timer in self._later.values():
             timer.cancel()
-        self._tending.cancel()
-        await asyncio.gather(self._tending, super().close(), return_exceptions=True)
+        await cancel_and_wait(self._tending, self._task)
         if self._native is not None:
             self._native.close()
         if self._link is not None:
@@ -168,22 +168,26 @@ class NativeFetcher(Fetcher):
     async def _tend(self) -> None:
         """Do what each event asks for, one after the other."""
         while True:
-            what = await self._told.get()
-            if what.partition is None:
-                self._complain(what.code)
-                continue
-            key = TopicPartition(what.partition.topic, what.partition.partition)
-            followed = self._followed.get(key)
-            if followed is None or followed[0].log is not what.partition:
-                continue
-            try:
-                await self._do(what, *followed)
-            except (core.LogError, KafkaError, OSError) as problem:
-                event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
-                self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
-            except Exception as problem:  # of one partition: the others are followed on
-                event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
-                self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+            # Without a name for it: what waits for the next event would hold the partition of the last one, and its
+            # files, though they were deleted.
+            await self._heed(await self._told.get())
+
+    async def _heed(self, what: core.FetcherEvent) -> None:
+        if what.partition is None:
+            self._complain(what.code)
+            return
+        key = TopicPartition(what.partition.topic, what.partition.partition)
+        followed = self._followed.get(key)
+        if followed is None or followed[0].log is not what.partition:
+            return
+        try:
+            await self._do(what, *followed)
+        except (core.LogError, KafkaError, OSError) as problem:
+            event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
+            self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+        except Exception as problem:  # of one partition: the others are followed on
+            event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
+            self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
 
     async def _do(self, what: core.FetcherEvent, replica: Replica, leader_epoch: int) -> None:
         if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:

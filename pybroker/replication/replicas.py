@@ -433,6 +433,7 @@ class Replicas:
         """Drop logs and plane, and with the last references their files, without waiting for the garbage collector."""
         self._plane = None
         self._published.clear()
+        self._fetchers.clear()  # they may have been told of partitions, and not have looked yet
         for replica in self:
             replica.log, replica.plane, replica.failure = None, None, "the broker ended"
 

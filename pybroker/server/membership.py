@@ -35,6 +35,7 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.replication.logdirs import StartError
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +112,7 @@ class Membership:
 
     async def close(self) -> None:
         """End the registration with the session; the tasks first, or they would begin anew."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         self._tasks = []
 
     # -- sessions and registrations ----------------------------------------------------------------------------------

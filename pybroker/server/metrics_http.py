@@ -14,6 +14,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
+from pybroker.tasks import cancel_and_wait
+
 REQUEST_BYTES_MAX = 8 << 10
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 16
@@ -48,9 +50,7 @@ class MetricsServer:
             with contextlib.suppress(OSError):  # a process that was forked from this one may have it open, too
                 sock.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for task in list(self._open):
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await cancel_and_wait(*self._open)
         await self._server.wait_closed()
         self._server = None
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
+from pybroker.tasks import cancel_and_wait
 from pybroker.testing.life import BrokerFailed
 
 T = TypeVar("T")
@@ -71,8 +72,5 @@ class LoopThread:
 
 async def _end_tasks() -> None:
     """While the loop still runs, so that each hears of it."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel_and_wait(*asyncio.all_tasks() - {asyncio.current_task()})
     await asyncio.sleep(0)  # transports that were closed meanwhile tell so in the loop's next turn

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Mapping
 from itertools import permutations
 from typing import Final
 
+from pybroker.tasks import cancel_and_wait
 from pybroker.testing.life import HOST, hold_port
 from pybroker.testing.loop import LoopThread
 
@@ -194,9 +195,7 @@ class Network:
                 try:
                     await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for pump in pumps:
-                        pump.cancel()
-                    await asyncio.gather(*pumps, return_exceptions=True)
+                    await cancel_and_wait(*pumps)
         finally:
             for each in writers:
                 each.close()

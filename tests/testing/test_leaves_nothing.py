@@ -45,8 +45,9 @@ def use(broker: BrokerHandle) -> None:
     broker.records("t")
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
-    """After close() this process is as it was, without the help of the garbage collector."""
+    """After close() this process is as it was."""
     with new_broker(mode=mode) as broker:  # what is loaded once is loaded
         use(broker)
     threads, files, processes = set(threading.enumerate()), descriptors(), children()
@@ -60,6 +61,7 @@ def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
     assert children() <= processes
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
     """Neither does a broker that never was one."""
     with contextlib.suppress(Exception):
@@ -83,6 +85,7 @@ def use_cluster(cluster: ClusterHandle) -> None:
         cluster.pause()
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
     """With a broker that is dead, one that is cut off and all that are frozen."""

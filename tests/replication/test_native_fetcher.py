@@ -1,0 +1,146 @@
+"""What a fetcher in core holds of partitions and planes: nothing longer than it needs them, without the help of the
+garbage collector."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import weakref
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pybroker import core, errors
+from pybroker.cluster.metadata_cache import MetadataCache, Suspects
+from pybroker.config import BrokerConfig
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from pybroker.replication.native_fetcher import NativeFetcher
+from pybroker.replication.replicas import Replicas
+from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader
+from tests.harness import eventually
+
+KEY = TopicPartition("t", 0)
+pytestmark = pytest.mark.usefixtures("uncollected")
+
+
+class Follower:
+    """A core with one partition that follows, a plane, and a fetcher whose leader the test plays."""
+
+    def __init__(self, home: Path) -> None:
+        self.core = core.Broker(flush_idle_ms=20)
+        self.plane = core.Plane(self.core)
+        log = self.core.open(str(home), *KEY, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
+        log.become_follower(LEADER, EPOCH, 0)
+        self.replica: Any = SimpleNamespace(
+            key=KEY, log=log, offline=False, gone=False, partition=lambda: self.replica.log
+        )  # fmt: skip
+        self.hear: Callable[[str, bytes], object] | None = None
+        asyncio.get_running_loop().add_reader(self.plane.fileno(), self._take)
+        self.plane.start()
+        nobody: Any = None
+        self.fetcher = NativeFetcher(
+            7, LEADER, BrokerConfig.load(None, []), lambda: 77, nobody, nobody, Suspects(lambda: 0.0), self._dial,
+            self._open,
+        )  # fmt: skip
+
+    async def _dial(self, broker: int) -> socket.socket:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        there.settimeout(5)
+        self.leader = Leader(there)
+        return here
+
+    def _open(self, fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.Fetcher:
+        self.hear = hear
+        return core.Fetcher(self.plane, fd, **settings)
+
+    def _take(self) -> None:
+        for kind, _, _, letter in self.plane.take():
+            assert self.hear is not None
+            self.hear(kind, letter or b"")
+
+    async def copy(self) -> m.FetchRequest:
+        """Follow; what the leader is asked."""
+        self.fetcher.follow(self.replica, EPOCH)
+        return await self.asked()
+
+    async def asked(self) -> m.FetchRequest:
+        await eventually("it is connected", lambda: self.hear)
+        return await asyncio.to_thread(self.leader.request)
+
+    def drop(self) -> weakref.ref[core.Plane]:
+        """Let the log and the plane go, as a broker does that ends."""
+        gone = weakref.ref(self.plane)
+        asyncio.get_running_loop().remove_reader(self.plane.fileno())
+        self.plane.stop()
+        self.core.close(clean=False)
+        self.replica.log = None
+        del self.plane
+        return gone
+
+
+@pytest.fixture
+async def follower(tmp_path: Path) -> AsyncIterator[Follower]:
+    made = Follower(tmp_path)
+    yield made
+    made.leader.sock.close()
+
+
+async def test_one_that_is_closed_while_it_copies_holds_no_plane(follower: Follower) -> None:
+    """A plane has descriptors until it is gone."""
+    await follower.copy()
+    await follower.fetcher.close()
+    assert follower.drop()() is None
+    assert follower.core.open_files == 0
+
+
+async def refuse(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    """The leader has an error for the partition, and the fetcher has taken note."""
+    await follower.copy()
+    follower.leader.answer({0: Brought(error_code=errors.UNKNOWN_SERVER_ERROR)})
+    await eventually("it has taken note", lambda: "partition not fetched" in caplog.text)
+
+
+async def test_one_that_is_closed_holds_no_partition_that_it_was_told_of(
+    follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor its files, though nothing more was to be done."""
+    await refuse(follower, caplog)
+    await follower.fetcher.close()
+    assert follower.drop()() is None
+    assert follower.core.open_files == 0
+
+
+async def test_a_partition_that_it_was_told_of_is_deleted(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    """The fetcher, which lives on and hears nothing more, does not keep its files open."""
+    await refuse(follower, caplog)
+    follower.fetcher.leave(KEY)
+    follower.core.delete(follower.replica.log)
+    follower.replica.log = None
+    await eventually("its files are closed", lambda: follower.core.open_files == 0)
+    await follower.fetcher.close()
+    follower.drop()
+
+
+class Hearer:
+    def hear(self, kind: str, letter: bytes) -> None: ...
+
+
+def test_replicas_that_were_closed_hold_no_fetcher() -> None:
+    """What it was told, and did not come to, may be of a partition."""
+    replicas = Replicas(7, BrokerConfig.load(None, []), MetadataCache("c"), [])
+    plane = replicas.native_plane(reactors=1)
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    hearer = Hearer()
+    replicas.open_fetcher(here.detach(), hearer.hear, replica_id=7, broker_epoch=77)
+    plane.stop()
+    replicas.abandon()
+    there.close()
+    gone = weakref.ref(hearer)
+    del hearer
+    assert gone() is None
