@@ -27,6 +27,7 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.replica import Replica
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +106,7 @@ class IsrKeeper:
         self._tasks = [loop.create_task(self._look_now_and_then()), loop.create_task(self._ask_on())]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     # -- what is led here --------------------------------------------------------------------------------------------
 
@@ -190,12 +189,16 @@ class IsrKeeper:
         while True:
             lag_ms: int = self._config["replica.lag.time.max.ms"]
             await asyncio.sleep(lag_ms / 2000)
-            for led in [] if self._lapsed() else list(self._led.values()):
-                if led.asked is None and not led.replica.offline:
-                    try:
-                        self._shrink(led, lag_ms)
-                    except (core.LogError, KafkaError) as problem:  # its log failed a moment ago: the others go on
-                        event(log, logging.WARNING, "ISR not looked at", partition=led.replica.key, reason=problem)
+            if not self._lapsed():
+                self._look(lag_ms)
+
+    def _look(self, lag_ms: int) -> None:
+        for led in list(self._led.values()):
+            if led.asked is None and not led.replica.offline:
+                try:
+                    self._shrink(led, lag_ms)
+                except (core.LogError, KafkaError) as problem:  # its log failed a moment ago: the others go on
+                    event(log, logging.WARNING, "ISR not looked at", partition=led.replica.key, reason=problem)
 
     def _shrink(self, led: Led, lag_ms: int) -> None:
         end = led.replica.partition().log_end_offset

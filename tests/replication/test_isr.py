@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,3 +81,30 @@ async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
         await controller.settled.wait()
     await keeper.stop()
     assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
+
+
+async def test_what_is_led_no_more_is_not_held() -> None:
+    """By a keeper that goes on, and has nothing to look at: a replica that was deleted has files."""
+    looked = asyncio.Event()
+
+    class Led(SimpleNamespace):
+        def partition(self) -> Any:
+            looked.set()
+            return log
+
+    log = Log()
+    replica: Any = Led(key=KEY, topic_id=ID, offline=False)
+    keeper = IsrKeeper(
+        1, BrokerConfig.load(None, ["replica.lag.time.max.ms=1"]), MetadataCache("c"), Controller(), lambda: 10,
+        lambda: 0, lambda: False, Changes(lambda: 0),
+    )  # type: ignore[arg-type]  # fmt: skip
+    keeper.lead(replica, 5, 7, (1, 2, 3))
+    looked.clear()
+    keeper.start()
+    async with asyncio.timeout(10):
+        await looked.wait()
+    keeper.resign(KEY)
+    gone = weakref.ref(replica)
+    del replica
+    assert gone() is None
+    await keeper.stop()
