@@ -45,6 +45,7 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +95,7 @@ class Controller:
     async def stop(self) -> None:
         """Resign; the node of the controllership goes with the session."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel_and_wait(self._task)
 
     # -- election ----------------------------------------------------------------------------------------------------
 

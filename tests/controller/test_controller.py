@@ -386,3 +386,12 @@ async def test_a_failed_log_is_no_replica(cluster: FakeCluster) -> None:
     cluster.brokers[2].refuses[key] = errors.KAFKA_STORAGE_ERROR
     await cluster.create("t", (2, 3))
     await cluster.until_led(key, 3)
+
+
+async def test_who_stops_it_can_be_cancelled(cluster: FakeCluster) -> None:
+    """A broker that ends cancels whoever waits for the end of a reign: one that went on would begin anew."""
+    stopping = asyncio.create_task(cluster.controller.controller.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
