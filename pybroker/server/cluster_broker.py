@@ -104,16 +104,24 @@ class ClusterBroker(Broker):
         store = self._store = self._cluster_store or _zookeeper(config)
         await store.open()
         member = self._member = Membership(store, timeout_ms, self._advertised, wall_ms)
-        session = self._session = await member.open()
-        await loading.prepare(session, nodes.OF_A_CLUSTER)
-        await self._settle(session)
+        await member.open()
+        try:
+            await self._enter(member)
+        finally:
+            self._session = member.session
+
+    async def _enter(self, member: Membership) -> None:
+        """Have a place in the cluster, and take it."""
+        config = self.config
+        await member.in_a_session(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER))
+        await member.in_a_session(self._settle)
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
         self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, self.metadata, replicas)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
-        await self._watch.read_all(session)
+        await member.in_a_session(self._watch.read_all)
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from pybroker.cluster.image import LiveBroker
 from pybroker.controller import nodes
@@ -49,6 +50,7 @@ LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
 
+T = TypeVar("T")
 Registered = Callable[[Session, int], Awaitable[object]]
 """Called with the session and the broker epoch, after each registration."""
 
@@ -85,11 +87,22 @@ class Membership:
         """The first session. Raises StoreError."""
         return await self._begin()
 
+    async def in_a_session(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """What comes of `work`, which may be done twice: once more in a new session where one expires meanwhile, as
+        that of a process does which is frozen while it starts. Raises as `work`, and StoreError."""
+        while True:
+            try:
+                return await work(self.session)
+            except (SessionExpired, ConnectionLoss) as problem:
+                event(log, logging.WARNING, "session expired at the start", reason=problem)
+                await self.session.expired.wait()
+                await self._begin()
+
     async def register(self) -> None:
         """Show the broker to the cluster for the first time. Raises StartError where another broker has its id."""
         deadline_s = asyncio.get_running_loop().time() + self._patience_s()
         try:
-            await self._make_node(deadline_s)
+            await self.in_a_session(lambda _: self._make_node(deadline_s))
         except TimeoutError:
             broker = self._current()
             raise StartError(

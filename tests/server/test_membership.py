@@ -94,6 +94,26 @@ async def test_a_session_that_expires_five_times(store: MemoryStore, member: Mem
     assert await owner(store) == member.membership.session.id
 
 
+async def test_a_session_that_expires_while_it_starts(store: MemoryStore, member: Member) -> None:
+    """As that of a process does which is frozen then: the start goes on in another one."""
+    await member.membership.open()
+    first = member.membership.session
+    tries = []
+
+    async def work(session: Session) -> str:
+        tries.append(session)
+        if session is first:
+            first.expire()  # type: ignore[attr-defined]
+        return (await session.children("/"))[0] and "done"
+
+    assert await member.membership.in_a_session(work) == "done"
+    second = member.membership.session
+    assert tries == [first, second]
+    second.expire()  # type: ignore[attr-defined]
+    await member.membership.register()
+    assert await owner(store) == member.membership.session.id not in (first.id, second.id)
+
+
 async def test_a_false_proof_of_death(store: MemoryStore, member: Member) -> None:
     """Somebody deletes the node of a broker that is alive: it registers anew in the same session."""
     session = await member.join()
