@@ -41,6 +41,7 @@ CLUSTER_DEFAULTS: Final[Mapping[str, str]] = {
     "controlled.shutdown.retry.backoff.ms": "100",
     "num.network.threads": "1",
     "replica.lag.time.max.ms": "3000",
+    "zookeeper.connection.timeout.ms": "30000",
     "zookeeper.session.timeout.ms": "3000",
 }
 """What a test expects of a cluster; `settings` win over it."""
