@@ -193,7 +193,11 @@ class Sender:
             name = topic.name or names.get(bytes(topic.topic_id), "")
             told.update({TopicPartition(name, p.index): p for p in topic.partition_responses})
         if answer is not None and answer.node_endpoints:
-            leaders = {tp: (p.current_leader.leader_id, p.current_leader.leader_epoch) for tp, p in told.items()}
+            leaders = {
+                tp: (leader.leader_id, leader.leader_epoch)
+                for tp, p in told.items()
+                if (leader := p.current_leader) is not None  # told of those alone that another leads
+            }
             moved = self._network.learn_leaders(leaders, answer.node_endpoints)
         for queue, batch in taken:
             queue.in_flight.remove(batch)

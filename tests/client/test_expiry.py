@@ -1,4 +1,4 @@
-"""A producer's delivery_timeout_ms, at a broker that answers when it likes."""
+"""What becomes of a producer's batch at a broker that answers when, and as, it likes."""
 
 from __future__ import annotations
 
@@ -35,5 +35,23 @@ def test_a_batch_behind_a_younger_one_is_given_up_in_its_own_time() -> None:
             assert not second.done()
             end.set()
             producer.close(0)
+    finally:
+        broker.close()
+
+
+def test_an_answer_that_tells_of_brokers_and_not_who_leads() -> None:
+    """Kafka names the leader of a partition where that is another one, and the brokers of all that it names: what is
+    beside it has been appended (KIP-951)."""
+
+    def produce(request: Any) -> Any:
+        kind, endpoints = m.ProduceResponse.Responses, m.ProduceResponse.NodeEndpoints
+        told = kind.PartitionResponses(index=0, base_offset=7, current_leader=None)
+        there = endpoints(node_id=9, host="127.0.0.1", port=1, rack=None)
+        return m.ProduceResponse(responses=[kind(name="t", partition_responses=[told])], node_endpoints=[there])
+
+    broker = FakeBroker({"Produce": produce}, {"Produce": 10, "Metadata": 9})
+    try:
+        with Producer(bootstrap_servers=f"127.0.0.1:{broker.port}", enable_idempotence=False) as producer:
+            assert producer.send("t", b"x", partition=0).result(10).offset == 7
     finally:
         broker.close()
