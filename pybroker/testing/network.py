@@ -59,9 +59,12 @@ class Network:
     def close(self) -> None:
         """No proxy is left; calling it again does nothing."""
 
+        async def listen_no_more() -> None:
+            await asyncio.gather(*(stop_listening(way.listening) for way in self._ways if way.listening is not None))
+
         def end() -> None:
             for way in self._ways:
-                if way.listening is not None:
+                if way.listening is not None:  # it did again, meanwhile
                     way.listening.close()
                 way.held.close()
             for writer in list(self._peers):
@@ -69,6 +72,7 @@ class Network:
             self._ways.clear()
 
         if self.thread.runs:
+            self.thread.do(listen_no_more())
             self.thread.call(end)
             self.thread.end_tasks()
             self.thread.call(end)  # of a connection whose task was cancelled before it began
@@ -170,7 +174,7 @@ class Network:
         """Refuse for a while, as the end of the way does."""
         listening, way.listening = way.listening, None
         if listening is not None:
-            listening.close()
+            await stop_listening(listening)
             await asyncio.sleep(REFUSES_S)
             await self._listen(way)
 
@@ -207,7 +211,8 @@ class Network:
         except ConnectionRefusedError:
             if self.refuses(way):
                 self._begin(self._refuse(way))
-                await asyncio.sleep(0)  # whoever comes back, for this connection closes, is refused already
+                for _ in range(2):
+                    await asyncio.sleep(0)  # whoever comes back, for this connection closes, is refused already
             raise
 
     def refuses(self, way: Way) -> bool:
@@ -239,3 +244,12 @@ class Network:
             writer.write(data)
             with contextlib.suppress(OSError):
                 await writer.drain()
+
+
+async def stop_listening(server: asyncio.Server) -> None:
+    """Accept no more, let what was accepted begin, and only then close: asyncio forgets the socket of a connection
+    whose server went before it began, and leaves it open."""
+    for sock in server.sockets:
+        asyncio.get_running_loop().remove_reader(sock)
+    await asyncio.sleep(0)
+    server.close()
