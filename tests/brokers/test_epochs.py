@@ -13,6 +13,7 @@ from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.test_fencing import ids
+from tests.brokers.test_partitions import told_by
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import until
 from tests.wire import Wire, batch
@@ -36,6 +37,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[
 
 def write_alone(cluster: Cluster, network: Network, number: int, topic: str, records: int) -> None:
     """Have a leader take records with acks=1 that nobody else gets."""
+    until("it knows that it leads", lambda: told_by(cluster, number, topic)[0] == number)
     network.cut_off(number, *(other for other in (1, 2, 3) if other != number))
     with Wire(cluster.brokers[number].port) as wire:
         for _ in range(records):

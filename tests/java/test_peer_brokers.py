@@ -70,7 +70,8 @@ def test_kills_and_stops(cluster: Mixed, controllers: tuple[int, ...], victims: 
     cluster.move_controller(*controllers)
     topic = cluster.create(f"killed-under-{controllers[0]}", replicas=SPREAD)
     cluster.until_in_sync(topic, PARTITIONS)
-    assert [cluster.leader(topic, index) for index in range(PARTITIONS)] == [1, 3, 2]
+    leaders = [1, 3, 2]
+    until("their first replicas lead", lambda: [cluster.leader(topic, n) for n in range(PARTITIONS)] == leaders)
     writer = Writer(cluster, topic)
     write(writer, 50)
     led: set[int] = set()
