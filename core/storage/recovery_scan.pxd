@@ -5,3 +5,4 @@ from pybroker.core.storage.log cimport log_t
 from pybroker.core.storage.recovery_state cimport recovery_t
 
 cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recovery_t* r, int64_t* end) noexcept nogil
+cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil

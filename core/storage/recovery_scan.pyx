@@ -140,6 +140,7 @@ cdef int open_scanned(
 
 
 cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
+    """Are segments i .. n - 1 files without a byte?"""
     cdef segment_t* s
     cdef bint empty = True
     while empty and i < n:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,6 +195,42 @@ def test_a_log_goes_on_after_an_empty_file(tmp_path: Path, base: int) -> None:
     assert_same(partition, model)
     assert_same(home.reopen(clean=False), model)
     home.crash()
+
+
+@pytest.mark.parametrize("believed", [0, 5], ids=["all is scanned", "believed up to the middle"])
+def test_wherever_the_data_ends_appends_go_on(tmp_path: Path, believed: int) -> None:
+    """Each batch may be the last that is there, the files behind it empty or gone, and one more empty file anywhere."""
+    sizes = (300, 100, 200, 150, 120, 250, 90, 100, 110)
+    batches = [batch_of(size, fill=bytes([n])) for n, size in enumerate(sizes)]
+    whole = Home(tmp_path, {"segment.bytes": 400}, topic="whole")
+    partition = whole.open()
+    for n, data in enumerate(batches, 1):
+        partition.append(data, now_ms=NOW)
+        if n == believed:
+            partition.flush()
+            whole.checkpoint()
+    whole.crash()
+    bases = [int(file.stem) for file in whole.files(".log")]
+    assert bases == [0, 2, 4, 6]
+    for kept, emptied in product(range(believed + 1, len(sizes) + 1), (False, True)):
+        for extra in {1, 3, 5, kept - 1, kept, kept + 2} - set(bases):
+            home, model = Home(tmp_path, whole.config, topic=f"{kept}-{extra}-{emptied}"), SlowLog()
+            shutil.copytree(whole.directory, home.directory)
+            home.recovery_point = whole.recovery_point
+            for base, after in pairwise([*bases, len(sizes)]):
+                os.truncate(home.log_file(base), sum(sizes[base : min(after, kept)]))
+                if base >= kept and not emptied:
+                    home.log_file(base).unlink()
+            home.log_file(extra).touch()
+            partition = home.open()
+            for data in batches[:kept]:
+                model.append(data, -1)
+            for _ in range(6):
+                data = batch_of(100)
+                assert partition.append(data, now_ms=NOW).base_offset == model.append(data, -1)
+            assert_same(partition, model)
+            assert_same(home.reopen(clean=False), model)
+            home.crash()
 
 
 # -- what is scanned ---------------------------------------------------------------------------------------------------
