@@ -10,6 +10,7 @@ the next request connects again, after a pause that doubles up to a limit. Every
 
 import contextlib
 import errno
+import logging
 import os
 import random
 import socket
@@ -40,6 +41,8 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
+
+_log = logging.getLogger(__name__)
 
 Done = Callable[[Any, KafkaError | None], object]
 """(answer, None) or (None, error); (None, None) for a request without an answer, once the system has it."""
@@ -411,7 +414,12 @@ class Channel:
         if throttle_ms := getattr(answer, "throttle_time_ms", 0):
             self._muted = True
             self._loop.call_later(min(throttle_ms / 1000, self.timeout_s), self._unmute)  # what waits has no longer
-        asked.done(answer, None)
+        try:
+            asked.done(answer, None)
+        except Exception as problem:  # a mistake of ours; who asked would wait for ever
+            words = f"the client fails at an answer of {self.address}: {type(problem).__name__}: {problem}"
+            _log.exception("an answer to %s could not be used", asked.api.name)
+            asked.done(None, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
 
     def _unmute(self) -> None:
         self._muted = False

@@ -182,8 +182,7 @@ class Fetcher:
         for topic in answer.responses:
             name = topic.topic or names.get(bytes(topic.topic_id), "")
             for p in topic.partitions:
-                if (leader := p.current_leader) is not None:  # told of those alone that another leads
-                    told[TopicPartition(name, p.partition_index)] = leader.leader_id, leader.leader_epoch
+                told[TopicPartition(name, p.partition_index)] = p.current_leader
         self._network.learn_leaders(told, answer.node_endpoints)
 
     def _take(self, node: int, place: Place, answer: Any) -> bool:

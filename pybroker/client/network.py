@@ -294,16 +294,18 @@ class Network:
             return True
         return any(p.leader < 0 for p in topic.partitions)
 
-    def learn_leaders(
-        self, told: Mapping[TopicPartition, tuple[int, int]], brokers: Iterable[Any]
-    ) -> Set[TopicPartition]:
+    def learn_leaders(self, told: Mapping[TopicPartition, Any], brokers: Iterable[Any]) -> Set[TopicPartition]:
         """What an answer says of who leads now, in which epoch, and where such brokers are (KIP-951); where that is
-        news. What is older than what is known, or names a broker that nobody has told of, says nothing."""
+        news. `told` are the answer's own words; None, of a partition whose leader it does not name. What is older than
+        what is known, or names a broker that nobody has told of, says nothing."""
         view = self.view
         moved = set()
         nodes = view.nodes | {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in brokers}
         topics = dict(view.topics)
-        for tp, (leader, epoch) in told.items():
+        for tp, named in told.items():
+            if named is None:
+                continue
+            leader, epoch = named.leader_id, named.leader_epoch
             if leader in nodes and view.leader_epoch(*tp) < epoch and tp.topic in topics:
                 known = list(topics[tp.topic].partitions)
                 if tp.partition < len(known):

@@ -193,11 +193,7 @@ class Sender:
             name = topic.name or names.get(bytes(topic.topic_id), "")
             told.update({TopicPartition(name, p.index): p for p in topic.partition_responses})
         if answer is not None and answer.node_endpoints:
-            leaders = {
-                tp: (leader.leader_id, leader.leader_epoch)
-                for tp, p in told.items()
-                if (leader := p.current_leader) is not None  # told of those alone that another leads
-            }
+            leaders = {tp: p.current_leader for tp, p in told.items()}
             moved = self._network.learn_leaders(leaders, answer.node_endpoints)
         for queue, batch in taken:
             queue.in_flight.remove(batch)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from pybroker import Producer, errors
+from pybroker.client.network import Network
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from tests.client.test_admin_answers import FakeBroker
@@ -55,3 +58,28 @@ def test_an_answer_that_tells_of_brokers_and_not_who_leads() -> None:
             assert producer.send("t", b"x", partition=0).result(10).offset == 7
     finally:
         broker.close()
+
+
+def test_a_mistake_at_an_answer_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever fails on the client's thread, nobody waits for ever for what it was about."""
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    def produce(request: Any) -> Any:
+        kind, endpoints = m.ProduceResponse.Responses, m.ProduceResponse.NodeEndpoints
+        there = endpoints(node_id=9, host="127.0.0.1", port=1, rack=None)
+        told = kind(name="t", partition_responses=[kind.PartitionResponses(index=0, base_offset=7)])
+        return m.ProduceResponse(responses=[told], node_endpoints=[there])
+
+    monkeypatch.setattr(Network, "learn_leaders", fail)
+    broker = FakeBroker({"Produce": produce}, {"Produce": 10, "Metadata": 9})
+    try:
+        with Producer(bootstrap_servers=f"127.0.0.1:{broker.port}", enable_idempotence=False) as producer:
+            error = producer.send("t", b"x", partition=0).exception(10)
+            assert isinstance(error, KafkaError) and error.code == errors.UNKNOWN_SERVER_ERROR
+            assert "ZeroDivisionError: planted" in error.message
+            producer.flush(10)
+    finally:
+        broker.close()
+    assert "an answer to Produce could not be used" in caplog.text
