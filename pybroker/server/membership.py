@@ -93,9 +93,11 @@ class Membership:
         while True:
             try:
                 return await work(self.session)
-            except (SessionExpired, ConnectionLoss) as problem:
+            except ConnectionLoss:  # of what is unknown; where the session is over, the next try says so
+                continue
+            except SessionExpired as problem:
                 event(log, logging.WARNING, "session expired at the start", reason=problem)
-                await self.session.expired.wait()
+                await self.session.expired.wait()  # an operation may hear of it before the session's state does
                 await self._begin()
 
     async def register(self) -> None:
