@@ -22,18 +22,7 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import (
-    BadVersion,
-    Check,
-    Create,
-    NodeExists,
-    NoNode,
-    Op,
-    Session,
-    Set,
-    Stat,
-    StoreError,
-)
+from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
@@ -70,11 +59,11 @@ class ClusterTopics:
             return topic
         node = nodes.dump_assignment(planned.id, planned.assignment)
         while True:
-            there = await self._there(nodes.topic_config(new.name))  # Kafka leaves it where a creation was cut short
+            there = await self._read(nodes.topic_config(new.name))  # Kafka leaves it where a creation was cut short
             data = nodes.dump_config(planned.config)
             config: Op = Create(nodes.topic_config(new.name), data)
             if there is not None:
-                config = Set(nodes.topic_config(new.name), data, there)
+                config = Set(nodes.topic_config(new.name), data, there[1])
             try:
                 await self._write([config, Create(nodes.topic(new.name), node)])
                 break
@@ -101,18 +90,15 @@ class ClusterTopics:
         """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 56, 100."""
         topic = self._known(name)
         while True:
-            node, stat = await self._node(name)
+            node, version = await self._node(name)
             if not topic.id == topic_id == node.id:
                 has = topic.id if topic.id != topic_id else node.id
                 problem = f"topic {name} has the id {has.hex()}, not {topic_id.hex()}"
                 raise KafkaError(errors.UNKNOWN_TOPIC_ID, problem)
-            try:
-                await self._write([Check(nodes.topic(name), stat.version), Create(nodes.deletion(name))])
+            with contextlib.suppress(BadVersion, NoNode):  # it has grown, or another has its name
+                with contextlib.suppress(NodeExists):
+                    await self._write([Check(nodes.topic(name), version), Create(nodes.deletion(name))])
                 break
-            except NodeExists:
-                break
-            except (BadVersion, NoNode):  # it has grown, or another has its name
-                continue
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
         return Topic(name, topic_id, topic.partitions)
 
@@ -123,14 +109,14 @@ class ClusterTopics:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
         while True:
-            there, stat = await self._node(name)
+            there, version = await self._node(name)
             has = there.replicas
             added = self._planner.growth(name, has, count, given, self._metadata.image.brokers)
             if validate_only:
                 return
             node = nodes.dump_assignment(topic.id, [*has, *added])
             with contextlib.suppress(BadVersion, NoNode):
-                await self._write([Set(nodes.topic(name), node, stat.version)])
+                await self._write([Set(nodes.topic(name), node, version)])
                 break
         await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
 
@@ -141,24 +127,23 @@ class ClusterTopics:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         return topic
 
-    async def _node(self, name: str) -> tuple[nodes.TopicNode, Stat]:
-        """A topic as the store has it. Raises UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR."""
-        try:
-            data, stat = await read(self._session(), nodes.topic(name))
-            return nodes.load_topic(data), stat
-        except NoNode:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist") from None
-        except StoreError as problem:
-            raise _unwritable(problem) from problem
+    async def _node(self, name: str) -> tuple[nodes.TopicNode, int]:
+        """A topic as the store has it, and the version of its node. Raises UNKNOWN_TOPIC_OR_PARTITION,
+        KAFKA_STORAGE_ERROR."""
+        found = await self._read(nodes.topic(name))
+        if found is None:
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        return nodes.load_topic(found[0]), found[1]
 
-    async def _there(self, path: str) -> int | None:
-        """The version of a node, None if there is none."""
+    async def _read(self, path: str) -> tuple[bytes, int] | None:
+        """What a node holds, and its version; None if there is none. Raises KAFKA_STORAGE_ERROR."""
         try:
-            return (await read(self._session(), path))[1].version
+            data, stat = await read(self._session(), path)
         except NoNode:
             return None
         except StoreError as problem:
             raise _unwritable(problem) from problem
+        return data, stat.version
 
     async def _write(self, ops: list[Op]) -> None:
         """Raises NodeExists, NoNode, BadVersion, KAFKA_STORAGE_ERROR."""

@@ -9,18 +9,22 @@ Who alters settings writes them with a notice (`cluster_configs.py`), as Kafka's
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from pybroker.cluster.config_repository import ConfigRepository
+from pybroker.cluster.image import TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.configs import Configured, load
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import NoNode, Session, SessionState, Stat, StoreDamaged, StoreError, WatchEvent
+from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, StoreError, WatchEvent
+from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +90,7 @@ class ConfigWatch:
             await self._learn(session, [name])
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
             await load(session, self._config, self._broker_id)
-            topics = self._metadata.image.topics()
-            await self._held.configure(
-                [Topic(topic.name, topic.id, topic.partitions, self._topics.topic(topic.name)) for topic in topics]
-            )
+            await self._go_by(self._metadata.image.topics())
             for tell in self.on_broker_altered:
                 await tell()
         for hear in self.on_altered:
@@ -105,10 +106,9 @@ class ConfigWatch:
         task.add_done_callback(self._learning.discard)
         await asyncio.wait([task], timeout=PATIENCE_S)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Learn no more."""
-        for task in self._learning:
-            task.cancel()
+        await cancel_and_wait(*self._learning)
 
     async def _learn_of(self, session: Session, name: str, topic_id: bytes) -> None:
         for lag_s in LAGS_S:
@@ -116,17 +116,21 @@ class ConfigWatch:
                 await self._learn(session, [name])
             except StoreError:
                 return  # the session is over: the next one reads all
+            except (KafkaError, OSError) as problem:
+                event(log, logging.WARNING, "settings of a topic not gone by", topic=name, reason=problem)
+                return
             if self._ids.get(name) == topic_id:
                 return
             await asyncio.sleep(lag_s)
         event(log, logging.WARNING, "settings of a topic not found", topic=name, topic_id=topic_id.hex())
 
-    async def _learn(self, session: Session, names: Iterable[str]) -> None:
+    async def _learn(self, session: Session, names: Collection[str]) -> None:
         """Read the settings of topics, and go by them."""
-        await self._read_topics(session, list(names))
-        told = [topic for name in names if (topic := self._metadata.image.topic(name)) is not None]
-        if told:
-            await self._held.configure([Topic(t.name, t.id, t.partitions, self._topics.topic(t.name)) for t in told])
+        await self._read_topics(session, names)
+        await self._go_by([topic for name in names if (topic := self._metadata.image.topic(name)) is not None])
+
+    async def _go_by(self, topics: Iterable[TopicImage]) -> None:
+        await self._held.configure([Topic(t.name, t.id, t.partitions, self._topics.topic(t.name)) for t in topics])
 
     async def _named(self, session: Session, notices: Iterable[str]) -> Iterable[str]:
         """The entities that notices name, each once; a notice that is gone was read by everybody long ago."""
@@ -151,12 +155,12 @@ class ConfigWatch:
 
     async def _read_topic(self, session: Session, name: str) -> None:
         """The id first: both are written at once, so the settings are of that topic or of a later one."""
-        topic, config = await asyncio.gather(
-            read(session, nodes.topic(name)), read(session, nodes.topic_config(name)), return_exceptions=True
-        )
+        topic_id = None
         try:
-            self._topics.put(name, nodes.load_config(_found(config)))
-            self._ids[name] = None if isinstance(topic, NoNode) else nodes.load_topic(_found(topic)).id
+            with contextlib.suppress(NoNode):
+                topic_id = nodes.load_topic((await read(session, nodes.topic(name)))[0]).id
+            self._topics.put(name, nodes.load_config((await read(session, nodes.topic_config(name)))[0]))
+            self._ids[name] = topic_id
         except NoNode:
             self._forget([name])
         except StoreDamaged as problem:
@@ -166,9 +170,3 @@ class ConfigWatch:
         for name in list(names):
             self._ids.pop(name, None)
             self._topics.remove(name)
-
-
-def _found(answer: tuple[bytes, Stat] | BaseException) -> bytes:
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer[0]

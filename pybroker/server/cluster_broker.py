@@ -357,7 +357,7 @@ class ClusterBroker(Broker):
         await self._isr.stop()
         await self._member.close()
         await self._end_reign()
-        self._watch.close()
+        await self._watch.close()
         self._link.close()
         self._session = self._member.session
 

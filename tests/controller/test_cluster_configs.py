@@ -179,7 +179,7 @@ async def test_a_topic_that_its_server_has_not_heard_of(members: tuple[Member, M
     await asyncio.sleep(0.05)
     await one.session.multi(born(new_id, {"retention.ms": "7"}, again=True))
     await eventually("it goes by them", lambda: one.held.configured[-1:] == [{"retention.ms": "7"}])
-    one.watch.close()
+    await one.watch.close()
 
 
 async def test_a_change_while_the_connection_was_broken(members: tuple[Member, Member]) -> None:
