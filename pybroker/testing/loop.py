@@ -54,16 +54,12 @@ class LoopThread:
         """Call something there; what it returned."""
         return self.begin(call).result(DO_S_MAX)
 
-    def end_tasks(self) -> None:
-        """Cancel what is under way, and wait until it has ended."""
-        self.do(_end_tasks())
-
     def close(self) -> None:
         """End what is under way, and the thread; again it does nothing."""
         if not self.runs:
             return
         try:
-            self.end_tasks()
+            self.do(_end_tasks())
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(DO_S_MAX)

@@ -74,8 +74,6 @@ class Network:
         if self.thread.runs:
             self.thread.do(listen_no_more())
             self.thread.call(end)
-            self.thread.end_tasks()
-            self.thread.call(end)  # of a connection whose task was cancelled before it began
             self.thread.close()
 
     def forked(self) -> None:
@@ -160,7 +158,7 @@ class Network:
             if not self._ways:  # it was accepted just before all was closed
                 writer.transport.abort()
                 return
-            self._peers[writer] = way.by
+            self._peers[writer] = way.by  # of a task that is cancelled before it begins, too
             self._begin(self._connected(way, reader, writer))
 
         way.listening = await asyncio.start_server(connected, sock=hold_port(way.at))
