@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pybroker import errors
+from pybroker.cluster.caller import Disconnect
 from pybroker.cluster.image import NO_EPOCH, NO_LEADER, Image, LiveBroker, Node, PartitionState, TopicImage
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -140,6 +141,28 @@ class MetadataCache:
     def complete(self) -> bool:
         """Has a controller told who is alive, and of topics if there are any?"""
         return bool(self.image.brokers) and (len(self.image) > 0 or not self.expects_topics)
+
+    def with_brokers(self) -> Image:
+        """The image that clients are told of brokers from. Raises Disconnect where no controller has told yet who is
+        alive: who heard of no brokers would drop those that it knows; librdkafka 2.16, every one of them for good."""
+        if not self.image.brokers:
+            raise Disconnect("no controller has told this broker yet which brokers there are")
+        return self.image
+
+    async def told(self, wait_s: float) -> None:
+        """Wait until it is complete. Raises TimeoutError."""
+        told = asyncio.Event()
+
+        def look(_: Image) -> None:
+            if self.complete:
+                told.set()
+
+        self.watch(look)
+        try:
+            async with asyncio.timeout(wait_s):
+                await told.wait()
+        finally:
+            self.unwatch(look)
 
     def watch(self, watcher: Callable[[Image], None]) -> None:
         """Call it with the image, now and whenever there is another one."""

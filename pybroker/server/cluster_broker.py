@@ -23,7 +23,7 @@ from pybroker.client.link import Link, dial
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import Image, LiveBroker
+from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
 from pybroker.config import BrokerConfig
@@ -209,21 +209,12 @@ class ClusterBroker(Broker):
         self.metadata = MetadataCache(self.cluster_id, time.monotonic)
 
     async def _told(self) -> None:
-        """Wait until the controller has told who is alive, ourselves among them, and of topics if there are any."""
-        told = asyncio.Event()
-
-        def look(image: Image) -> None:
-            if self.broker_id in image.brokers and self.metadata.complete:
-                told.set()
-
-        self.metadata.watch(look)
+        """Wait until the controller has told who is alive, and of topics if there are any."""
         try:
-            async with asyncio.timeout(TOLD_SECONDS):
-                await told.wait()
+            await self.metadata.told(TOLD_SECONDS)
         except TimeoutError:
             event(log, logging.WARNING, "no controller yet", waited_s=TOLD_SECONDS)
         finally:
-            self.metadata.unwatch(look)
             self.metadata.expects_topics = False
 
     async def _topic_config(self, topic: str, topic_id: bytes) -> Mapping[str, str]:

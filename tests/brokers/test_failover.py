@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 
@@ -235,6 +238,31 @@ def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:
     assert cluster.leader(topic) != 1
     assert read_all(cluster, topic) == writer.acked
     until("replicas are the same", lambda: cluster.differing(topic) == [])
+
+
+def test_nobody_is_told_that_there_are_no_brokers(start_cluster: Callable[..., Cluster]) -> None:
+    """All were killed, and wait for the sessions of their lives before to end. A client that such a broker told that
+    there are no brokers would drop all that it knows: librdkafka 2.16 for good."""
+    cluster = start_cluster(zookeeper_session_timeout_ms=2000)
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    cluster.kill(*cluster.brokers)
+    for broker in cluster.brokers.values():
+        broker.begin()
+    counts: dict[int, list[int]] = {number: [] for number in cluster.brokers}
+
+    def all_are_told() -> bool:
+        for number, broker in cluster.brokers.items():
+            with contextlib.suppress(OSError, struct.error):
+                answer = ask(broker.port, "Metadata", 9, topics=None)
+                assert [each.name for each in answer.topics if not each.is_internal] == [topic], "it is there still"
+                counts[number].append(len(answer.brokers))
+                ask(broker.port, "DescribeCluster", 0).brokers[0]
+        return all(3 in each for each in counts.values())
+
+    until("all are told of all", all_are_told, 30)
+    assert all(0 not in each for each in counts.values()), counts
+    for broker in cluster.brokers.values():
+        broker.wait_ready()
 
 
 def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper) -> None:

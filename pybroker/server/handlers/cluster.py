@@ -22,7 +22,7 @@ class DescribeCluster:
             raise KafkaError(errors.MISMATCHED_ENDPOINT_TYPE, "this endpoint is a broker's, not a controller's")
         if request.endpoint_type != BROKERS:
             raise KafkaError(errors.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}")
-        kind, image = m.DescribeClusterResponse, self._metadata.image
+        kind, image = m.DescribeClusterResponse, self._metadata.with_brokers()
         asked = request.include_cluster_authorized_operations
         return kind(
             cluster_id=image.cluster_id,

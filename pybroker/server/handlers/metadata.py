@@ -5,6 +5,7 @@ LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The qu
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -22,6 +23,10 @@ NULL_IS_ALL_VERSION = 1
 IDS_VERSION = 12
 LISTENER_NOT_FOUND_VERSION = 6
 """Older clients do not know the code."""
+
+
+UNTOLD_S = 1.0
+"""How long a question waits for the first word of a controller."""
 
 
 class Creator(Protocol):
@@ -45,6 +50,9 @@ class Metadata:
 
     async def _when_told(self, request: Any, call: Call) -> Any:
         suspects = self._metadata.suspects
+        if not self._metadata.complete:
+            with contextlib.suppress(TimeoutError):
+                await self._metadata.told(UNTOLD_S)
         await asyncio.sleep(self._metadata.grace_s)
         self._metadata.look()
         while (wait_s := suspects.patience_s(self._dying(request))) > 0 and await suspects.news(wait_s):
@@ -67,7 +75,7 @@ class Metadata:
         return {state.leader for topic in topics for state in topic.partitions if state.leader in suspects}
 
     def _answer(self, request: Any, call: Call) -> Any:
-        kind, image = m.MetadataResponse, self._metadata.image
+        kind, image = m.MetadataResponse, self._metadata.with_brokers()
         nodes = image.nodes(call.caller.listener)
         asked_cluster = request.include_cluster_authorized_operations
         return kind(
