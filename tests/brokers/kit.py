@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import struct
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
 
@@ -136,6 +139,14 @@ class Cluster:
         found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.get(index)
         return (-1, []) if found is None else (found.leader, list(found.isrs))
 
+    def told_by(self, number: int, topic: str) -> dict[int, tuple[int, list[int]]]:
+        """{partition: (leader, ISR)} as one broker knows it; none, if it does not answer."""
+        try:
+            answer = ask(self.brokers[number].port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)])
+        except (OSError, struct.error):
+            return {}
+        return {p.partition_index: (p.leader_id, list(p.isr_nodes)) for p in answer.topics[0].partitions}
+
     def leader(self, topic: str, index: int = 0) -> int:
         return self.partition(topic, index)[0]
 
@@ -143,8 +154,13 @@ class Cluster:
         return int(self.admin.list_topics(timeout=timeout_s).controller_id)
 
     def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 40) -> None:
+        """As some live broker says; where all are to be in sync, as each of them does."""
+
         def in_sync() -> bool:
-            return all(len(self.partition(topic, index)[1]) == size for index in range(partitions))
+            if any(len(self.partition(topic, index)[1]) != size for index in range(partitions)):
+                return False
+            told = [self.told_by(number, topic) for number in self.brokers] if size == len(self.brokers) else []
+            return all(len(each.get(index, (-1, ()))[1]) == size for each in told for index in range(partitions))
 
         until(f"{size} replicas of {topic} are in sync", in_sync, timeout_s, every_s=0.05)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -165,9 +164,7 @@ def test_a_controller_is_cut_from_zookeeper(cluster: Cluster, network: Network) 
 
 def told_by(cluster: Cluster, number: int, topic: str) -> tuple[int, list[int]]:
     """(leader, ISR) as one broker knows it."""
-    answer = ask(cluster.brokers[number].port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)])
-    partition = answer.topics[0].partitions[0]
-    return partition.leader_id, list(partition.isr_nodes)
+    return cluster.told_by(number, topic)[0]
 
 
 def elsewhere(cluster: Cluster, topic: str, leader: int) -> bool:
