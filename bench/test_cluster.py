@@ -34,6 +34,9 @@ ROUNDS, ROUND_S, WARM_S = 3, 3.0, 5.0
 ROUND_BYTES_MAX = 1 << 30
 PARTITIONS = 4
 KILLS, FREEZES = 5, 3
+WITH_A_FROZEN_BROKER = {"socket.timeout.ms": 2000, "request.timeout.ms": 1000}
+"""Of the producer. What it has sent to a broker that falls silent it sends to nobody else before this time is over:
+with its defaults, a minute, it waits for that broker whoever leads meanwhile."""
 WORKLOADS = (
     Workload("A1", "16 KiB batches, 4 connections, 5 deep", PARTITIONS, 4, 5, 150, acks=-1),
     Workload("A2", "one record a request, 16 connections", PARTITIONS, 16, 1, 1, acks=-1),
@@ -161,11 +164,12 @@ def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals) -> float
         else:
             failed.append(str(error))
 
+    killed = strike == signal.SIGKILL
     producer = ck.Producer({
         "bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 0, **QUIET,
+        **({} if killed else WITH_A_FROZEN_BROKER),
     })  # fmt: skip
     leader = cluster.leader(topic)
-    killed = strike == signal.SIGKILL
     timer = threading.Timer(2, lambda: cluster.kill(leader) if killed else cluster.signal(leader, strike))
     timer.start()
     end_s = time.monotonic() + (4 if killed else 7)
