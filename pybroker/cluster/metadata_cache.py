@@ -140,14 +140,24 @@ class MetadataCache:
     @property
     def complete(self) -> bool:
         """Has a controller told who is alive, and of topics if there are any?"""
-        return bool(self.image.brokers) and (len(self.image) > 0 or not self.expects_topics)
+        return self.is_complete(self.image)
+
+    def is_complete(self, image: Image) -> bool:
+        return bool(image.brokers) and (len(image) > 0 or not self.expects_topics)
 
     def with_brokers(self) -> Image:
         """The image that clients are told of brokers from. Raises Disconnect where no controller has told yet who is
         alive: who heard of no brokers would drop those that it knows; librdkafka 2.16, every one of them for good."""
-        if not self.image.brokers:
+        image = self.image
+        if not image.brokers:
             raise Disconnect("no controller has told this broker yet which brokers there are")
-        return self.image
+        return image
+
+    def check_complete(self) -> None:
+        """Raise NOT_CONTROLLER, after which clients ask again, where what was told does not say yet which brokers and
+        topics there are."""
+        if not self.complete:
+            raise KafkaError(errors.NOT_CONTROLLER, "no controller has told this broker yet what there is")
 
     async def told(self, wait_s: float) -> None:
         """Wait until it is complete. Raises TimeoutError."""

@@ -49,8 +49,9 @@ class ClusterConfigs:
         self._one = asyncio.Lock()
 
     async def alter_topic(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
-        """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 42, 56."""
+        """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56."""
         check_name(name)
+        self._metadata.check_complete()
         entity = f"topics/{name}"
         async with self._one:
             while True:

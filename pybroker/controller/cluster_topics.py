@@ -51,7 +51,8 @@ class ClusterTopics:
         self._creating: dict[str, asyncio.Task[Topic]] = {}
 
     async def create(self, new: NewTopic, validate_only: bool = False) -> Topic:
-        """Create a topic. Raises KafkaError: 7, 17, 36, 37, 38, 39, 40, 42, 56."""
+        """Create a topic. Raises KafkaError: 7, 17, 36, 37, 38, 39, 40, 41, 42, 56."""
+        self._metadata.check_complete()
         image = self._metadata.image
         planned = self._planner.topic(new, image.by_name, image.brokers)
         topic = Topic(new.name, planned.id, _unmade(planned), planned.config)
@@ -87,7 +88,7 @@ class ClusterTopics:
             event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
 
     async def delete(self, name: str, topic_id: bytes) -> Topic:
-        """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 56, 100."""
+        """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 41, 56, 100."""
         topic = self._known(name)
         while True:
             node, version = await self._node(name)
@@ -103,7 +104,7 @@ class ClusterTopics:
         return Topic(name, topic_id, topic.partitions)
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
-        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 42, 56."""
+        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 41, 42, 56."""
         topic = self._known(name)
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
@@ -121,7 +122,8 @@ class ClusterTopics:
         await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
 
     def _known(self, name: str) -> TopicImage:
-        """Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER."""
+        self._metadata.check_complete()
         topic = self._metadata.image.topic(name)
         if topic is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")

@@ -77,7 +77,8 @@ class ClusterGroups:
         image = self._metadata.image
         topic = image.topic(OFFSETS_TOPIC)
         if topic is None:
-            self._make()
+            if self._metadata.complete:
+                self._make()
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being made")
         index = partition_of(group_id, len(topic.partitions))
         node = image.node(topic.partitions[index].leader, listener)

@@ -9,13 +9,14 @@ from tests.harness import HOST, Server, until
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS = 3, 17, 36, 37
 INVALID_REPLICATION_FACTOR, INVALID_CONFIG = 38, 40
+WEEK_MS = str(7 * 24 * 3600 * 1000)
 
 
 def test_a_created_topic_is_there_with_its_partitions_and_config(client: Client, topic: str) -> None:
     """CreateTopics, then Metadata and DescribeConfigs tell what was asked for, and Kafka's defaults for the rest."""
     client.create_topic(topic, partitions=3, config={"retention.ms": "123456", "max.message.bytes": "54321"})
     until("metadata has the topic", lambda: client.topics().get(topic) == [0, 1, 2])
-    config = client.topic_config(topic)
+    config = config_of(client, topic)
     assert config["retention.ms"] == "123456"
     assert config["max.message.bytes"] == "54321"
     assert config["cleanup.policy"] == "delete"
@@ -82,10 +83,25 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(client: Client, topic: str
 
     until("the name is free", lambda: created(client, topic))
     until("metadata has the new topic", lambda: client.topics().get(topic) == [0, 1])
-    assert client.topic_config(topic)["retention.ms"] == str(7 * 24 * 3600 * 1000)
+    assert config_of(client, topic)["retention.ms"] == WEEK_MS
     assert client.offsets(topic) == (0, 0)
     assert client.send_all(topic, [Record(b"new")]) == [0]
     assert [r.value for r in client.read(topic, 1)] == [b"new"]
+
+
+def config_of(client: Client, topic: str) -> dict[str, str | None]:
+    """A topic's settings, once the broker that is asked has heard of it."""
+    found: dict[str, str | None] = {}
+
+    def told() -> bool:
+        try:
+            found.update(client.topic_config(topic))
+        except Refused as e:
+            assert e.code == UNKNOWN_TOPIC_OR_PARTITION
+        return bool(found)
+
+    until("who is asked knows the topic", told)
+    return found
 
 
 def created(client: Client, topic: str) -> bool:

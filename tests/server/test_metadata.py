@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Call, Caller
+from pybroker.cluster.caller import Call, Caller, Disconnect
 from pybroker.cluster.image import NO_LEADER, Image, LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import (
     PATIENCE_S,
@@ -196,9 +196,12 @@ def test_nobody_hears_that_there_is_no_topic_before_topics_were_told() -> None:
         answer = Metadata(cache, Nobody(), auto_create=cache.expects_topics)(named, call("INSIDE"))
         return int(answer.topics[0].error_code)
 
-    assert code() == errors.LEADER_NOT_AVAILABLE
+    with pytest.raises(Disconnect, match="which brokers there are"):
+        code()
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")]))
     assert not cache.complete and code() == errors.LEADER_NOT_AVAILABLE
+    with pytest.raises(Disconnect, match="which topics there are"):
+        Metadata(cache, Nobody(), auto_create=True)(m.MetadataRequest(topics=None), call("INSIDE"))
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], [TopicStates("t", ID, {0: state(1, 1)})]))
     assert cache.complete and code() == errors.NONE
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], deleted=["t"]))

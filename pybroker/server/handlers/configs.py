@@ -47,6 +47,7 @@ class DescribeConfigs:
         if kind == TOPIC:
             check_name(name)
             if self._metadata.image.topic(name) is None:
+                self._metadata.check_complete()
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
             return TopicConfig(self._config, self._topic_configs.topic(name), stored=True).entries()
         if kind == BROKER:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pybroker import errors
 from pybroker.cluster import operations
-from pybroker.cluster.caller import Call
+from pybroker.cluster.caller import Call, Disconnect
 from pybroker.cluster.image import NO_LEADER, Image, Node, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.cluster.topics import check_name
@@ -94,6 +94,8 @@ class Metadata:
         rights = operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED
         describe = _Describer(image, nodes, call.version, rights, self._metadata.suspects)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
+            if not self._metadata.is_complete(image):
+                raise Disconnect("no controller has told this broker yet which topics there are")
             yield from map(describe, image.topics())
             return
         named = ((t.name, NO_ID if t.name is not None else t.topic_id) for t in request.topics)

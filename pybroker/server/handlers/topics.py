@@ -169,6 +169,7 @@ class DeleteTopics:
             raise KafkaError(errors.INVALID_REQUEST, "a topic is deleted by its name or by its id")
         topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if topic is None:
+            self._metadata.check_complete()
             unknown = errors.UNKNOWN_TOPIC_OR_PARTITION if name is not None else errors.UNKNOWN_TOPIC_ID
             raise KafkaError(unknown, f"topic {name if name is not None else topic_id.hex()} does not exist")
         return await self._admin.delete(topic.name, topic.id)
