@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import socket
@@ -116,7 +115,7 @@ def test_a_child_uses_the_broker_and_ends_nothing(broker: BrokerHandle) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_child_uses_a_cluster_and_ends_nothing(kind: Kind) -> None:
-    """As a client of it; the child ends as programs do, by the end of the `with` and of its interpreter."""
+    """As a client of it: neither the end of its `with` nor a call ends anything."""
     with new_cluster(2, **kind) as cluster:
         cluster.produce("t", "parent")
 
@@ -130,7 +129,6 @@ def test_a_child_uses_a_cluster_and_ends_nothing(kind: Kind) -> None:
                     call()
             cluster.kill()
             cluster.close()
-            atexit._run_exitfuncs()
 
         forked = Child(child)
         assert forked.said == "done"
@@ -164,12 +162,37 @@ with broker(mode=sys.argv[1]) as b:
 """
 
 
+CLUSTER_LEAVES = """
+import os, sys
+from pybroker.testing import cluster
+with cluster(2, mode=sys.argv[1], store=sys.argv[2]) as c:
+    c.produce("t", "a")
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    c.produce("t", "b")
+    c.restart(1)
+    c.wait_in_sync("t")
+    assert [record.value for record in c.records("t")] == [b"a", b"b"]
+"""
+
+
+def ends_well(program: str, *arguments: str) -> None:
+    command = [sys.executable, "-c", program, *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_a_child_that_ends_as_programs_do(mode: Mode) -> None:
     """It leaves the parent's `with` and its interpreter; broker and data are the parent's and stay."""
-    ended = subprocess.run(
-        [sys.executable, "-c", LEAVES, mode], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ends_well(LEAVES, mode)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_child_of_a_cluster_ends_as_programs_do(kind: Kind) -> None:
+    """So it is with a cluster and its ZooKeeper."""
+    ends_well(CLUSTER_LEAVES, kind["mode"], kind["store"])
 
 
 def test_a_broker_of_a_childs_own() -> None:
