@@ -49,7 +49,7 @@ class Commits:
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What poll() returned, as offsets to commit."""
         places = self._positions.places.values()
-        return {place.tp: OffsetAndMetadata(place.position) for place in places if place.position >= 0}
+        return {p.tp: OffsetAndMetadata(p.position, leader_epoch=p.epoch) for p in places if p.position >= 0}
 
     def commit_async(self, offsets: Offsets) -> Future[None]:
         """Commit once; a future of None, or of KafkaError."""
@@ -125,7 +125,7 @@ class Commits:
             elif error is not None:
                 place.error = error
             elif at is not None:
-                place.move(at.offset)
+                place.move(at.offset, at.leader_epoch)
                 self._done[place.tp] = at.offset
             else:
                 self._positions.begin(place)

@@ -183,7 +183,7 @@ class Consumer:
             place = self._positions.get(tp)
             place.paused = True
             if place.position >= 0:
-                place.move(place.position)
+                place.move(place.position, place.epoch)
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with these where they were paused."""
@@ -427,6 +427,7 @@ class Consumer:
             error, place.error = place.error, None
             if place.position < 0 and place.reset_to is None:
                 place.error = error  # without a position it stays as it is
+            self._fetcher.wake()  # where nobody moves it, it is asked for again, and the same is told again
             raise error
 
     def _deadline(self, timeout_ms: int | None) -> float:

@@ -20,6 +20,8 @@ class Wanted(NamedTuple):
     topic_id: bytes
     offset: int
     leader_epoch: int
+    last_epoch: int
+    """Of the record before `offset`, -1 where it is not known."""
     max_bytes: int
 
 
@@ -76,6 +78,7 @@ def _topics(wanted: Mapping[TopicPartition, Wanted]) -> list[Any]:
                 partition=tp.partition,
                 current_leader_epoch=want.leader_epoch,
                 fetch_offset=want.offset,
+                last_fetched_epoch=want.last_epoch,
                 partition_max_bytes=want.max_bytes,
             )
         )

@@ -37,9 +37,10 @@ _SESSION_ERRORS: Final = frozenset(
 
 
 class Chunk(NamedTuple):
-    """Batches of one partition, as they were fetched."""
+    """Batches of one partition and one leader epoch, as they were fetched."""
 
     asked: Asked
+    epoch: int
     data: memoryview
     aborted: list[tuple[int, int]]
     """(producer id, first offset) of the aborted transactions in it, for read_committed."""
@@ -99,7 +100,7 @@ class Fetcher:
                 self._network.want([place.tp.topic])
                 self._await_missing([place], now_s)
             elif node not in self._under_way:
-                wanted.setdefault(node, {})[place.tp] = self._want(place)
+                wanted.setdefault(node, {})[place.tp] = self._want(place, node)
         for node, partitions in wanted.items():
             if room <= 0:
                 return
@@ -115,11 +116,13 @@ class Fetcher:
             return place.replica
         return view.leader(*place.tp)
 
-    def _want(self, place: Place) -> Wanted:
+    def _want(self, place: Place, node: int) -> Wanted:
+        """A follower may have less than was read, which parts from nothing: only the leader compares."""
         view = self._network.view
         topic = view.topics[place.tp.topic]
-        epoch = view.leader_epoch(*place.tp)
-        return Wanted(topic.id, place.fetch_offset, epoch, self._settings.max_partition_fetch_bytes)
+        last_epoch = place.fetch_epoch if node == view.leader(*place.tp) else -1
+        most = self._settings.max_partition_fetch_bytes
+        return Wanted(topic.id, place.fetch_offset, view.leader_epoch(*place.tp), last_epoch, most)
 
     def _fetch(
         self, node: int, asked: Mapping[TopicPartition, Asked], partitions: Mapping[TopicPartition, Wanted], room: int
@@ -195,15 +198,17 @@ class Fetcher:
             place.replica = answer.preferred_read_replica
             place.replica_until_s = time.monotonic() + self._settings.metadata_max_age_ms / 1000
             return False
+        if answer.diverging_epoch is not None and answer.diverging_epoch.end_offset >= 0:
+            return self._truncated(place, answer.diverging_epoch)
         data = answer.records
         if not data:
             return False
         try:
-            end, next_offset = whole_batches(data)
+            runs = runs_of(data)
         except core.LogError as error:
             place.error = KafkaError(error.code, f"{place.tp} at offset {place.fetch_offset}: {error}")
             return True
-        if not end:
+        if not runs:
             size = self._settings.max_partition_fetch_bytes
             place.error = KafkaError(
                 errors.MESSAGE_TOO_LARGE, f"{place.tp} at offset {place.fetch_offset}: a batch is above {size} bytes"
@@ -212,15 +217,37 @@ class Fetcher:
         aborted = (
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
         )
-        self.chunks.append(Chunk(place.asked(), data[:end], aborted))
-        self._came += end
-        place.fetch_offset = max(next_offset, place.fetch_offset)
+        begin = 0
+        for run in runs:
+            self.chunks.append(Chunk(place.asked(), run.epoch, data[begin : run.end], aborted))
+            begin = run.end
+            if run.next_offset > place.fetch_offset:
+                place.fetch_offset, place.fetch_epoch = run.next_offset, run.epoch
+        self._came += begin
         return True
+
+    def _truncated(self, place: Place, parts: Any) -> bool:
+        """The leader's log parts from what was fetched, behind a record of the epoch and before the offset of `parts`:
+        an unclean election has cost what lay there. Go on from there, or tell who would not be moved."""
+        if self._is_behind(place):
+            return True
+        at, read = min(parts.end_offset, place.position), place.position
+        if at < read:
+            words = f"{place.tp}: the log was truncated: offsets {at} to {read - 1} are not what was read there"
+            if RESETS[self._settings.auto_offset_reset] is None:
+                place.error = KafkaError(errors.OFFSET_OUT_OF_RANGE, words)
+                return True
+            _log.warning("%s; the consumer goes on from offset %d", words, at)
+        place.move(at, parts.epoch)
+        return False
 
     def _refused(self, node: int, place: Place, code: int) -> bool:
         if code == errors.OFFSET_OUT_OF_RANGE:
             if place.replica == node:
                 place.replica = -1  # the leader may still have it
+                return False
+            if place.fetch_epoch >= 0:
+                place.fetch_epoch = -1  # it may be the epoch that the leader knows nothing of
                 return False
             return self._out_of_range(place)
         if code == errors.CORRUPT_MESSAGE:  # of a produced batch another try may help, of a stored one none does
@@ -236,8 +263,7 @@ class Fetcher:
         return True
 
     def _out_of_range(self, place: Place) -> bool:
-        if place.position != place.fetch_offset:  # first what was fetched before; then we will be here again
-            place.not_before_s = time.monotonic() + self._network.pauses.first_s
+        if self._is_behind(place):
             return True
         if RESETS[self._settings.auto_offset_reset] is None:
             words = f"{place.tp}: offset {place.fetch_offset} is outside what the broker has"
@@ -245,6 +271,13 @@ class Fetcher:
             return True
         self._positions.begin(place)
         return False
+
+    def _is_behind(self, place: Place) -> bool:
+        """First what was fetched before is read; then the broker is asked again, and answers the same."""
+        if place.position == place.fetch_offset:
+            return False
+        place.not_before_s = time.monotonic() + self._network.pauses.first_s
+        return True
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -324,9 +357,20 @@ class Fetcher:
         self.pump()
 
 
-def whole_batches(data: memoryview) -> tuple[int, int]:
-    """(bytes, next offset) of the whole batches that data begins with; a cut one is left out. Raises LogError."""
-    end, next_offset = 0, -1
+class Run(NamedTuple):
+    """Batches of one leader epoch, up to a byte and an offset."""
+
+    end: int
+    next_offset: int
+    epoch: int
+
+
+def runs_of(data: memoryview) -> list[Run]:
+    """The whole batches that data begins with; a cut one is left out. Raises LogError."""
+    runs: list[Run] = []
     for position, header in core.iter_batches(data, check_crc=False):
-        end, next_offset = position + header.size, header.last_offset + 1
-    return end, next_offset
+        epoch = header.partition_leader_epoch
+        if runs and runs[-1].epoch == epoch:
+            runs.pop()
+        runs.append(Run(position + header.size, header.last_offset + 1, epoch))
+    return runs

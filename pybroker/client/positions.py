@@ -5,6 +5,9 @@
 
 `position` is what poll() returns next, `fetch_offset` what is asked of the broker next: prefetched records lie between
 them. A seek starts another generation, and what was fetched for an older one is dropped.
+
+Beside each of the two stands the leader epoch of the record before it, -1 where that is not known. A fetch tells it,
+and a leader whose log parts from what was read answers where (KIP-320).
 """
 
 import threading
@@ -28,6 +31,8 @@ class Place:
     tp: TopicPartition
     position: int = -1
     fetch_offset: int = -1
+    epoch: int = -1
+    fetch_epoch: int = -1
     generation: int = 0
     paused: bool = False
     reset_to: int | None = None
@@ -44,15 +49,16 @@ class Place:
     """A closer broker that the leader named (KIP-392)."""
     replica_until_s: float = 0.0
 
-    def move(self, offset: int) -> None:
-        """Stand at an offset."""
+    def move(self, offset: int, epoch: int = -1) -> None:
+        """Stand at an offset, behind a record of a leader epoch."""
         self.position = self.fetch_offset = offset
+        self.epoch = self.fetch_epoch = epoch
         self.reset_to, self.error, self.not_before_s = None, None, 0.0
         self.generation += 1
 
     def reset(self, to: int) -> None:
         """Have the position looked up."""
-        self.position = self.fetch_offset = -1
+        self.position = self.fetch_offset = self.epoch = self.fetch_epoch = -1
         self.reset_to, self.error, self.not_before_s = to, None, 0.0
         self.asking = False
         self.generation += 1

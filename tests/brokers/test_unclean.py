@@ -9,6 +9,8 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from pybroker import errors
+from pybroker.client.consumer import Consumer, Record
+from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -48,9 +50,25 @@ def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int, i
     return found.error_code, found.leader_epoch, found.end_offset
 
 
+def new_reader(cluster: Cluster, reset: str) -> Consumer:
+    return Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id=f"ours-{reset}", auto_offset_reset=reset, enable_auto_commit=False
+    )
+
+
+def tells(consumer: Consumer) -> bool:
+    """Whether poll() says what of the log is lost, and goes on to say it."""
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="the log was truncated: offsets 10 to 14 are not what was read") as raised:
+            until("it tells", lambda: consumer.poll(100), timeout_s=30)
+        assert raised.value.code == errors.OFFSET_OUT_OF_RANGE
+    return True
+
+
 def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
     """Its partition is offline until a person allows another replica to lead; who has read what is lost, notices."""
     topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
+    cluster.until_in_sync(topic)
     with Wire(cluster.brokers[1].port) as wire:
         for _ in range(BOTH):
             assert wire.produce(topic, batch([b"both"])).error == 0
@@ -64,6 +82,11 @@ def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
         "enable.auto.commit": False, "log_level": 0,
     })  # fmt: skip
     reader.assign([ck.TopicPartition(topic, 0, 0)])
+    ours = {reset: new_reader(cluster, reset) for reset in ("earliest", "none")}
+    for consumer in ours.values():
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 0)
+        until("all is read", lambda c=consumer: c.poll(100) is not None and c.position((topic, 0)) == BOTH + ALONE)
     read: list[bytes] = []
     until("all is read", lambda: read.extend(x.value() for x in reader.consume(50, 0.1)) or len(read) == BOTH + ALONE)
     cluster.kill(1)
@@ -99,9 +122,19 @@ def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
     until("it is told", lambda: told.extend(x for x in reader.consume(50, 0.1) if x.error()) or told, timeout_s=30)
     assert told[0].error().code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError._LOG_TRUNCATION)
     reader.close()
+    again: list[Record] = []
+    until("ours goes back", lambda: again.extend(ours["earliest"].poll(100)) or len(again) >= 2 * ALONE, timeout_s=30)
+    assert [(r.offset, r.value) for r in again] == [(BOTH + n, b"after") for n in range(2 * ALONE)]
+    assert tells(ours["none"])
     cluster.restart(1)
     cluster.until_in_sync(topic)
     until("the replicas are the same", lambda: cluster.differing(topic) == [])
+    ours["none"].commit()
+    later = new_reader(cluster, "none")  # it begins where what is lost had been read
+    later.assign([(topic, 0)])
+    assert tells(later)
+    for consumer in (*ours.values(), later):
+        consumer.close()
     last = ck.Consumer({"bootstrap.servers": f"{HOST}:{port}", "group.id": "last", "auto.offset.reset": "earliest"})
     last.assign([ck.TopicPartition(topic, 0, 0)])
     values: list[bytes] = []

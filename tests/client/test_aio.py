@@ -57,7 +57,7 @@ async def test_a_group(target: Server, topic: str) -> None:
         await consumer.subscribe([topic])
         assert [r.value for r in await consumer.poll(30_000)] == [b"x"]
         await consumer.commit()
-        assert await consumer.committed([tp]) == {tp: OffsetAndMetadata(1)}
+        assert await consumer.committed([tp]) == {tp: OffsetAndMetadata(1, leader_epoch=0)}
 
 
 async def test_the_loop_goes_on(shared_broker: Server, topic: str) -> None:

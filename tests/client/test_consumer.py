@@ -111,9 +111,10 @@ def test_a_position_out_of_range(target: Server, topic: str) -> None:
         with pytest.raises(KafkaError, match="has no position, and auto_offset_reset is none"):
             consumer.poll(1000)
         consumer.seek((topic, 0), 1000)
-        with pytest.raises(KafkaError, match="offset 1000 is outside") as caught:
-            consumer.poll(10_000)
-        assert caught.value.code == errors.OFFSET_OUT_OF_RANGE
+        for _ in range(2):  # each poll() until somebody moves it
+            with pytest.raises(KafkaError, match="offset 1000 is outside") as caught:
+                consumer.poll(10_000)
+            assert caught.value.code == errors.OFFSET_OUT_OF_RANGE
         consumer.seek((topic, 0), 0)
         assert [r.value for r in read(consumer, 1)] == [b"only"]
 

@@ -130,7 +130,7 @@ def test_commits_and_where_others_begin(target: Server, topic: str) -> None:
         read(first, 4, max_records=4)
         assert first.committed([tp]) == {tp: None}
         first.commit()
-        assert first.committed([tp]) == {tp: OffsetAndMetadata(4)}
+        assert first.committed([tp]) == {tp: OffsetAndMetadata(4, leader_epoch=0)}
     with Consumer(bootstrap_servers=target.bootstrap, **group) as second:
         second.assign([tp])
         assert second.position(tp) == 4
@@ -154,13 +154,13 @@ def test_commits_in_the_background(target: Server, topic: str) -> None:
         def committed() -> bool:
             consumer.pause(tp)
             consumer.poll(10)
-            return consumer.committed([tp]) == {tp: OffsetAndMetadata(3)}
+            return consumer.committed([tp]) == {tp: OffsetAndMetadata(3, leader_epoch=0)}
 
         until("it is committed", committed, WAIT_S)
         consumer.resume(tp)
         read(consumer, 2, max_records=2)
     with Consumer(bootstrap_servers=target.bootstrap, **group) as consumer:
-        assert consumer.committed([tp]) == {tp: OffsetAndMetadata(5)}
+        assert consumer.committed([tp]) == {tp: OffsetAndMetadata(5, leader_epoch=0)}
 
 
 def test_a_static_member_comes_back(target: Server, topic: str, join: Callable[..., Worker]) -> None:
