@@ -24,16 +24,37 @@ settings.load_profile("busy machine")
 
 LONG = re.compile(
     r"""
-    tests/cli/.*\[kafka411                                # of our tools, 3.9.1 shows the same
-    | tests/test_packaging\.py::test_wheel_               # all of core is compiled once more
-    | ::test_a_team_at_work\[(java-4\.1\.1-eager|java-3\.9\.1-cooperative|confluent-eager|kafka-python-cooperative)
+    tests/cli/.*\[kafka\d+                                # how Kafka answers our tools
+    | tests/clients/.*java-3\.9\.1                       # 4.1.1 does the same
+    | tests/test_packaging\.py::test_(wheel|sdist)_       # all of core is compiled once more
+    | ::test_nobody_waits_for_somebody_elses_disk\[[1-3]  # make stalls is all of it
+    | ::test_a_team_at_work\[(java-4\.1\.1|java-3\.9\.1-cooperative|confluent-eager|kafka-python-cooperative)
     | tests/groups/test_consumers\.py::test_(where|a_static|the_coordinator).*\[java-3\.9\.1
-    | tests/java/test_adopt\.py::.*\[kafka411
-    | ::test_a_topic_s_life\[controllers1
+    | ::test_(where_a_group_goes_on|a_static_member_comes_back_without_a_rebalance)\[java
+    | tests/java/test_adopt\.py::.*\[(kafka411|kafka391-stop)
+    | ::test_(a_topic_s_life\[controllers1|kills_and_stops\[controllers1|while_the_broker_writes)
+    | tests/faults/test_duplicates\.py::.*(one\ segment-stop|a\ batch-stay|stop_and_kill)\]
+    | ::test_a_damaged_index_is_made_anew\[(empty|past\ the\ log|preallocated|torn)-
+    | ::test_producers_are_known_without_their_snapshots\[(empty|torn)-
+    | ::test_death_while_a_checkpoint_is_written\[.*-[15]\]
+    | ::test_at_each_step_of_a_round\[.*-60000\]
+    | ::test_frames_of_many_blocks_are_undone\[.*-[56]\]
+    | ::test_a_decompression_bomb_is_refused(_while_others_are_served\[.*-[13]|\[.*-keys)\]
+    | tests/testing/test_docs\.py::test_the_examples_pass\[subprocess\]
+    | ::test_fixtures\[(-n2|--pybroker-mode=subprocess)\]
+    | tests/spark/test_cluster\.py::test_source_and_sink
+    | ::test_a_topic_is_made_anew(\[(as\ long|longer)\]|_before_its_batch_is_read)
+    | ::test_retention_overtakes_a_(first_batch_that_failed|stopped_job)
+    | tests/spark/test_object_store\.py::test_a_crash.*\[(delta-after|iceberg-before)
+    | tests/spark/test_table\.py::test_compaction_merges_by_levels
+    | ::test_(small_files_become_one|a_checkpoint_that_was_restored|a_checkpoint_with_another_table|a_stop_between)
+    | ::test_(what_is_done_is_known_beside_an_older_checkpoint|rows_that_the_driver_does_not_see)
+    | tests/spark/test_(iceberg|delta)\.py::test_columns_are_added
+    | ::test_(repeats_can_be_dropped|killed_at_work_and_stopped_at_the_end|three_leaders_in_a_row_leave_tails)
     """,
     re.VERBOSE,
 )
-"""Of these `make test` runs others of their kind, and `make long` all."""
+"""What `make test` has no time for: it runs the others of their kind, and `make long` all."""
 
 
 @pytest.hookimpl(tryfirst=True)

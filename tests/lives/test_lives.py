@@ -1,4 +1,4 @@
-"""A minute of random lives, and that the judge of a campaign sees what it is there for."""
+"""Random lives, some of them, and that the judge of a campaign sees what it is there for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lives import campaign
 from tests.lives.history import History, Told
 from tests.wire import Wire, batch
 
-SECONDS = 40
+SECONDS = 20
 SEED = 1
 
 

@@ -82,7 +82,7 @@ def test_a_message_with_bytes_changed_or_made_up_is_read_or_refused(name: str) -
 
 
 @given(data=st.data(), frame=st.binary(max_size=64))
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 def test_any_frame_has_a_header_or_is_refused(data: st.DataObject, frame: bytes) -> None:
     if data.draw(st.booleans()):
         key = data.draw(st.sampled_from(sorted(KNOWN)))

@@ -68,7 +68,7 @@ def test_both_codecs_write_the_same_bytes_and_read_the_same_values(name: str) ->
     versions = range(kind.SCHEMA.first, kind.SCHEMA.last + 1)
 
     @settings(
-        max_examples=max(8, 90 // len(versions)),
+        max_examples=max(6, 45 // len(versions)),
         deadline=None,
         database=None,
         phases=[Phase.generate, Phase.shrink],
