@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import click
 
-from pybroker.cli import output
+from pybroker.cli import metrics_listener, output
+from pybroker.cli.metrics_listener import Silent
 from pybroker.cli.options import cluster_options
 from pybroker.client.admin import Admin
-from pybroker.client.metadata import TopicInfo
+from pybroker.client.metadata import Node, TopicInfo
 
 MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
@@ -26,6 +27,9 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     A partition is offline without a leader, under min ISR with fewer replicas in sync than its min.insync.replicas, and
     under-replicated with fewer than it has replicas.
 
+    A broker with a metrics.listener tells the epoch of its registration and that of the controller; the epochs of
+    leaders are in topics describe.
+
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
@@ -33,6 +37,8 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         topics = admin.topics()
         lacking = [t.name for t in topics if any(len(p.isr) < len(p.replicas) for p in t.partitions)]
         least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
+        epochs = _epochs(admin, found.nodes, timeout_s)
+    of_controller = max((told["controller_epoch"] for told in epochs.values()), default=None)
     controller = found.controller if found.controller >= 0 else None
     led = Counter(p.leader for topic in topics for p in topic.partitions)
     held = Counter(broker for topic in topics for p in topic.partitions for broker in p.replicas)
@@ -41,22 +47,44 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     total = sum(len(topic.partitions) for topic in topics)
     if as_json:
         brokers = [
-            {"id": n.id, "host": n.host, "port": n.port, "rack": n.rack, "leaders": led[n.id], "replicas": held[n.id]}
+            {
+                "id": n.id, "epoch": _epoch(epochs, n), "host": n.host, "port": n.port, "rack": n.rack,
+                "leaders": led[n.id], "replicas": held[n.id],
+            }
             for n in found.nodes
-        ]
+        ]  # fmt: skip
         names = ("topic", "partition", "leader", "replicas", "isr", "state")
         partitions = [dict(zip(names, each, strict=True)) for each in lacks]
-        document = {"cluster": found.id, "controller": controller, "brokers": brokers, "partitions": total}
+        document = {"cluster": found.id, "controller": controller, "controller_epoch": of_controller}
+        document |= {"brokers": brokers, "partitions": total}
         output.as_json({**document, "troubled": partitions})
         return
-    click.echo(f"Cluster {output.text(found.id)}  controller {output.text(controller)}")
-    rows = [(n.id, n.host, n.port, n.rack, led[n.id], held[n.id]) for n in found.nodes]
-    output.table(("broker", "host", "port", "rack", "leaders", "replicas"), rows)
+    epoch = "" if of_controller is None else f" of epoch {of_controller}"
+    click.echo(f"Cluster {output.text(found.id)}  controller {output.text(controller)}{epoch}")
+    rows = [(n.id, _epoch(epochs, n), n.host, n.port, n.rack, led[n.id], held[n.id]) for n in found.nodes]
+    output.table(("broker", "epoch", "host", "port", "rack", "leaders", "replicas"), rows)
     states = "".join(f", {counts[state]} {state}" for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED))
     click.echo(f"Partitions {total}{states}")
     if lacks:
         lists = [(t, p, leader, _ids(replicas), _ids(isr), what) for t, p, leader, replicas, isr, what in lacks]
         output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
+
+
+def _epochs(admin: Admin, nodes: Sequence[Node], timeout_s: float) -> dict[int, dict[str, Any]]:
+    """What each broker that tells of epochs tells of them."""
+    found = {}
+    for node in nodes:
+        try:
+            told = metrics_listener.objects(metrics_listener.address(admin, node), "/epochs", timeout_s)
+        except Silent:
+            continue
+        if told and isinstance(told[0].get("controller_epoch"), int):
+            found[node.id] = told[0]
+    return found
+
+
+def _epoch(epochs: Mapping[int, Mapping[str, Any]], node: Node) -> int | None:
+    return epochs.get(node.id, {}).get("broker_epoch")
 
 
 def _min_isr(entries: Sequence[Any]) -> int:

@@ -137,7 +137,7 @@ class ClusterBroker(Broker):
         await self._manager.open_found()
         asked = self._collaborators()
         if self._exporter is not None:
-            self._exporter.show_cluster(self._isr, lambda: self._controller, self._changes)
+            self._exporter.show_cluster(self._isr, lambda: self._controller, self._changes, self._epochs)
         await self._serve(asked)
         self._isr.start()
         self._serving = True
@@ -337,6 +337,13 @@ class ClusterBroker(Broker):
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
                 return
             await asyncio.sleep(self.config["controlled.shutdown.retry.backoff.ms"] / 1000)
+
+    def _epochs(self) -> dict[str, int]:
+        image = self.metadata.image
+        return {
+            "broker": self.broker_id, "broker_epoch": self._member.epoch,
+            "controller": image.controller_id, "controller_epoch": image.controller_epoch,
+        }  # fmt: skip
 
     async def _leave(self) -> None:
         """Follow nobody, ask nobody, be nobody's controller."""

@@ -20,7 +20,7 @@ from pybroker.server.connection import Responder
 from pybroker.server.listener import why_not
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
-from pybroker.server.metrics_replication import Cluster, changes_text
+from pybroker.server.metrics_replication import Cluster, changes_text, epochs_text
 
 if TYPE_CHECKING:  # a lone broker starts without them
     from pybroker.cluster.changes import Changes
@@ -35,7 +35,7 @@ class Exporter:
 
     def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
         self._metrics = BrokerMetrics(metadata, connections)
-        self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes)
+        self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes, self._epochs)
         self._waits_for = "it is starting"
         self.port = 0
 
@@ -54,13 +54,17 @@ class Exporter:
         return Metered(responder, self._metrics.requests)
 
     def show_cluster(
-        self, isr: IsrKeeper, controller: Callable[[], Controller | None], changes: Changes
-    ) -> None:
+        self, isr: IsrKeeper, controller: Callable[[], Controller | None], changes: Changes,
+        epochs: Callable[[], dict[str, int]],
+    ) -> None:  # fmt: skip
         """Show what a broker of a cluster knows of it, too."""
-        self._metrics.cluster = Cluster(isr, controller, changes)
+        self._metrics.cluster = Cluster(isr, controller, changes, epochs)
 
     def _changes(self, partition: str) -> bytes:
         return changes_text(self._metrics.cluster, partition)
+
+    def _epochs(self) -> bytes:
+        return epochs_text(self._metrics.cluster)
 
     async def detach(self) -> None:
         """Look at the broker's rooms no more: they are going to be closed."""

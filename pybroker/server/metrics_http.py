@@ -1,8 +1,9 @@
-"""The HTTP side of metrics: GET /metrics, /healthz, /readyz and /changes, one answer a connection.
+"""The HTTP side of metrics: GET /metrics and the paths below, one answer a connection.
 
 healthz   200 while the broker's loop turns and a log dir is usable: who asks in vain may kill it
 readyz    200 while it serves all that it has: who asks in vain should send no clients
 changes   the last changes of all partitions, or of one: ?partition=TOPIC-NUMBER
+epochs    of the broker's registration, and of the controller that it obeys
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 class MetricsServer:
     """One listening socket. `metrics` and `changes`, with a partition or "", are called on a thread; `health` and
-    `ready` say what is wrong, or nothing."""
+    `ready` say what is wrong, or nothing; `epochs` is JSON."""
 
     def __init__(
         self, metrics: Callable[[], bytes], health: Callable[[], str], ready: Callable[[], str],
-        changes: Callable[[str], bytes],
+        changes: Callable[[str], bytes], epochs: Callable[[], bytes],
     ) -> None:  # fmt: skip
         self._metrics = metrics
         self._changes = changes
+        self._epochs = epochs
         self._checks = {"/healthz": health, "/readyz": ready}
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -98,9 +100,11 @@ class MetricsServer:
             except ValueError:
                 return HTTPStatus.BAD_REQUEST, TEXT, b"/changes, or /changes?partition=TOPIC-NUMBER\n"
             return HTTPStatus.OK, JSON_LINES, await asyncio.to_thread(self._changes, partition)
+        if path == "/epochs":
+            return HTTPStatus.OK, JSON_LINES, self._epochs()
         check = self._checks.get(path)
         if check is None:
-            return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz, /changes\n"
+            return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz, /changes, /epochs\n"
         wrong = check()
         status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
         return status, TEXT, f"{wrong or 'ok'}\n".encode()

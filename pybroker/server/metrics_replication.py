@@ -26,6 +26,7 @@ class Cluster(NamedTuple):
     isr: IsrKeeper
     controller: Callable[[], Controller | None]
     changes: Changes
+    epochs: Callable[[], dict[str, int]]
 
 
 def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator[Metric]:
@@ -111,3 +112,8 @@ def changes_text(cluster: Cluster | None, partition: str) -> bytes:
         del fields["time_ms"]
         lines.append(json.dumps({"time": fields.pop("time"), **fields}) + "\n")
     return "".join(lines).encode()
+
+
+def epochs_text(cluster: Cluster | None) -> bytes:
+    """One JSON object; a lone broker has no epochs."""
+    return (json.dumps(cluster.epochs() if cluster is not None else {}) + "\n").encode()

@@ -6,9 +6,11 @@ import json
 import logging
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import pybroker.testing
@@ -184,3 +186,26 @@ def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> No
     assert head.split() == ["PARTITION", "TIME", "BROKER", "CHANGE", "LEADER", "EPOCH", "ISR", "CAUSE"]
     assert "brokers 3 have caught up" in shown.out
     assert shown.err == f"pybroker: broker 3 tells of no changes: its metrics.listener is a free port, {HOST}:0\n"
+
+
+def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster]) -> None:
+    """That of the controller, and of each broker that tells: what ZooKeeper has."""
+    ports = {number: free_port() for number in (1, 2)}
+    processes = start_cluster(
+        metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
+    )
+    topic = processes.create("t")
+    processes.until_in_sync(topic)
+    processes.restart(1)
+    processes.until_in_sync(topic)
+    told = run("cluster", "--json", "-b", processes.bootstrap).json
+    with closing(KazooClient(processes.zookeeper.connect + processes.chroot)) as zookeeper:
+        zookeeper.start(10)
+        registered = {number: zookeeper.exists(f"/brokers/ids/{number}").czxid for number in (1, 2)}
+        reigns = int(zookeeper.get("/controller_epoch")[0])
+        zookeeper.stop()
+    assert {broker["id"]: broker["epoch"] for broker in told["brokers"]} == {**registered, 3: None}
+    assert told["controller_epoch"] == reigns
+    first, _, *rows, _ = run("cluster", "-b", processes.bootstrap).out.splitlines()
+    assert first == f"Cluster {told['cluster']}  controller {told['controller']} of epoch {reigns}"
+    assert [row.split()[1] for row in rows] == [str(registered[1]), str(registered[2]), "-"]

@@ -31,9 +31,9 @@ def test_the_cluster(pybroker_: Command, target: Server) -> None:
     assert told["troubled"] == [] and broker["leaders"] == broker["replicas"] == told["partitions"] >= 3
     first, head, row, partitions = pybroker_("cluster").out.splitlines()
     assert first == f"Cluster {told['cluster']}  controller {broker['id']}"
-    assert head.split() == ["BROKER", "HOST", "PORT", "RACK", "LEADERS", "REPLICAS"]
+    assert head.split() == ["BROKER", "EPOCH", "HOST", "PORT", "RACK", "LEADERS", "REPLICAS"]
     led = str(told["partitions"])
-    assert row.split() == [str(broker["id"]), broker["host"], str(target.port), "-", led, led]
+    assert row.split() == [str(broker["id"]), "-", broker["host"], str(target.port), "-", led, led]
     assert partitions == f"Partitions {led}, 0 offline, 0 under min ISR, 0 under-replicated"
 
 
