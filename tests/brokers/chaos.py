@@ -50,6 +50,7 @@ SESSION_MS = 3000
 PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 60.0
 """From the end of all faults until the cluster is whole."""
+ENDS_S_MAX = 10.0
 SETS: dict[str, object] = {
     "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 60_000,
     "leader_imbalance_check_interval_seconds": 10, "offsets_topic_num_partitions": OFFSETS_PARTITIONS,
@@ -212,6 +213,8 @@ def run(home: Path, seconds: float, seed: int, rate: float, bug: str = "") -> tu
         for worker in chaos.workers:
             worker.ended.set()
         chaos.close()
+        for worker in chaos.workers:  # where it was not judged: what follows in this process has the machine to itself
+            worker.join(ENDS_S_MAX)
     for wrong in chaos.faults.wrong:
         chaos.history.accuse("back", wrong)
     faults = chaos.faults.counts.total() - chaos.faults.counts["starts refused"]

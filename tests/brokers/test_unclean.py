@@ -50,6 +50,23 @@ def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int, i
     return found.error_code, found.leader_epoch, found.end_offset
 
 
+def check_what_is_told(port: int, topic: str) -> None:
+    """By the leader elected last, to who believes in the one before: where its epoch ended; and then more comes."""
+    (found,) = ask(port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)]).topics[0].partitions
+    now = found.leader_epoch
+    was = now - 1
+    assert end_of(port, topic, was, now) == (0, 0, BOTH)
+    assert end_of(port, topic, was, was)[0] == errors.FENCED_LEADER_EPOCH
+    assert end_of(port, topic, was, now + 1)[0] == errors.UNKNOWN_LEADER_EPOCH
+    assert fetch(port, topic, BOTH, was).error_code == errors.FENCED_LEADER_EPOCH
+    assert fetch(port, topic, BOTH, now + 1).error_code == errors.UNKNOWN_LEADER_EPOCH
+    with Wire(port) as wire:
+        for _ in range(2 * ALONE):
+            assert wire.produce(topic, batch([b"after"])).error == 0
+    diverging = fetch(port, topic, BOTH + ALONE, now, last_epoch=was)
+    assert (diverging.error_code, diverging.diverging_epoch.end_offset) == (0, BOTH)
+
+
 def new_reader(cluster: Cluster, reset: str) -> Consumer:
     return Consumer(
         bootstrap_servers=cluster.bootstrap, group_id=f"ours-{reset}", auto_offset_reset=reset, enable_auto_commit=False
@@ -103,19 +120,7 @@ def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
     leader = cluster.leader(topic)
     cluster.until_in_sync(topic, size=2)
     port = cluster.brokers[leader].port
-    (found,) = ask(port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)]).topics[0].partitions
-    now = found.leader_epoch
-    was = now - 1
-    assert end_of(port, topic, was, now) == (0, 0, BOTH)
-    assert end_of(port, topic, was, was)[0] == errors.FENCED_LEADER_EPOCH
-    assert end_of(port, topic, was, now + 1)[0] == errors.UNKNOWN_LEADER_EPOCH
-    assert fetch(port, topic, BOTH, was).error_code == errors.FENCED_LEADER_EPOCH
-    assert fetch(port, topic, BOTH, now + 1).error_code == errors.UNKNOWN_LEADER_EPOCH
-    with Wire(port) as wire:
-        for _ in range(2 * ALONE):
-            assert wire.produce(topic, batch([b"after"])).error == 0
-    diverging = fetch(port, topic, BOTH + ALONE, now, last_epoch=was)
-    assert (diverging.error_code, diverging.diverging_epoch.end_offset) == (0, BOTH)
+    check_what_is_told(port, topic)
 
     # A reader that trusted its offset would go on behind what it never read.
     told: list[Any] = []
