@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PRODUCE, OFFSET_COMMIT = 9, 8
 TIMEOUT_S = 1.5
-PAUSE_S = 0.12
+PAUSE_S = 0.3
 ACKS_ALL = -1
 FATAL = (errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.UNKNOWN_PRODUCER_ID, errors.INVALID_PRODUCER_EPOCH)
 """What an idempotent producer is told whose records were lost."""

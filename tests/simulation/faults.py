@@ -35,6 +35,8 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._timers: list[asyncio.TimerHandle] = []
+        self._leaving: set[Life] = set()
+        """They have handed over what they led, and are about to go."""
         self._work: list[tuple[int, Callable[[Life], object]]] = [
             (6, self._kill), (4, self._freeze), (2, self._hang_up), (3, self._cut), (3, self._cut_store),
             (2, self._store_loses), (3, self._slow), (3, self._kill_controller), (4, self._elect), (1, self._shut_down),
@@ -62,6 +64,8 @@ class Faults:
         world.storeless.clear()
         world.network.heal()
         for life in list(world.network.lives.values()):
+            if life in self._leaving:
+                self._kill(life)
             if life.dead:
                 world.start(life.number)
             else:
@@ -255,6 +259,7 @@ class Faults:
             return
         self._say("shutdown", life)
         request = m.ControlledShutdownRequest(broker_id=life.number, broker_epoch=life.epoch)
+        self._leaving.add(life)
         self._ask(life, partial(life.asks.ask, request, CONTROLLED_SHUTDOWN))
         self._later(0.3, self._kill, life)
 

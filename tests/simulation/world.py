@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -34,7 +36,7 @@ from tests.simulation.store import FarStore
 from tests.simulation.virtual import VirtualLoop
 
 BROKERS = (1, 2, 3)
-STEPS = 14
+STEPS_MAX = 14
 BEGIN_S = 0.3
 STEP_S = 2.0
 RECOVERY_S = 40.0
@@ -74,8 +76,9 @@ class World:
     def say(self, what: str) -> None:
         self.history.append(f"{self.loop.time():.4f} {what}")
 
-    async def run(self, steps: int, script: Script | None = None) -> None:
+    async def run(self, script: Script | None = None) -> None:
         """Faults as the seed has them, or as a script does."""
+        steps = self.random.randint(1, STEPS_MAX)
         await self.store.open()
         admin = await self.store.session(60_000)
         await prepare(admin, nodes.OF_A_CLUSTER)
@@ -163,7 +166,7 @@ def _clocks(loop: VirtualLoop) -> Iterator[None]:
         yield
 
 
-def simulate(seed: int, home: Path, steps: int = STEPS, script: Script | None = None) -> list[str]:
+def simulate(seed: int, home: Path, script: Script | None = None) -> list[str]:
     """One schedule; its history. Raises Violated."""
     loop = VirtualLoop()
     world = World(seed, home, loop)
@@ -171,7 +174,7 @@ def simulate(seed: int, home: Path, steps: int = STEPS, script: Script | None = 
     logging.disable(logging.CRITICAL)
     try:
         with _clocks(loop):
-            loop.run_until_complete(world.run(steps, script))
+            loop.run_until_complete(world.run(script))
     finally:
         loop.after_turn = lambda ran: None
         for life in world.network.lives.values():
@@ -188,21 +191,32 @@ def simulate(seed: int, home: Path, steps: int = STEPS, script: Script | None = 
     return world.history
 
 
-def main(first: int, seconds: float) -> int:
-    """Seeds from `first` on, until the time is over or one fails; the status to exit with."""
-    began, seed = time.monotonic(), first
-    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    while time.monotonic() - began < seconds:
+def seeds(first: int, step: int, deadline: float) -> tuple[int, str]:
+    """Every so many seeds from `first` on, until the time is over or one fails: the next one, and why it failed."""
+    seed, shared = first, "/dev/shm" if os.path.isdir("/dev/shm") else None
+    while time.monotonic() < deadline:
         with tempfile.TemporaryDirectory(dir=shared) as directory:
             try:
                 simulate(seed, Path(directory))
             except Exception as problem:
-                print(f"{problem}\nseed {seed} failed: {type(problem).__name__}")
-                return 1
-        seed += 1
-    rate = (seed - first) * 60 / (time.monotonic() - began)
-    print(f"seeds {first} to {seed - 1} held; {rate:.0f} schedules a minute")
-    return 0
+                return seed, f"{problem}\nseed {seed} failed: {type(problem).__name__}"
+        seed += step
+    return seed, ""
+
+
+def main(first: int, seconds: float) -> int:
+    """Seeds from `first` on, on all cores; the status to exit with."""
+    began, cores = time.monotonic(), len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, get_context("spawn")) as workers:
+        runs = [workers.submit(seeds, first + core, cores, began + seconds) for core in range(cores)]
+        ended = [run.result() for run in runs]
+    failed = [why for _, why in ended if why]
+    for why in failed:
+        print(why)
+    count = sum((last - first - core) // cores for core, (last, _) in enumerate(ended))
+    rate = count * 60 / (time.monotonic() - began)
+    print(f"{count} schedules held, of seeds {first} to {first + cores - 1} and on; {rate:.0f} a minute")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
