@@ -272,7 +272,10 @@ class IsrKeeper:
         for topic in answer.topics:
             for p in topic.partitions:
                 key = TopicPartition(names[topic.topic_id], p.partition_index)
-                self._settle(asked[key], p, wanted[key])
+                self._settle(asked.pop(key), p, wanted[key])
+        if asked:  # they are asked for again
+            words = f"the controller's answer says nothing of {next(iter(asked))}"
+            raise KafkaError(errors.UNKNOWN_SERVER_ERROR, words)
 
     def _asked_of(self, key: TopicPartition, led: Led, wanted: Wanted) -> Any:
         kind = m.AlterPartitionRequest.Topics.Partitions

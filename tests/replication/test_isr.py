@@ -17,6 +17,7 @@ from pybroker.protocol import messages as m
 from pybroker.replication.isr import IsrKeeper
 
 KEY, ID = TopicPartition("t", 0), b"i" * 16
+SILENT = -2
 
 
 class Log:
@@ -37,7 +38,7 @@ class Log:
 
 
 class Controller:
-    """Answers one request after another; `ask` is the keeper's way to it."""
+    """Answers one request after another, with nothing for SILENT; `ask` is the keeper's way to it."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
@@ -53,8 +54,38 @@ class Controller:
         if not self.codes:
             self.settled.set()
         kind = m.AlterPartitionResponse.Topics
-        told = kind.Partitions(partition_index=0, error_code=code, leader_id=1, leader_epoch=5, partition_epoch=8)
+        if code == SILENT:
+            return m.AlterPartitionResponse()
+        told = kind.Partitions(
+            partition_index=0, error_code=code, leader_id=1, leader_epoch=5, isr=[1, 2, 3], partition_epoch=8
+        )
         return m.AlterPartitionResponse(topics=[kind(topic_id=ID, partitions=[told])])
+
+
+def replica_of(log: Log) -> Any:
+    return SimpleNamespace(
+        key=KEY, topic_id=ID, offline=False, partition=lambda: log, watch_joining=lambda: None, tell=lambda: None
+    )
+
+
+def keeper_of(metadata: MetadataCache, controller: Controller) -> IsrKeeper:
+    return IsrKeeper(
+        1, BrokerConfig.load(None, []), metadata, controller, lambda: 10, lambda: 1000, lambda: False,
+        Changes(lambda: 0),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
+    """Until it says something of the partition."""
+    metadata, controller = MetadataCache("c"), Controller(SILENT, errors.NONE)
+    metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
+    keeper = keeper_of(metadata, controller)
+    keeper.start()
+    keeper.lead(replica_of(Log()), 5, 7, (1, 2))
+    async with asyncio.timeout(10):
+        await controller.settled.wait()
+    await keeper.stop()
+    assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
 
 
 async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
@@ -62,19 +93,14 @@ async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
     another epoch: that is not the follower that had caught up (KIP-903)."""
     metadata, log = MetadataCache("c"), Log()
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
-    replica: Any = SimpleNamespace(
-        key=KEY, topic_id=ID, offline=False, partition=lambda: log, watch_joining=lambda: None, tell=lambda: None
-    )
+    replica = replica_of(log)
     controller = Controller(errors.NOT_CONTROLLER, errors.INELIGIBLE_REPLICA)
 
     def reborn() -> None:
         log.followers = [log.follower(2, 20), log.follower(3, 31, end=0)]
 
     controller.before = reborn
-    keeper = IsrKeeper(
-        1, BrokerConfig.load(None, []), metadata, controller, lambda: 10, lambda: 1000, lambda: False,
-        Changes(lambda: 0),
-    )  # type: ignore[arg-type]  # fmt: skip
+    keeper = keeper_of(metadata, controller)
     keeper.start()
     keeper.lead(replica, 5, 7, (1, 2))
     async with asyncio.timeout(10):
