@@ -323,6 +323,10 @@ class ClusterBroker(Broker):
     async def _hand_over(self) -> None:
         """Have the controller move leadership to others, as often as the settings say."""
         for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
+            if self.replicas.lease_lapsed:
+                reason = "ZooKeeper is away, and no controller can have others lead"
+                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
+                return
             # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
             request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
             try:

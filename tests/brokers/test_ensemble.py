@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.harness import Ended, until
 from tests.wire import Wire, batch
 
 SESSION_MS = 2000
+STOP_S_MAX = 8.0
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
 
@@ -75,6 +77,11 @@ def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeep
         cluster.restart(1)
         cluster.until_in_sync(topic)
         witness.judge(alone=None)
+    ensemble.kill(2, 3)
+    until("acks=1 is refused", lambda: produce(cluster, 2, topic, 1) != 0)
+    began = time.monotonic()
+    cluster.brokers[2].stop()  # it cannot hand over what it leads, and does not wait for who could take it
+    assert time.monotonic() - began < STOP_S_MAX
 
 
 def use(zookeeper: ZooKeeper, until: Callable[[], object]) -> None:
