@@ -179,8 +179,11 @@ class Disturbances:
         assert broker.process is not None
         lines = broker.process.lines
         code = broker.wait_end()
-        if code == 1 and not any("pybroker ready" in line for line in lines):
+        early = not any("pybroker ready" in line for line in lines)
+        if early and code == 1:
             self.counts["starts refused"] += 1
+        elif early and code == -signal.SIGTERM and number in self._stopping:
+            self.counts["stopped early"] += 1  # before it had heard of signals
         elif code != -signal.SIGKILL and (code or number not in self._stopping):
             self.wrong.append(f"broker {number} ended with {code}:\n{self.output(number)}")
         self._stopping.discard(number)
