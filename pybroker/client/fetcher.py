@@ -36,14 +36,26 @@ _SESSION_ERRORS: Final = frozenset(
 )
 
 
+class Run(NamedTuple):
+    """Batches of one leader epoch, up to a byte and an offset."""
+
+    end: int
+    next_offset: int
+    epoch: int
+
+
 class Chunk(NamedTuple):
-    """Batches of one partition and one leader epoch, as they were fetched."""
+    """Batches of one partition, as they were fetched. It is read as a whole, for the sake of its transactions."""
 
     asked: Asked
-    epoch: int
     data: memoryview
+    runs: list[Run]
     aborted: list[tuple[int, int]]
     """(producer id, first offset) of the aborted transactions in it, for read_committed."""
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before an offset that it has, or ends with."""
+        return next((run.epoch for run in self.runs if offset <= run.next_offset), self.runs[-1].epoch)
 
 
 class Fetcher:
@@ -217,13 +229,11 @@ class Fetcher:
         aborted = (
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
         )
-        begin = 0
-        for run in runs:
-            self.chunks.append(Chunk(place.asked(), run.epoch, data[begin : run.end], aborted))
-            begin = run.end
-            if run.next_offset > place.fetch_offset:
-                place.fetch_offset, place.fetch_epoch = run.next_offset, run.epoch
-        self._came += begin
+        end, next_offset, epoch = runs[-1]
+        self.chunks.append(Chunk(place.asked(), data[:end], runs, aborted))
+        self._came += end
+        if next_offset > place.fetch_offset:
+            place.fetch_offset, place.fetch_epoch = next_offset, epoch
         return True
 
     def _truncated(self, place: Place, parts: Any) -> bool:
@@ -355,14 +365,6 @@ class Fetcher:
     def _pump_late(self) -> None:
         self._timer = None
         self.pump()
-
-
-class Run(NamedTuple):
-    """Batches of one leader epoch, up to a byte and an offset."""
-
-    end: int
-    next_offset: int
-    epoch: int
 
 
 def runs_of(data: memoryview) -> list[Run]:

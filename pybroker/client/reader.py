@@ -67,10 +67,10 @@ class Reader:
                 count += read(chunk, batches, most - count)
             except core.LogError as error:
                 self._end(chunk)
-                place.move(batches.next_offset, chunk.epoch)
+                place.move(batches.next_offset, chunk.epoch_before(batches.next_offset))
                 place.error = KafkaError(error.code, f"{place.tp}: {error}")
                 return
-            place.epoch = chunk.epoch  # first: who sees the position takes it for complete
+            place.epoch = chunk.epoch_before(batches.next_offset)  # first: who sees the position takes it for complete
             place.position = batches.next_offset
             if batches.finished:
                 size += len(chunk.data)

@@ -323,7 +323,7 @@ class ClusterBroker(Broker):
     async def _hand_over(self) -> None:
         """Have the controller move leadership to others, as often as the settings say."""
         for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
-            if self.replicas.lease_lapsed:
+            if self.replicas is not None and self.replicas.lease_lapsed:
                 reason = "ZooKeeper is away, and no controller can have others lead"
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
                 return
