@@ -137,8 +137,9 @@ cdef int search_open(log_t* l, segment_t* s, scan_t* c, int64_t next_base) noexc
     return 0
 
 
-cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict) noexcept nogil:
-    """Find the bad spots of a segment whose headers do not lead to its end. The caller is alone."""
+cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict, int64_t* end) noexcept nogil:
+    """Find the bad spots of a segment whose headers do not lead to its end, and the offset behind it: `next_base`, or
+    more where sound batches go further. The caller is alone."""
     cdef char path[PATH_BYTES]
     cdef scan_t c
     cdef int fd, status = scan_init(&c, s.fs)
@@ -152,6 +153,7 @@ cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict) n
         c.expected = s.base_offset
         c.strict = strict
         status = search_open(l, s, &c, next_base)
+        end[0] = max(next_base, c.expected)
         vfs_close(fd)
     scan_free(&c)
     store_i32(&s.index_bad, 1)

@@ -127,14 +127,14 @@ cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept
     """Account for the batches from the one that holds `start` up to offset `end`. Nobody else changes the log."""
     cdef segments_t* list = l.segments
     cdef segment_t* s
-    cdef int64_t next_base, i = max(<int64_t>0, segments_floor(list, start))
+    cdef int64_t next_base, behind, i = max(<int64_t>0, segments_floor(list, start))
     cdef int status = 0
     while i < list.count and list.items[i].base_offset < end:
         s = list.items[i].segment
         status = replay_segment(s, &start, end, into)
         if status == CORRUPT_MESSAGE:
             next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
-            status = damage_search(l, s, next_base, False)
+            status = damage_search(l, s, next_base, False, &behind)
             if status == 0:
                 status = replay_segment(s, &start, end, into)
         if status != 0:

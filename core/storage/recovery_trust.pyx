@@ -42,7 +42,7 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     """List a segment that is believed: below the recovery point, or after a clean stop, and not the last."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
     cdef index_t times
-    cdef int64_t end = base
+    cdef int64_t end = base, searched = base
     cdef int status
     if s == NULL:
         return -ENOMEM
@@ -51,13 +51,12 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     if status == 0:
         status = end_of(s, &end)
     if status > 0:
-        status = damage_search(l, s, next_base, not r.gaps)
-        end = next_base
+        status = damage_search(l, s, next_base, not r.gaps, &end)
     elif status == 0 and end != next_base and not r.gaps and next_base > r.log_start:
         # An offset is not under its batch's CRC: is it the one that is wrong?
-        status = damage_search(l, s, next_base, True)
+        status = damage_search(l, s, next_base, True, &searched)
         if s.spots != NULL:
-            end = next_base
+            end = searched
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         status = recovery_fault(r, FAULT_GAP if end < next_base else FAULT_ORDER, end, next_base)
     if status == 0:

@@ -197,9 +197,10 @@ def test_a_log_goes_on_after_an_empty_file(tmp_path: Path, base: int) -> None:
     home.crash()
 
 
-@pytest.mark.parametrize("believed", [0, 5], ids=["all is scanned", "believed up to the middle"])
+@pytest.mark.parametrize("believed", [0, 5, 7])
 def test_wherever_the_data_ends_appends_go_on(tmp_path: Path, believed: int) -> None:
-    """Each batch may be the last that is there, the files behind it empty or gone, and one more empty file anywhere."""
+    """Each batch may be the last that is there, a part of the next behind it or not; the files behind it are empty or
+    gone, and one more empty file is anywhere. So many batches lie below the recovery point."""
     sizes = (300, 100, 200, 150, 120, 250, 90, 100, 110)
     batches = [batch_of(size, fill=bytes([n])) for n, size in enumerate(sizes)]
     whole = Home(tmp_path, {"segment.bytes": 400}, topic="whole")
@@ -212,13 +213,14 @@ def test_wherever_the_data_ends_appends_go_on(tmp_path: Path, believed: int) -> 
     whole.crash()
     bases = [int(file.stem) for file in whole.files(".log")]
     assert bases == [0, 2, 4, 6]
-    for kept, emptied in product(range(believed + 1, len(sizes) + 1), (False, True)):
+    for kept, emptied, torn in product(range(believed + 1, len(sizes) + 1), (False, True), (0, 61)):
         for extra in {1, 3, 5, kept - 1, kept, kept + 2} - set(bases):
-            home, model = Home(tmp_path, whole.config, topic=f"{kept}-{extra}-{emptied}"), SlowLog()
+            home, model = Home(tmp_path, whole.config, topic=f"{kept}-{extra}-{emptied}-{torn}"), SlowLog()
             shutil.copytree(whole.directory, home.directory)
             home.recovery_point = whole.recovery_point
             for base, after in pairwise([*bases, len(sizes)]):
-                os.truncate(home.log_file(base), sum(sizes[base : min(after, kept)]))
+                size = sum(sizes[base : min(after, kept)])
+                os.truncate(home.log_file(base), size + torn if base <= kept < after else size)
                 if base >= kept and not emptied:
                     home.log_file(base).unlink()
             home.log_file(extra).touch()
