@@ -19,6 +19,7 @@ from pybroker.controller import nodes
 from pybroker.controller.broker_channel import DELETED, BrokerChannel, Stop, Told
 from pybroker.controller.cluster_context import OPS_PER_WRITE, ClusterContext
 from pybroker.controller.election import write
+from pybroker.coordination.commit import read
 from pybroker.coordination.store import Delete, NoNode, Op
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -134,12 +135,32 @@ class Deletions:
         for start in range(0, len(ops), OPS_PER_WRITE):
             await self._remove(ops[start : start + OPS_PER_WRITE])
         await self._remove([Delete(nodes.partitions(name))])
-        # Together: once the name is free another topic may take it, whose settings and life these were else.
-        await self._remove([Delete(nodes.topic_config(name)), Delete(nodes.topic(name)), Delete(nodes.deletion(name))])
+        await self._free(topic)
         self._under_way.pop(name)
         self._context.topics.pop(name, None)
         self._context.deleting.discard(name)
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
+
+    async def _free(self, topic: Topic) -> None:
+        """Delete the last nodes together: once the name is free another topic may take it, whose settings and life
+        these were else. Where the write was done and its answer lost, that one may be there: it is left alone."""
+        ops: list[Op] = [Delete(nodes.topic(topic.name)), Delete(nodes.topic_config(topic.name))]
+        wish = Delete(nodes.deletion(topic.name))
+        try:
+            await write(self._context.session, self._context.fence, [wish, *ops])
+        except NoNode as problem:
+            if problem.path == wish.path and await self._id(topic.name) == topic.id:
+                await self._remove(ops)
+            elif problem.path != wish.path:
+                await self._remove([op for op in (*ops, wish) if op.path != problem.path])
+
+    async def _id(self, name: str) -> bytes | None:
+        """Of the topic that has a name now."""
+        try:
+            data, _ = await read(self._context.session, nodes.topic(name))
+        except NoNode:
+            return None
+        return nodes.load_topic(data).id
 
     async def _remove(self, ops: list[Op]) -> None:
         """Delete nodes, all at once, some of which are gone already: an earlier controller may have deleted them."""
