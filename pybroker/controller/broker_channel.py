@@ -27,6 +27,8 @@ from pybroker.protocol import messages as m
 log = logging.getLogger(__name__)
 
 LEADER_AND_ISR, UPDATE_METADATA, STOP_REPLICA = 7, 8, 4
+FULL = 2
+"""As the type of an UpdateMetadata (KIP-866): what it does not name is gone. Kafka's brokers heed it of KRaft alone."""
 DELETED = -2
 """As a leader: the topic is being deleted. As a leader epoch: the replica goes for good."""
 PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -72,6 +74,8 @@ class Batch:
     metadata: dict[TopicPartition, Told] = field(default_factory=dict)
     stops: dict[TopicPartition, Stop] = field(default_factory=dict)
     live: Mapping[int, LiveBroker] | None = None
+    full: bool = False
+    """`metadata` is of all partitions that there are: a topic that it does not name was deleted."""
 
 
 class Reports(Protocol):
@@ -104,6 +108,9 @@ class BrokerChannel:
         self._reports = reports
         self._batches: list[Batch] = []
         self._news = asyncio.Event()
+        self._link: Asked | None = None
+        self._reached = False
+        """Did a connection stand in this registration, at this address?"""
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     # -- what is to be told ------------------------------------------------------------------------------------------
@@ -117,15 +124,17 @@ class BrokerChannel:
         self._news.set()
 
     def update_metadata(
-        self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker], *, first: bool = False
-    ) -> None:
+        self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker], *, first: bool = False,
+        full: bool = False,
+    ) -> None:  # fmt: skip
         """UpdateMetadata of these partitions, and of who is alive; `first`, or of no partition, it goes before what
-        comes later, for who follows has to know where leaders are."""
+        comes later, for who follows has to know where leaders are. `full`: there are no others."""
         batch = self._batch()
         if first or not told:
             self._append()
         batch.metadata.update(told)
         batch.live = live
+        batch.full |= full
         self._news.set()
 
     def stop_replicas(self, stops: Mapping[TopicPartition, Stop]) -> None:
@@ -138,6 +147,12 @@ class BrokerChannel:
 
     def close(self) -> None:
         self._task.cancel()
+
+    def moved(self, broker: LiveBroker) -> None:
+        """It is reached elsewhere, in the same registration: what it is to be told goes there."""
+        self.broker, self._reached = broker, False
+        if self._link is not None:
+            self._link.close()
 
     def _batch(self) -> Batch:
         return self._batches[-1] if self._batches else self._append()
@@ -154,7 +169,7 @@ class BrokerChannel:
         try:
             while True:
                 if link is None or link.closed.done():
-                    link = await self._connect(reached=link is not None)
+                    link = self._link = await self._connect()
                 if batch is None:
                     batch = await self._next(link)
                 if batch is not None and await self._send(link, batch):
@@ -163,14 +178,16 @@ class BrokerChannel:
             if link is not None:
                 link.close()
 
-    async def _connect(self, *, reached: bool) -> Asked:
-        """`reached`: a connection stood in this registration."""
+    async def _connect(self) -> Asked:
         told = False
         while True:
+            broker = self.broker
             try:
-                return await self._open_link(self.broker)
+                link = await self._open_link(broker)
+                self._reached = broker is self.broker
+                return link
             except ConnectionRefusedError:
-                if reached:
+                if self._reached:
                     self._reports.refused(self.broker.id, self.epoch)
             except OSError as problem:
                 if not told:
@@ -276,7 +293,7 @@ class BrokerChannel:
             )
             for broker in live.values()
         ]
-        return kind(topic_states=topics, live_brokers=brokers, **self._head)
+        return kind(topic_states=topics, live_brokers=brokers, type=FULL if batch.full else 0, **self._head)
 
     def _stop_replica(self, batch: Batch) -> Any:
         kind = m.StopReplicaRequest

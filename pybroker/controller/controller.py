@@ -235,7 +235,7 @@ class Controller:
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
         changed = await self._elect(f"brokers {_names(gone)} are gone" if gone else "the controller is new")
         self._lead_and_follow([key for key, _ in context.states() if key not in changed])
-        self.tell_metadata([key for key, _ in context.states()])
+        self.tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
 
@@ -340,13 +340,15 @@ class Controller:
                 channel.lead_and_follow(context.told(its, fresh))
 
     def tell_metadata(
-        self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False
-    ) -> None:
-        """UpdateMetadata of these partitions, to all live brokers or to some; `first`: before what comes next."""
+        self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False,
+        full: bool = False,
+    ) -> None:  # fmt: skip
+        """UpdateMetadata of these partitions, to all live brokers or to some; `first`: before what comes next; `full`:
+        of all that there are."""
         context = self._context
         told, live = context.told(keys), dict(context.brokers)
         for broker in self._channels if to is None else to:
-            self._channels[broker].update_metadata(told, live, first=first)
+            self._channels[broker].update_metadata(told, live, first=first, full=full)
 
     @property
     def channels(self) -> Mapping[int, BrokerChannel]:
@@ -380,20 +382,20 @@ class Controller:
             context.leaving.discard(broker)
         context.failed = {each for each in context.failed if each[0] not in gone}
         for broker in changed:
-            self._channels.pop(broker).close()
+            self._channels[broker].moved(brokers[broker])
         event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
         # Who went and came is first gone: what it was told before, it does not know any more.
         live = {b: each for b, each in brokers.items() if b not in came}
         context.brokers, context.epochs = live, {b: epochs[b] for b in live}
         touched = await self._elect(f"brokers {_names(gone)} are gone") if gone else set[TopicPartition]()
         context.brokers, context.epochs = brokers, epochs
-        for broker in came | changed:
+        for broker in came:
             self._open(brokers[broker])
         if came or changed:
             # Before who leads: Kafka's broker follows no leader that it does not know to be alive. And whoever came is
             # told all that there is: it serves clients once it knows that it is in.
             self.tell_metadata((), self._channels.keys() - came - changed)
-            self.tell_metadata([key for key, _ in context.states()], came | changed, first=True)
+            self.tell_metadata([key for key, _ in context.states()], came | changed, first=True, full=True)
         touched |= await self._create_missing()
         if came or changed:
             touched |= await self._elect(f"brokers {_names(came)} came")

@@ -38,7 +38,7 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 TEXT_BYTES_MAX = 255
 """Of a host's name, and of a rack's: the plane has so much room for them."""
 PORT_MAX = 65535
-DELETED = -2
+DELETED, FULL = -2, 2
 """As a leader: the topic is being deleted."""
 Leadership = Callable[[Replica, bool, int, bool], object]
 """Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
@@ -165,6 +165,9 @@ class ReplicaManager:
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
             live = [_broker(broker) for broker in request.live_brokers]
             known = self._metadata.image
+            if request.type == FULL:
+                named = {topic.topic_name for topic in request.topic_states}
+                deleted += [name for name in known.by_name if name not in named]
             came = [(t.name, t.id) for t in topics if (there := known.topic(t.name)) is None or there.id != t.id]
             await self._settings(came)  # whoever sees a topic sees what it goes by
             self._metadata.update(

@@ -14,6 +14,7 @@ from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
+from pybroker.controller.broker_channel import FULL
 from pybroker.controller.controller import Controller
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
@@ -108,6 +109,9 @@ class FakeBroker:
         if isinstance(request, m.UpdateMetadataRequest):
             if not code:
                 self.live = {broker.id for broker in request.live_brokers}
+                if request.type == FULL:
+                    named = {topic.topic_name for topic in request.topic_states}
+                    self.image = {key: p for key, p in self.image.items() if key.topic in named}
                 for topic in request.topic_states:
                     for p in topic.partition_states:
                         self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
