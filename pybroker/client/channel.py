@@ -419,7 +419,10 @@ class Channel:
         except Exception as problem:  # a mistake of ours; who asked would wait for ever
             words = f"the client fails at an answer of {self.address}: {type(problem).__name__}: {problem}"
             _log.exception("an answer to %s could not be used", asked.api.name)
-            asked.done(None, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
+            try:
+                asked.done(None, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
+            except Exception:
+                _log.exception("who asked for %s cannot be told that its answer failed", asked.api.name)
 
     def _unmute(self) -> None:
         self._muted = False

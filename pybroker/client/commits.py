@@ -11,7 +11,7 @@ from pybroker.client.channel import settles
 from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identity, OffsetAndMetadata, Offsets
 from pybroker.client.find_coordinator import Coordinator
 from pybroker.client.network import Network
-from pybroker.client.positions import Asked, Positions
+from pybroker.client.positions import Asked, Place, Positions
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -117,19 +117,23 @@ class Commits:
         self._network.loop.call_soon(partial(committed.fetch, self._coordinator, [place.tp for place in lost], done))
 
     def _found(self, asked: Iterable[Asked], found: Fetched, error: KafkaError | None) -> None:
-        for place in (each.place for each in asked if not each.stale):
-            place.asking = False
-            at = found.get(place.tp)
-            if error is not None and (error.retriable or error.code in LOST_MEMBERSHIP):
-                place.not_before_s = time.monotonic() + self._network.pauses.first_s
-            elif error is not None:
-                place.error = error
-            elif at is not None:
-                place.move(at.offset, at.leader_epoch)
-                self._done[place.tp] = at.offset
-            else:
-                self._positions.begin(place)
+        for each in asked:
+            with each.place.lock:
+                if not each.stale:
+                    self._found_of(each.place, found.get(each.place.tp), error)
         self._begun()
+
+    def _found_of(self, place: Place, at: OffsetAndMetadata | None, error: KafkaError | None) -> None:
+        place.asking = False
+        if error is not None and (error.retriable or error.code in LOST_MEMBERSHIP):
+            place.not_before_s = time.monotonic() + self._network.pauses.first_s
+        elif error is not None:
+            place.error = error
+        elif at is not None:
+            place.move(at.offset, at.leader_epoch)
+            self._done[place.tp] = at.offset
+        else:
+            self._positions.begin(place)
 
 
 def _note(future: Future[None]) -> None:

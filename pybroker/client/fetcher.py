@@ -100,6 +100,7 @@ class Fetcher:
         places = self._positions.places  # as they are now: the consumer's thread may assign others meanwhile
         self._look_up(places, now_s)
         room = self._settings.fetch_max_bytes - (self._came - self._taken)
+        asked: dict[int, dict[TopicPartition, Asked]] = {}
         wanted: dict[int, dict[TopicPartition, Wanted]] = {}
         for place in places.values():
             if not place.fetchable:
@@ -112,6 +113,7 @@ class Fetcher:
                 self._network.want([place.tp.topic])
                 self._await_missing([place], now_s)
             elif node not in self._under_way:
+                asked.setdefault(node, {})[place.tp] = place.asked()  # first: what moves now gets no answer of before
                 wanted.setdefault(node, {})[place.tp] = self._want(place, node)
         for node, partitions in wanted.items():
             if room <= 0:
@@ -119,7 +121,7 @@ class Fetcher:
             if self._retry_s.get(node, 0.0) > now_s:
                 self._pump_at(self._retry_s[node])
                 continue
-            room -= self._fetch(node, {tp: places[tp].asked() for tp in partitions}, partitions, room)
+            room -= self._fetch(node, asked[node], partitions, room)
 
     def _node(self, place: Place, now_s: float) -> int:
         view = self._network.view
@@ -163,7 +165,7 @@ class Fetcher:
     def _answered(
         self, node: int, asked: Mapping[TopicPartition, Asked], answer: Any, error: KafkaError | None
     ) -> None:
-        self._came -= self._under_way.pop(node)
+        self._came -= self._under_way.pop(node, 0)
         session = self._sessions[node]
         if error is None and answer.error_code:
             error = KafkaError(answer.error_code)
@@ -184,10 +186,10 @@ class Fetcher:
             for p in topic.partitions:
                 tp = TopicPartition(name, p.partition_index)
                 wanted = asked.get(tp)
-                if wanted is None or wanted.stale or not self._positions.holds(wanted.place):
+                taken = None if wanted is None else self._take_of(node, wanted, p)
+                if taken is None:
                     session.known.pop(tp, None)  # our picture of it is old: it will be told anew
-                    continue
-                filled = self._take(node, wanted.place, p) or filled
+                filled = filled or bool(taken)
         self.pump()
         if filled:
             self._bell.ring()
@@ -199,6 +201,20 @@ class Fetcher:
             for p in topic.partitions:
                 told[TopicPartition(name, p.partition_index)] = p.current_leader
         self._network.learn_leaders(told, answer.node_endpoints)
+
+    def _take_of(self, node: int, asked: Asked, answer: Any) -> bool | None:
+        """_take, where the place stands as it stood when it was asked for, and does while this takes; else None."""
+        place = asked.place
+        with place.lock:
+            if asked.stale or not self._positions.holds(place):
+                return None
+            try:
+                return self._take(node, place, answer)
+            except Exception as problem:  # a mistake of ours: who polls hears of it, and the others go on
+                _log.exception("what was fetched of %s could not be used", place.tp)
+                words = f"{place.tp}: {type(problem).__name__}: {problem}"
+                place.error = KafkaError(errors.UNKNOWN_SERVER_ERROR, words)
+                return True
 
     def _take(self, node: int, place: Place, answer: Any) -> bool:
         """What a broker answers of one partition; whether the consumer should look."""
@@ -343,21 +359,25 @@ class Fetcher:
 
     def _found(self, asked: Iterable[Asked], answer: Any, error: KafkaError | None) -> None:
         found = list_offsets.answers(answer) if answer is not None else {}
-        for place in (each.place for each in asked if not each.stale):
-            place.asking = False
-            told = found.get(place.tp)
-            problem = error or (told.error if told else KafkaError(errors.UNKNOWN_SERVER_ERROR))
-            if problem is None and told is not None and told.offset >= 0:
-                place.move(told.offset)
-            elif problem is None:
-                place.reset(list_offsets.LATEST)  # no record is that late
-            elif problem.retriable or problem.code in STALE:
-                place.not_before_s = time.monotonic() + self._network.pauses.first_s
-                self._network.refresh()
-            else:
-                place.error = problem
+        for each in asked:
+            with each.place.lock:
+                if not each.stale:
+                    self._found_of(each.place, found.get(each.place.tp), error)
         self._bell.ring()
         self.pump()
+
+    def _found_of(self, place: Place, told: Any, error: KafkaError | None) -> None:
+        place.asking = False
+        problem = error or (told.error if told else KafkaError(errors.UNKNOWN_SERVER_ERROR))
+        if problem is None and told.offset >= 0:
+            place.move(told.offset)
+        elif problem is None:
+            place.reset(list_offsets.LATEST)  # no record is that late
+        elif problem.retriable or problem.code in STALE:
+            place.not_before_s = time.monotonic() + self._network.pauses.first_s
+            self._network.refresh()
+        else:
+            place.error = problem
 
     def _pump_at(self, when_s: float) -> None:
         self._timer = self._network.loop.call_by(self._timer, when_s, self._pump_late)

@@ -12,7 +12,7 @@ and a leader whose log parts from what was read answers where (KIP-320).
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pybroker import errors
@@ -48,20 +48,24 @@ class Place:
     replica: int = -1
     """A closer broker that the leader named (KIP-392)."""
     replica_until_s: float = 0.0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held by who moves it, and by who takes an answer that is for where it stands."""
 
     def move(self, offset: int, epoch: int = -1) -> None:
         """Stand at an offset, behind a record of a leader epoch."""
-        self.position = self.fetch_offset = offset
-        self.epoch = self.fetch_epoch = epoch
-        self.reset_to, self.error, self.not_before_s = None, None, 0.0
-        self.generation += 1
+        with self.lock:
+            self.position = self.fetch_offset = offset
+            self.epoch = self.fetch_epoch = epoch
+            self.reset_to, self.error, self.not_before_s = None, None, 0.0
+            self.generation += 1
 
     def reset(self, to: int) -> None:
         """Have the position looked up."""
-        self.position = self.fetch_offset = self.epoch = self.fetch_epoch = -1
-        self.reset_to, self.error, self.not_before_s = to, None, 0.0
-        self.asking = False
-        self.generation += 1
+        with self.lock:
+            self.position = self.fetch_offset = self.epoch = self.fetch_epoch = -1
+            self.reset_to, self.error, self.not_before_s = to, None, 0.0
+            self.asking = False
+            self.generation += 1
 
     @property
     def nowhere(self) -> bool:

@@ -196,6 +196,8 @@ class Sender:
             leaders = {tp: p.current_leader for tp, p in told.items()}
             moved = self._network.learn_leaders(leaders, answer.node_endpoints)
         for queue, batch in taken:
+            if batch not in queue.in_flight:
+                continue  # it was told before something else of the answer failed
             queue.in_flight.remove(batch)
             tp = TopicPartition(queue.topic, queue.partition)
             found = told.get(tp)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pybroker.client.fetcher import Fetcher
+from pybroker.client.fetcher import Fetcher, runs_of
 from pybroker.client.positions import Bell, Place, Positions
 from pybroker.client.reader import Reader
 from pybroker.model import TopicPartition
@@ -23,8 +24,8 @@ def marker(base_offset: int, *, commit: bool) -> bytes:
     return batch([value], key=key, attributes=TRANSACTIONAL | CONTROL, base_offset=base_offset, **OF_PRODUCER)
 
 
-def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
-    """A reader of an aborted and a committed transaction of one producer, each batch of a leader epoch."""
+def stand() -> tuple[Fetcher, Reader, Place]:
+    """A consumer of one partition, from offset 0, that nobody feeds."""
     positions = Positions(None)
     positions.assign([TopicPartition("t", 0)])
     place = positions.get(("t", 0))
@@ -34,6 +35,19 @@ def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
         isolation_level="read_committed", max_partition_fetch_bytes=1 << 20, auto_offset_reset="earliest"
     )
     fetcher = Fetcher(network, settings, positions, Bell())  # type: ignore[arg-type]
+    return fetcher, Reader(fetcher, positions, check_crcs=True), place
+
+
+def answer_of(*batches: bytes) -> Any:
+    return SimpleNamespace(
+        error_code=0, high_watermark=5, last_stable_offset=5, preferred_read_replica=-1, diverging_epoch=None,
+        records=memoryview(b"".join(batches)), aborted_transactions=[SimpleNamespace(producer_id=7, first_offset=0)],
+    )  # fmt: skip
+
+
+def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
+    """A reader of an aborted and a committed transaction of one producer, each batch of a leader epoch."""
+    fetcher, reader, place = stand()
     batches = (
         batch([b"aborted"], attributes=TRANSACTIONAL, sequence=0, base_offset=0, **OF_PRODUCER),
         marker(1, commit=False),
@@ -43,12 +57,8 @@ def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
     stamped = (
         each[:12] + struct.pack(">i", epoch) + each[16:] for each, epoch in zip(batches, epochs, strict=True)
     )
-    answer = SimpleNamespace(
-        error_code=0, high_watermark=5, last_stable_offset=5, preferred_read_replica=-1, diverging_epoch=None,
-        records=memoryview(b"".join(stamped)), aborted_transactions=[SimpleNamespace(producer_id=7, first_offset=0)],
-    )  # fmt: skip
-    assert fetcher._take(1, place, answer)
-    return Reader(fetcher, positions, check_crcs=True), place
+    assert fetcher._take_of(1, place.asked(), answer_of(*stamped))
+    return reader, place
 
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3, 3), (3, 3, 4, 4), (3, 4, 5, 6)], ids=str)
@@ -63,3 +73,35 @@ def test_the_epoch_of_a_position_is_that_of_the_record_before_it() -> None:
     reader, place = answered((3, 3, 4, 5))
     assert [record.value for record in reader.records(1)] == [b"one"]
     assert (place.position, place.epoch, place.fetch_epoch) == (3, 4, 5)
+
+
+def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was fetched is of where the consumer stood, and counts for nothing where it stands now."""
+    fetcher, reader, place = stand()
+    seek, runs = threading.Thread(target=lambda: place.move(100)), runs_of
+
+    def slow(data: memoryview) -> Any:
+        seek.start()
+        seek.join(0.05)
+        return runs(data)
+
+    monkeypatch.setattr("pybroker.client.fetcher.runs_of", slow)
+    asked = place.asked()
+    assert fetcher._take_of(1, asked, answer_of(batch([b"x"])))
+    seek.join()
+    assert reader.records(10) == []
+    assert (place.position, place.fetch_offset) == (100, 100)
+    assert fetcher._take_of(1, asked, answer_of(batch([b"x"]))) is None
+
+
+def test_a_mistake_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To who polls; nobody waits for what nobody asks for any more."""
+    fetcher, reader, place = stand()
+
+    def wrong(data: memoryview) -> Any:
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr("pybroker.client.fetcher.runs_of", wrong)
+    assert fetcher._take_of(1, place.asked(), answer_of(batch([b"x"])))
+    assert str(place.error) == "UNKNOWN_SERVER_ERROR: t-0: RuntimeError: wrong"
+    assert reader.records(10) == []
