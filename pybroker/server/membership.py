@@ -102,9 +102,9 @@ class Membership:
 
     async def register(self) -> None:
         """Show the broker to the cluster for the first time. Raises StartError where another broker has its id."""
-        deadline_s = asyncio.get_running_loop().time() + self._patience_s()
+        now_s = asyncio.get_running_loop().time
         try:
-            await self.in_a_session(lambda _: self._make_node(deadline_s))
+            await self.in_a_session(lambda _: self._make_node(now_s() + self._patience_s()))
         except TimeoutError:
             broker = self._current()
             raise StartError(
@@ -160,8 +160,13 @@ class Membership:
                 reason = "its node is held by another session, perhaps of its own life before"
                 event(log, logging.WARNING, "broker waits to register", broker=self._current().id, reason=reason)
                 waits = True
-            async with asyncio.timeout_at(deadline_s):
-                await self._look.wait()
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._look.wait()
+            except TimeoutError:
+                if not await self._make_once():  # where this process stood still, it may have gone long ago
+                    raise
+                break
         event(log, logging.INFO, "broker registered", broker=self._current().id, epoch=self.epoch)
 
     async def _make_once(self) -> bool:

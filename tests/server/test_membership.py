@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -139,6 +140,19 @@ async def test_its_own_ghost(store: MemoryStore, member: Member) -> None:
     ghost.suspend()
     session = await member.join()
     assert await owner(store) == session.id
+
+
+async def test_its_ghost_went_while_it_was_frozen(store: MemoryStore, member: Member) -> None:
+    """For longer than it would have waited: it looks once more before it blames another broker."""
+    ghost = await store.session(200)
+    await ghost.create(nodes.broker(7), nodes.dump_broker(member.broker, 0), ephemeral=True)
+    ghost.suspend()
+    joining = asyncio.create_task(member.join())
+    await asyncio.sleep(0.05)
+    time.sleep(4 * TIMEOUT_MS / 1000)  # the loop stands still
+    async with asyncio.timeout(10):
+        await joining
+    assert await owner(store) == member.membership.session.id
 
 
 async def test_another_broker_has_the_id(store: MemoryStore, member: Member) -> None:

@@ -202,6 +202,9 @@ def test_nobody_hears_that_there_is_no_topic_before_topics_were_told() -> None:
     assert not cache.complete and code() == errors.LEADER_NOT_AVAILABLE
     with pytest.raises(Disconnect, match="which topics there are"):
         Metadata(cache, Nobody(), auto_create=True)(m.MetadataRequest(topics=None), call("INSIDE"))
+    by_id = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=None, topic_id=ID)])
+    with pytest.raises(Disconnect, match="which topics there are"):
+        Metadata(cache, Nobody(), auto_create=True)(by_id, call("INSIDE"))
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], [TopicStates("t", ID, {0: state(1, 1)})]))
     assert cache.complete and code() == errors.NONE
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], deleted=["t"]))

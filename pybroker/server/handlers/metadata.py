@@ -94,8 +94,7 @@ class Metadata:
         rights = operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED
         describe = _Describer(image, nodes, call.version, rights, self._metadata.suspects)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
-            if not self._metadata.is_complete(image):
-                raise Disconnect("no controller has told this broker yet which topics there are")
+            self._check_complete(image)
             yield from map(describe, image.topics())
             return
         named = ((t.name, NO_ID if t.name is not None else t.topic_id) for t in request.topics)
@@ -107,7 +106,14 @@ class Metadata:
                 raise KafkaError(errors.INVALID_REQUEST, f"Metadata v{call.version} needs the names of topics")
             else:
                 topic = image.topic_by_id(topic_id)
+                if topic is None:
+                    self._check_complete(image)
                 yield describe(topic) if topic else _no_such_id(topic_id)
+
+    def _check_complete(self, image: Image) -> None:
+        """Raises Disconnect, after which clients ask another broker."""
+        if not self._metadata.is_complete(image):
+            raise Disconnect("no controller has told this broker yet which topics there are")
 
     def _missing(self, image: Image, name: str, may_create: bool) -> Any:
         """A topic that is not there, and perhaps will be; or is, and no controller has told this broker yet."""
