@@ -343,8 +343,7 @@ class Controller:
         self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False,
         full: bool = False,
     ) -> None:  # fmt: skip
-        """UpdateMetadata of these partitions, to all live brokers or to some; `first`: before what comes next; `full`:
-        of all that there are."""
+        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel."""
         context = self._context
         told, live = context.told(keys), dict(context.brokers)
         for broker in self._channels if to is None else to:
@@ -394,12 +393,12 @@ class Controller:
         if came or changed:
             # Before who leads: Kafka's broker follows no leader that it does not know to be alive. And whoever came is
             # told all that there is: it serves clients once it knows that it is in.
-            self.tell_metadata((), self._channels.keys() - came - changed)
-            self.tell_metadata([key for key, _ in context.states()], came | changed, first=True, full=True)
+            self.tell_metadata((), self._channels.keys() - came)
+            self.tell_metadata([key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
-        if came or changed:
+        if came:
             touched |= await self._elect(f"brokers {_names(came)} came")
-            for broker in came | changed:
+            for broker in came:
                 its = [key for key, state in context.states() if broker in state.replicas]
                 self._channels[broker].lead_and_follow(context.told(its))
         self.tell_metadata(touched)

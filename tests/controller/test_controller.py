@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
-from pybroker.coordination.memory import Fate
-from pybroker.coordination.store import Create, Delete, Op, SessionState, Set
+from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.controller.brokers import FakeBroker, FakeCluster, FakeLink
-from tests.controller.stage import live_broker
+from tests.controller.brokers import FakeBroker, FakeCluster
 from tests.harness import eventually
 
 
@@ -280,175 +277,6 @@ async def test_preferred_leaders(cluster: FakeCluster) -> None:
     await cluster.until_led(one, 2)
     missing = TopicPartition("none", 0)
     assert await elect_leaders(controller, [missing], 0) == {missing: errors.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
-    """Clients see it no more, replicas delete it, and nothing of it is left in the store."""
-    key, _ = await cluster.create("t", (2, 3), (1, 2))
-    await cluster.admin.create(nodes.deletion("t"))
-
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
-    assert await cluster.admin.exists(nodes.topic("t")) is None
-    assert await cluster.admin.exists(nodes.topic_config("t")) is None
-    assert all(broker.image[key].leader == -2 for broker in cluster.living)
-    assert [sorted(cluster.brokers[n].deleted) for n in (1, 2, 3)] == [
-        [TopicPartition("t", 1)], [TopicPartition("t", 0), TopicPartition("t", 1)], [TopicPartition("t", 0)]
-    ]  # fmt: skip
-
-
-async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
-    """What came of the first topic of a name says nothing of the second."""
-    for times in (1, 2):
-        (key,) = await cluster.create("t", (2, 3))
-        await cluster.admin.create(nodes.deletion("t"))
-
-        async def gone() -> bool:
-            return await cluster.admin.exists(nodes.deletion("t")) is None
-
-        await eventually("it is deleted", gone)
-        assert cluster.brokers[2].deleted == cluster.brokers[3].deleted == [key] * times
-        for broker in cluster.living:
-            broker.image.pop(key)
-            broker.states.pop(key, None)
-
-
-async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
-    """Whoever makes a topic as soon as the name is free keeps its settings, and the wish was not for this one."""
-    await cluster.create("t", (2, 3))
-    made = []
-
-    async def create() -> None:
-        data = nodes.dump_assignment(b"another".ljust(16, b"_"), [(2, 3)])
-        config = nodes.dump_config({"retention.ms": "7"})
-        own = Set if await cluster.admin.exists(nodes.topic_config("t")) else Create
-        await cluster.admin.multi([own(nodes.topic_config("t"), config), Create(nodes.topic("t"), data)])
-        made.append(await cluster.admin.exists(nodes.deletion("t")))
-
-    tasks = []
-    watch = lambda _: tasks.append(asyncio.get_running_loop().create_task(create()))  # noqa: E731
-    await cluster.admin.exists(nodes.topic("t"), watch=watch)
-    await cluster.admin.create(nodes.deletion("t"))
-    await eventually("another is made", lambda: made)
-    assert made == [None]
-    await eventually("it is led", lambda: all(TopicPartition("t", 0) in cluster.brokers[n].states for n in (2, 3)))
-    assert nodes.load_config((await cluster.admin.get(nodes.topic_config("t")))[0]) == {"retention.ms": "7"}
-    assert await cluster.admin.exists(nodes.topic("t")) is not None
-
-
-async def test_a_topic_made_while_the_end_of_a_deletion_is_unknown_stays(cluster: FakeCluster) -> None:
-    """The last write was done, its answer was lost, and somebody takes the name before it is read back."""
-    await cluster.create("t", (2, 3))
-    session = cluster.controller.session
-    multi, lost = session.multi, []
-
-    def losing(ops: list[Op]) -> Any:
-        if any(isinstance(op, Delete) and op.path == nodes.topic("t") for op in ops) and not lost:
-            lost.append(ops)
-            session.fate = lambda: Fate.LOST_AFTER
-        return multi(ops)
-
-    def heard(state: SessionState) -> None:
-        if state is SessionState.DISCONNECTED:
-            session.fate = lambda: Fate.ANSWERED
-
-    session.multi = losing  # type: ignore[method-assign,assignment]
-    session.listen(heard)
-    await cluster.admin.create(nodes.deletion("t"))
-
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.topic("t")) is None
-
-    await eventually("the name is free", gone)
-    data = nodes.dump_assignment(b"another".ljust(16, b"_"), [(2, 3)])
-    config = Create(nodes.topic_config("t"), nodes.dump_config({"retention.ms": "7"}))
-    await cluster.admin.multi([config, Create(nodes.topic("t"), data)])
-    session.reconnect()
-    await eventually("it is led", lambda: all(TopicPartition("t", 0) in cluster.brokers[n].states for n in (2, 3)))
-    assert await cluster.admin.exists(nodes.topic("t")) is not None
-    assert await cluster.admin.exists(nodes.topic_config("t")) is not None
-
-
-@pytest.fixture
-def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[set[int], asyncio.Event]]:
-    """The numbers of brokers to which nothing comes until an event is set."""
-    numbers, event, ask = set[int](), asyncio.Event(), FakeLink.ask
-
-    async def late(link: FakeLink, message: Any, version: int) -> Any:
-        if link._broker.number in numbers:
-            await event.wait()
-        return await ask(link, message, version)
-
-    monkeypatch.setattr(FakeLink, "ask", late)
-    yield numbers, event
-
-
-async def test_who_comes_again_hears_that_a_topic_is_gone(
-    cluster: FakeCluster, held_back: tuple[set[int], asyncio.Event]
-) -> None:
-    """Its process lives, its registration was another one: what it was to be told under that was told to nobody."""
-    (key,) = await cluster.create("t", (2, 1))
-    (other,) = await cluster.create("u", (2, 1))
-    three, (numbers, event) = cluster.brokers[3], held_back
-    numbers.add(3)
-    await cluster.admin.create(nodes.deletion("t"))
-
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
-    assert key in three.image
-    await cluster.admin.delete(nodes.broker(3))
-    await eventually("it is gone", lambda: cluster.brokers[2].live == {1, 2})
-    await three.register()
-    event.set()
-    await eventually("it is told of what there is", lambda: three.image.keys() == {other})
-
-
-async def test_a_deletion_goes_on_at_a_broker_that_is_reached_elsewhere(
-    cluster: FakeCluster, held_back: tuple[set[int], asyncio.Event]
-) -> None:
-    """What it is to be told goes to the new address."""
-    (key,) = await cluster.create("t", (3, 2))
-    three, (numbers, event) = cluster.brokers[3], held_back
-    numbers.add(3)
-    await cluster.admin.create(nodes.deletion("t"))
-    await eventually("the other is deleted", lambda: cluster.brokers[2].deleted == [key])
-    moved = live_broker(3)._replace(rack="elsewhere")
-    await three.session.set(nodes.broker(3), nodes.dump_broker(moved, 0))
-    known = cluster.controller.controller.context
-    assert known is not None
-    await eventually("the controller knows", lambda: known.brokers[3].rack == "elsewhere")
-    event.set()
-
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
-    assert three.deleted == [key]
-
-
-async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) -> None:
-    """Its replica would come back else; a next controller goes on with it."""
-    (key,) = await cluster.create("t", (3, 2))
-    await cluster.brokers[3].die()
-    await cluster.until_led(key, 2)
-    await cluster.admin.create(nodes.deletion("t"))
-    await eventually("the other is deleted", lambda: cluster.brokers[2].deleted == [key])
-    assert await cluster.admin.exists(nodes.topic("t")) is not None
-    await cluster.brokers[1].die()
-    cluster.brokers[1].session.expire()
-    await eventually("another controls", lambda: any(b.controller.active for b in cluster.living))
-    await cluster.brokers[3].leave()
-    await cluster.join(3)
-
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
-    assert cluster.brokers[3].deleted == [key]
 
 
 async def test_a_stale_controller_writes_nothing(cluster: FakeCluster) -> None:
