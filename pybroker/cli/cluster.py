@@ -16,6 +16,8 @@ MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
 UNDER_MIN_ISR: Final = "under min ISR"
 UNDER_REPLICATED: Final = "under-replicated"
+EPOCHS_S_MAX: Final = 2.0
+"""They are told besides: no broker that hangs holds up the rest."""
 
 
 @click.command(name="cluster")
@@ -75,7 +77,8 @@ def _epochs(admin: Admin, nodes: Sequence[Node], timeout_s: float) -> dict[int, 
     found = {}
     for node in nodes:
         try:
-            told = metrics_listener.objects(metrics_listener.address(admin, node), "/epochs", timeout_s)
+            where = metrics_listener.address(admin, node)
+            told = metrics_listener.objects(where, "/epochs", min(timeout_s, EPOCHS_S_MAX))
         except Silent:
             continue
         if told and isinstance(told[0].get("controller_epoch"), int):
