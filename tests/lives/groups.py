@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -102,6 +103,11 @@ class ConfluentGroup(Group):
 
     def subscribe(self, member: ck.Consumer) -> None:
         member.subscribe([self.topic])
+
+    @property
+    def is_polling(self) -> bool:
+        frame = sys._current_frames().get(self.ident or 0)
+        return frame is not None and frame.f_code is ConfluentGroup.poll.__code__
 
     def poll(self, member: ck.Consumer) -> READ:
         read: READ = {}
