@@ -227,7 +227,7 @@ class Controller:
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
         context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topic)}
-        context.deleting = set(wishes) & context.topics.keys()
+        context.deleting = set(wishes) & context.topics.keys() if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
         self.tell_metadata(())

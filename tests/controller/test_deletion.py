@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -193,3 +194,19 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) 
     assert cluster.brokers[3].deleted == [key]
 
 
+async def test_a_wish_that_is_not_granted_takes_no_topic_away() -> None:
+    """With delete.topic.enable=false the topic stays, though a controller finds the wish at its start."""
+    cluster = await FakeCluster("delete.topic.enable=false").begin()
+    led = {2: (await cluster.create("t", (2, 3)))[0], 3: (await cluster.create("u", (3, 2)))[0]}
+    cluster.brokers[1].session.suspend()
+    wishes = [Create(nodes.deletion(key.topic), b"") for key in led.values()]
+    await cluster.admin.multi([*wishes, Delete(nodes.CONTROLLER)])
+
+    async def ignored() -> bool:
+        return await cluster.admin.children(nodes.DELETIONS) == ([], ANY)
+
+    await eventually("another controller has seen them", ignored)
+    (dies,) = (number for number in led if not cluster.brokers[number].controller.active)
+    await cluster.brokers[dies].die()
+    await cluster.until_led(led[dies], 5 - dies)
+    await cluster.end()
