@@ -390,9 +390,11 @@ class Fetcher:
 def runs_of(data: memoryview) -> list[Run]:
     """The whole batches that data begins with; a cut one is left out. Raises LogError."""
     runs: list[Run] = []
+    end, next_offset, epoch = 0, -1, -1
     for position, header in core.iter_batches(data, check_crc=False):
-        epoch = header.partition_leader_epoch
-        if runs and runs[-1].epoch == epoch:
-            runs.pop()
-        runs.append(Run(position + header.size, header.last_offset + 1, epoch))
+        if end and header.partition_leader_epoch != epoch:
+            runs.append(Run(end, next_offset, epoch))
+        end, next_offset, epoch = position + header.size, header.last_offset + 1, header.partition_leader_epoch
+    if end:
+        runs.append(Run(end, next_offset, epoch))
     return runs
