@@ -81,17 +81,21 @@ class Group(Worker):
 
 
 class ConfluentGroup(Group):
-    """Its commits are answered while it polls: waiting for one may hang in the library, when its coordinator moves."""
+    """Its commits are answered while it polls: waiting for one may hang in the library, when its coordinator moves. One
+    at a time is away: the library sends one again behind later ones, and the group would stand where that says."""
 
     library = "confluent-kafka"
+    away = False
 
     def open(self) -> ck.Consumer:
+        self.away = False
         return ck.Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": self.name, "enable.auto.commit": False,
             "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS, "on_commit": self.told, **QUIET,
         })  # fmt: skip
 
     def told(self, error: ck.KafkaError | None, offsets: list[ck.TopicPartition]) -> None:
+        self.away = False
         for told in offsets if error is None else ():
             if told.error is None and told.offset >= 0:
                 self.history.committed(told.partition, told.offset, self.name)
@@ -117,7 +121,9 @@ class ConfluentGroup(Group):
         return read
 
     def commit(self, member: ck.Consumer, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        member.commit(offsets=[ck.TopicPartition(self.topic, p, o) for p, o in offsets.items()])
+        if not self.away:
+            member.commit(offsets=[ck.TopicPartition(self.topic, p, o) for p, o in offsets.items()])
+            self.away = True
         return {}
 
     def close(self, member: ck.Consumer) -> None:
