@@ -200,21 +200,31 @@ class Sender:
                 continue  # it was told before something else of the answer failed
             queue.in_flight.remove(batch)
             tp = TopicPartition(queue.topic, queue.partition)
-            found = told.get(tp)
-            if error is not None:
-                self._refused(queue, batch, error)
-            elif found is None and answer is None:  # acks=0
-                self._end(batch, -1, -1, None)
-            elif found is None:
-                self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
-            elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
-                queue.refusal = None
-                self._end(batch, found.base_offset, found.log_append_time_ms, None)
-            else:
-                self._refused(queue, batch, _refusal(queue, found))
+            try:
+                self._settle(queue, batch, told.get(tp), answer is not None, error)
+            except Exception as problem:  # a mistake of ours: who sent hears of it, and the other batches are told
+                _log.exception("what became of a batch of %s could not be used", tp)
+                words = f"{tp}: {type(problem).__name__}: {problem}"
+                self._give_up(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
             if tp in moved:  # it goes to the next leader at once
                 queue.not_before_s = 0.0
         self._pump()
+
+    def _settle(
+        self, queue: Queue, batch: PendingBatch, found: Any, answered: bool, error: KafkaError | None
+    ) -> None:
+        """Go by what was found of one batch in an answer; with acks=0 there is none."""
+        if error is not None:
+            self._refused(queue, batch, error)
+        elif found is None and not answered:
+            self._end(batch, -1, -1, None)
+        elif found is None:
+            self._refused(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, "the answer misses the partition"))
+        elif found.error_code in (errors.NONE, errors.DUPLICATE_SEQUENCE_NUMBER):
+            queue.refusal = None
+            self._end(batch, found.base_offset, found.log_append_time_ms, None)
+        else:
+            self._refused(queue, batch, _refusal(queue, found))
 
     def _end(self, batch: PendingBatch, base_offset: int, time_ms: int, error: KafkaError | None) -> None:
         split = self._splits.pop(batch, None)

@@ -164,19 +164,18 @@ class BrokerChannel:
     # -- telling it --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        link: Asked | None = None
         batch: Batch | None = None
         try:
             while True:
-                if link is None or link.closed.done():
-                    link = self._link = await self._connect()
+                if self._link is None or self._link.closed.done():
+                    self._link = await self._connect()
                 if batch is None:
-                    batch = await self._next(link)
-                if batch is not None and await self._send(link, batch):
+                    batch = await self._next(self._link)
+                if batch is not None and await self._send(self._link, batch):
                     batch = None
         finally:
-            if link is not None:
-                link.close()
+            if self._link is not None:
+                self._link.close()
 
     async def _connect(self) -> Asked:
         told = False
@@ -184,8 +183,11 @@ class BrokerChannel:
             broker = self.broker
             try:
                 link = await self._open_link(broker)
-                self._reached = broker is self.broker
-                return link
+                if broker is self.broker:
+                    self._reached = True
+                    return link
+                link.close()  # it is reached elsewhere meanwhile
+                continue
             except ConnectionRefusedError:
                 if self._reached:
                     self._reports.refused(self.broker.id, self.epoch)

@@ -120,6 +120,24 @@ def test_a_refusal_at_the_very_end_of_its_time(target: Server, topic: str, monke
     assert "not acknowledged within 100 s: UNKNOWN_TOPIC_" in error.message
 
 
+def test_a_mistake_of_ours_at_an_answer(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sent the batch that it meets hears of it, and the others of the same answer are told what became of them."""
+    create(shared_broker, topic, partitions=2)
+    settle, failed = sender.Sender._settle, []
+
+    def wrong(self: sender.Sender, *args: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("wrong")
+        settle(self, *args)
+
+    monkeypatch.setattr(sender.Sender, "_settle", wrong)
+    with Producer(bootstrap_servers=shared_broker.bootstrap, linger_ms=100) as producer:
+        sent = [producer.send(topic, b"x", partition=partition) for partition in (0, 1)]
+        outcomes = [delivery.exception(WAIT_S) for delivery in sent]
+    assert sorted(str(outcome).partition(": ")[0] for outcome in outcomes) == ["None", "UNKNOWN_SERVER_ERROR"]
+
+
 def test_partitions_that_are_not_there(target: Server, topic: str) -> None:
     """A partition beyond the last is refused at once, with the range; so is a topic whose name cannot be."""
     create(target, topic, partitions=2)
