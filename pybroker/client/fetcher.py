@@ -37,9 +37,8 @@ _SESSION_ERRORS: Final = frozenset(
 
 
 class Run(NamedTuple):
-    """Batches of one leader epoch, up to a byte and an offset."""
+    """Batches of one leader epoch, up to an offset."""
 
-    end: int
     next_offset: int
     epoch: int
 
@@ -165,7 +164,7 @@ class Fetcher:
     def _answered(
         self, node: int, asked: Mapping[TopicPartition, Asked], answer: Any, error: KafkaError | None
     ) -> None:
-        self._came -= self._under_way.pop(node, 0)
+        self._came -= self._under_way.pop(node, 0)  # it may be told twice, where the first time failed
         session = self._sessions[node]
         if error is None and answer.error_code:
             error = KafkaError(answer.error_code)
@@ -232,11 +231,11 @@ class Fetcher:
         if not data:
             return False
         try:
-            runs = runs_of(data)
+            end, runs = whole_batches(data)
         except core.LogError as error:
             place.error = KafkaError(error.code, f"{place.tp} at offset {place.fetch_offset}: {error}")
             return True
-        if not runs:
+        if not end:
             size = self._settings.max_partition_fetch_bytes
             place.error = KafkaError(
                 errors.MESSAGE_TOO_LARGE, f"{place.tp} at offset {place.fetch_offset}: a batch is above {size} bytes"
@@ -245,7 +244,7 @@ class Fetcher:
         aborted = (
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
         )
-        end, next_offset, epoch = runs[-1]
+        next_offset, epoch = runs[-1]
         self.chunks.append(Chunk(place.asked(), data[:end], runs, aborted))
         self._came += end
         if next_offset > place.fetch_offset:
@@ -387,14 +386,14 @@ class Fetcher:
         self.pump()
 
 
-def runs_of(data: memoryview) -> list[Run]:
-    """The whole batches that data begins with; a cut one is left out. Raises LogError."""
+def whole_batches(data: memoryview) -> tuple[int, list[Run]]:
+    """(bytes, runs) of the whole batches that data begins with; a cut one is left out. Raises LogError."""
     runs: list[Run] = []
     end, next_offset, epoch = 0, -1, -1
     for position, header in core.iter_batches(data, check_crc=False):
         if end and header.partition_leader_epoch != epoch:
-            runs.append(Run(end, next_offset, epoch))
+            runs.append(Run(next_offset, epoch))
         end, next_offset, epoch = position + header.size, header.last_offset + 1, header.partition_leader_epoch
     if end:
-        runs.append(Run(end, next_offset, epoch))
-    return runs
+        runs.append(Run(next_offset, epoch))
+    return end, runs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.fetcher import Fetcher, runs_of
+from pybroker.client.fetcher import Fetcher, whole_batches
 from pybroker.client.positions import Bell, Place, Positions
 from pybroker.client.reader import Reader
 from pybroker.model import TopicPartition
@@ -78,14 +78,14 @@ def test_the_epoch_of_a_position_is_that_of_the_record_before_it() -> None:
 def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was fetched is of where the consumer stood, and counts for nothing where it stands now."""
     fetcher, reader, place = stand()
-    seek, runs = threading.Thread(target=lambda: place.move(100)), runs_of
+    seek, read = threading.Thread(target=lambda: place.move(100)), whole_batches
 
     def slow(data: memoryview) -> Any:
         seek.start()
         seek.join(0.05)
-        return runs(data)
+        return read(data)
 
-    monkeypatch.setattr("pybroker.client.fetcher.runs_of", slow)
+    monkeypatch.setattr("pybroker.client.fetcher.whole_batches", slow)
     asked = place.asked()
     assert fetcher._take_of(1, asked, answer_of(batch([b"x"])))
     seek.join()
@@ -101,7 +101,7 @@ def test_a_mistake_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(data: memoryview) -> Any:
         raise RuntimeError("wrong")
 
-    monkeypatch.setattr("pybroker.client.fetcher.runs_of", wrong)
+    monkeypatch.setattr("pybroker.client.fetcher.whole_batches", wrong)
     assert fetcher._take_of(1, place.asked(), answer_of(batch([b"x"])))
     assert str(place.error) == "UNKNOWN_SERVER_ERROR: t-0: RuntimeError: wrong"
     assert reader.records(10) == []
