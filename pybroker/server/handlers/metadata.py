@@ -120,7 +120,7 @@ class Metadata:
         code = errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_name(name)
-            if not self._metadata.complete:
+            if not self._metadata.is_complete(image):
                 code = errors.LEADER_NOT_AVAILABLE
             elif may_create and self._auto_create:
                 self._creator.auto_create(name)
