@@ -15,6 +15,8 @@ from pybroker.cluster.persistent_map import PersistentMap
 from pybroker.model import HostPort
 
 NO_LEADER = -1
+DELETED = -2
+"""As a leader: the topic is being deleted. As a leader epoch: the replica goes for good."""
 NO_EPOCH = -1
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 

@@ -42,6 +42,8 @@ class UpdateMetadata(NamedTuple):
 UNTOLD = PartitionState((), NO_LEADER, NO_EPOCH, (), NO_EPOCH, NO_EPOCH)
 """A partition of which only later ones were told: a controller tells nothing of one whose replicas were all dead when
 its topic was made."""
+FULL = 2
+"""As the type of an UpdateMetadata (KIP-866): what it does not name is gone. Kafka's brokers heed it of KRaft alone."""
 GAP_MAX = 10_000
 """So many of those one topic may have at once."""
 SUSPECTED_S = 1.0

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pybroker import errors
 from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.metadata_cache import FULL
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -27,10 +28,6 @@ from pybroker.protocol import messages as m
 log = logging.getLogger(__name__)
 
 LEADER_AND_ISR, UPDATE_METADATA, STOP_REPLICA = 7, 8, 4
-FULL = 2
-"""As the type of an UpdateMetadata (KIP-866): what it does not name is gone. Kafka's brokers heed it of KRaft alone."""
-DELETED = -2
-"""As a leader: the topic is being deleted. As a leader epoch: the replica goes for good."""
 PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 RETRY_S = 0.1
 

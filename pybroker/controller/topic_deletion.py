@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.image import DELETED, LiveBroker
 from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
-from pybroker.controller.broker_channel import DELETED, BrokerChannel, Stop, Told
+from pybroker.controller.broker_channel import BrokerChannel, Stop, Told
 from pybroker.controller.cluster_context import OPS_PER_WRITE, ClusterContext
 from pybroker.controller.election import write
 from pybroker.coordination.commit import read

@@ -18,8 +18,8 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.client.link import Link
 from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.image import DELETED, LiveBroker, PartitionState
+from pybroker.cluster.metadata_cache import FULL, MetadataCache, TopicStates, UpdateMetadata
 from pybroker.cluster.topics import check_name
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
@@ -38,8 +38,6 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 TEXT_BYTES_MAX = 255
 """Of a host's name, and of a rack's: the plane has so much room for them."""
 PORT_MAX = 65535
-DELETED, FULL = -2, 2
-"""As a leader: the topic is being deleted."""
 Leadership = Callable[[Replica, bool, int, bool], object]
 """Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
 Told = Callable[[int, list[TopicPartition]], object]

@@ -11,10 +11,9 @@ from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker
-from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.metadata_cache import FULL, MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
-from pybroker.controller.broker_channel import FULL
 from pybroker.controller.controller import Controller
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
