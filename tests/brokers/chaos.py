@@ -25,7 +25,7 @@ from pathlib import Path
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.churn import PREFIX, Churn
-from tests.brokers.disturbances import Disturbances
+from tests.brokers.disturbances import OUTCOMES, Disturbances
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.planted import BUGS
@@ -221,7 +221,7 @@ def run(home: Path, seconds: float, seed: int, rate: float, bug: str = "") -> tu
             worker.join(ENDS_S_MAX)
     for wrong in chaos.faults.wrong:
         chaos.history.accuse("back", wrong)
-    faults = chaos.faults.counts.total() - chaos.faults.counts["starts refused"]
+    faults = chaos.faults.counts.total() - sum(chaos.faults.counts[each] for each in OUTCOMES)
     chaos.history.counts.update(chaos.faults.counts)
     return chaos.history, faults
 

@@ -32,6 +32,8 @@ Fault = Iterator[None]
 """Up to its `yield` it begins, behind it it is undone."""
 OF_ZOOKEEPER = ("zookeeper_server", "kill_zookeeper", "depose", "evict")
 """How the names of faults end that need ZooKeeper's servers, all of them."""
+OUTCOMES = ("starts refused", "stopped early")
+"""What is counted beside the faults: what came of some."""
 START_S_MAX = 60.0
 STARTS_MAX = 3
 """Of a broker in a cluster that is whole; the first may meet its own ghost, whose session ends late."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,13 +15,6 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.controller.brokers import FakeBroker, FakeCluster
 from tests.harness import eventually
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    cluster = await FakeCluster().begin()
-    yield cluster
-    await cluster.end()
 
 
 async def test_one_is_elected_and_all_are_told_who_is_alive(cluster: FakeCluster) -> None:

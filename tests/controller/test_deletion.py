@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import ANY
 
@@ -18,11 +18,13 @@ from tests.controller.stage import live_broker
 from tests.harness import eventually
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    cluster = await FakeCluster().begin()
-    yield cluster
-    await cluster.end()
+async def deleted(cluster: FakeCluster) -> None:
+    """The wish to delete the topic t has come true."""
+
+    async def gone() -> bool:
+        return await cluster.admin.exists(nodes.deletion("t")) is None
+
+    await eventually("it is deleted", gone)
 
 
 async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
@@ -30,10 +32,7 @@ async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
     key, _ = await cluster.create("t", (2, 3), (1, 2))
     await cluster.admin.create(nodes.deletion("t"))
 
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
+    await deleted(cluster)
     assert await cluster.admin.exists(nodes.topic("t")) is None
     assert await cluster.admin.exists(nodes.topic_config("t")) is None
     assert all(broker.image[key].leader == -2 for broker in cluster.living)
@@ -48,10 +47,7 @@ async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
         (key,) = await cluster.create("t", (2, 3))
         await cluster.admin.create(nodes.deletion("t"))
 
-        async def gone() -> bool:
-            return await cluster.admin.exists(nodes.deletion("t")) is None
-
-        await eventually("it is deleted", gone)
+        await deleted(cluster)
         assert cluster.brokers[2].deleted == cluster.brokers[3].deleted == [key] * times
         for broker in cluster.living:
             broker.image.pop(key)
@@ -138,10 +134,7 @@ async def test_who_comes_again_hears_that_a_topic_is_gone(
     numbers.add(3)
     await cluster.admin.create(nodes.deletion("t"))
 
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
+    await deleted(cluster)
     assert key in three.image
     await cluster.admin.delete(nodes.broker(3))
     await eventually("it is gone", lambda: cluster.brokers[2].live == {1, 2})
@@ -166,10 +159,7 @@ async def test_a_deletion_goes_on_at_a_broker_that_is_reached_elsewhere(
     await eventually("the controller knows", lambda: known.brokers[3].rack == "elsewhere")
     event.set()
 
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
+    await deleted(cluster)
     assert three.deleted == [key]
 
 
@@ -187,10 +177,7 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) 
     await cluster.brokers[3].leave()
     await cluster.join(3)
 
-    async def gone() -> bool:
-        return await cluster.admin.exists(nodes.deletion("t")) is None
-
-    await eventually("it is deleted", gone)
+    await deleted(cluster)
     assert cluster.brokers[3].deleted == [key]
 
 
