@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import socket
 import sys
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from pybroker.errors import KafkaError
 from pybroker.logs import to_stderr
 from pybroker.replication.logdirs import StartError
+from pybroker.testing.datadir import remove_tree
 from pybroker.testing.injector import Injector
 from pybroker.testing.life import BrokerFailed, Plan
 
@@ -45,7 +45,7 @@ async def _serve() -> int:
     injector.clear()
     await injector.broker.abort()
     if remove is not None:  # whoever would have done so is gone
-        shutil.rmtree(remove, ignore_errors=True)
+        remove_tree(remove)
     return 1
 
 

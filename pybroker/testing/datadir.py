@@ -56,10 +56,16 @@ class DataDir:
             return
         os.close(self._lock)
         self._lock = -1
-        for _ in range(0 if self.kept else REMOVE_TRIES):
-            shutil.rmtree(self.path, ignore_errors=True)
-            if not os.path.exists(self.path):
-                return
+        if not self.kept:
+            remove_tree(self.path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a broker's directory, whose threads may still write into it."""
+    for _ in range(REMOVE_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.exists(path):
+            return
 
 
 def _base() -> str:
