@@ -5,7 +5,7 @@ Their last batch is looked for, which tells where they end; of their indexes a b
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t
@@ -13,6 +13,7 @@ from pybroker.core.storage.damage cimport damage_search
 from pybroker.core.storage.index cimport index_free, index_t
 from pybroker.core.storage.log cimport log_add_segment, log_t
 from pybroker.core.storage.open_files cimport files_drop, files_t
+from pybroker.core.storage.recovery_scan cimport all_empty
 from pybroker.core.storage.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
 from pybroker.core.storage.reindex cimport load_indexes
 from pybroker.core.storage.segment cimport (
@@ -38,6 +39,12 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     return 0 if status == NOT_FOUND else status
 
 
+cdef int64_t reach_before(log_t* l, int64_t next_base) noexcept nogil:
+    """How far a damaged segment may go: no further than the next one begins, whatever its batches say, for no CRC covers
+    their offsets. Where the next is an empty file, a roll may have made it, and appends have gone on before it."""
+    return INT64_MAX if all_empty(l, &next_base, 0, 1) else next_base
+
+
 cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) noexcept nogil:
     """List a segment that is believed: below the recovery point, or after a clean stop, and not the last."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
@@ -52,11 +59,12 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
         status = end_of(s, &end)
     if status > 0:
         status = damage_search(l, s, next_base, not r.gaps, &end)
+        end = min(end, reach_before(l, next_base))
     elif status == 0 and end != next_base and not r.gaps and next_base > r.log_start:
         # An offset is not under its batch's CRC: is it the one that is wrong?
         status = damage_search(l, s, next_base, True, &searched)
         if s.spots != NULL:
-            end = searched
+            end = min(searched, reach_before(l, next_base))
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         status = recovery_fault(r, FAULT_GAP if end < next_base else FAULT_ORDER, end, next_base)
     if status == 0:

@@ -173,6 +173,20 @@ def test_bad_headers_in_sealed_segments_do_not_keep_a_log_from_opening(
     home.crash()
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+def test_two_bad_batches_of_a_sealed_segment_cost_those_two(tmp_path: Path, clean: bool) -> None:
+    """Though the offset of one, which no CRC covers, says that it lies behind the segment that follows."""
+    home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
+    write(home).flush()
+    home.checkpoint()
+    home.stop() if clean else home.crash()
+    KINDS["the length, beyond the file"](home.log_file(), 3 * SIZE)
+    KINDS["the offset"](home.log_file(), 4 * SIZE)
+    partition = home.open()
+    assert read_around(partition) == ([i for i in range(COUNT) if i not in (3, 4)], {3, 4})
+    home.crash()
+
+
 @pytest.mark.parametrize("offset", [1, 2, 9])
 def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path: Path, offset: int) -> None:
     """After a clean stop, where a start goes by the last header of each segment: no CRC covers its offset."""
