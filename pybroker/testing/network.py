@@ -154,6 +154,9 @@ class Network:
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def _listen(self, way: Way) -> None:
+        if way not in self._ways:  # all was closed meanwhile
+            return
+
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if not self._ways:  # it was accepted just before all was closed
                 writer.transport.abort()
@@ -161,7 +164,9 @@ class Network:
             self._peers[writer] = way.by  # of a task that is cancelled before it begins, too
             self._begin(self._connected(way, reader, writer))
 
-        way.listening = await asyncio.start_server(connected, sock=hold_port(way.at))
+        # Who closes meanwhile finds it: without `start_serving` nothing is waited for before it is kept.
+        way.listening = await asyncio.start_server(connected, sock=hold_port(way.at), start_serving=False)
+        await way.listening.start_serving()
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+from typing import Any
 
-from pybroker.testing.network import stop_listening
+import pytest
+
+from pybroker.testing.life import hold_port
+from pybroker.testing.network import Network, stop_listening
 
 
 async def test_a_connection_that_was_accepted_begins_before_its_server_closes() -> None:
@@ -24,3 +30,31 @@ async def test_a_connection_that_was_accepted_begins_before_its_server_closes() 
         await stop_listening(server)
         await asyncio.wait_for(begun.wait(), 10)
         assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("when", ["meanwhile", "before"])
+def test_a_way_that_listens_again_while_all_is_closed(when: str) -> None:
+    """Nobody listens any more, and nothing is left open that nobody closes."""
+    before = len(os.listdir("/proc/self/fd"))
+    network = Network()
+    with hold_port() as refuses:
+        network.way_to(1, refuses.getsockname()[1], by=2)
+    (way,) = network._ways
+    assert way.listening is not None
+    network.thread.call(way.listening.close)
+    again: Any = network._listen(way)
+
+    def begin() -> None:
+        """As far as it comes without waiting."""
+        with contextlib.suppress(StopIteration):
+            again.send(None)
+
+    if when == "meanwhile":
+        network.thread.call(begin)
+    network.close()
+    if when == "before":
+        begin()
+    again.close()
+    again = None
+    assert len(os.listdir("/proc/self/fd")) == before
