@@ -127,7 +127,7 @@ class Group:
         try:
             self._revoke(set(self._positions.places))
         finally:
-            self.stage = Stage.IDLE
+            self.stage, self._lost = Stage.IDLE, ""
             self._positions.assign([])
             future: Future[None] = Future()
             self._network.loop.call_soon(self._leave, reason, future)
@@ -217,9 +217,13 @@ class Group:
             self._listener.on_partitions_lost(lost)
 
     def _revoke(self, partitions: Collection[TopicPartition]) -> None:
-        if partitions:
+        """They go, with a last commit for them, which may show that they have gone to others already."""
+        if not partitions:
+            return
+        if not self._lost:
             self.before_revoked(partitions)
-            self._listener.on_partitions_revoked(sorted(partitions))
+        told = self._listener.on_partitions_lost if self._lost else self._listener.on_partitions_revoked
+        told(sorted(partitions))
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
@@ -262,14 +266,17 @@ class Group:
     def _prepare(self) -> None:
         """Before the first join of a rebalance eager members give up all, cooperative ones what they dropped."""
         owned = set(self._positions.places)
-        self._owned_before = frozenset(owned)
-        gone = {tp for tp in owned if tp.topic not in self.topics} if self._cooperative else owned
-        try:
-            if self._cooperative:
-                self.before_revoked(owned)
-            self._revoke(gone)
-        finally:
-            self._positions.assign(owned - gone)
+        if owned and self._cooperative:
+            self.before_revoked(owned)
+        if not self._lost:
+            self._owned_before = frozenset(owned)
+            gone = {tp for tp in owned if tp.topic not in self.topics} if self._cooperative else owned
+            try:
+                self._revoke(gone)
+            finally:
+                self._positions.assign(owned - gone)
+        if self._lost:
+            self._let_go()
 
     def _ask(self, request: Any, timeout_s: float) -> None:
         self._answer = self._coordinator.call(request, lane=JOIN_LANE, how=How(timeout_s))

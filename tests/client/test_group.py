@@ -11,9 +11,11 @@ import confluent_kafka as ck
 import pytest
 
 from pybroker import errors
+from pybroker.client.connection import Connection
 from pybroker.client.consumer import Consumer, OffsetAndMetadata, RebalanceListener
 from pybroker.errors import KafkaError
-from pybroker.model import TopicPartition
+from pybroker.model import HostPort, TopicPartition
+from pybroker.protocol import messages as m
 from tests.client.kit import WAIT_S, create, fill, read
 from tests.harness import BrokerProcess, Server, until
 
@@ -244,6 +246,44 @@ def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[...
         until("the other has all, once the late one is out", lambda: shared(other), WAIT_S)
         until("the late one is back", lambda: late.poll(10) == [] and 0 < len(late.assignment()) < PARTITIONS, WAIT_S)
         assert len(lost) == PARTITIONS
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("ends", ["a rebalance", "close"])
+def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assignor: str, ends: str) -> None:
+    """The group took the member out, which nothing has told it before: its partitions are lost, not given up."""
+    heard: list[tuple[str, int]] = []
+
+    class Listener(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            heard.append(("assigned", len(partitions)))
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            heard.append(("revoked", len(partitions)))
+
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            heard.append(("lost", len(partitions)))
+
+    create(target, topic, partitions=PARTITIONS)
+    create(target, f"{topic}-more")
+    fill(target, topic, 0, [b"x"])
+    settings: dict[str, Any] = {**QUICK, "heartbeat_interval_ms": 5000, "auto_commit_interval_ms": 60_000}
+    group = f"group-of-{topic}"
+    with Consumer(
+        bootstrap_servers=target.bootstrap, group_id=group, partition_assignment_strategy=assignor, **settings
+    ) as consumer:
+        consumer.subscribe([topic], listener=Listener())
+        read(consumer, 1)
+        assert consumer._group is not None
+        gone = m.LeaveGroupRequest.Members(member_id=consumer._group.member_id, group_instance_id=None)
+        with Connection(*HostPort.parse(target.bootstrap)) as connection:
+            asked = m.LeaveGroupRequest(group_id=group, member_id=gone.member_id, members=[gone])
+            assert connection.request(asked).error_code == 0
+        if ends == "a rebalance":
+            consumer.subscribe([topic, f"{topic}-more"], listener=Listener())
+            until("it is back", lambda: consumer.poll(10) == [] and len(heard) > 2, WAIT_S)
+    again = [("assigned", PARTITIONS + 1), ("revoked", PARTITIONS + 1)] if ends == "a rebalance" else []
+    assert heard == [("assigned", PARTITIONS), ("lost", PARTITIONS), *again]
 
 
 def test_what_needs_a_group() -> None:
