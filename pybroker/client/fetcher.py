@@ -102,6 +102,7 @@ class Fetcher:
         asked: dict[int, dict[TopicPartition, Asked]] = {}
         wanted: dict[int, dict[TopicPartition, Wanted]] = {}
         for place in places.values():
+            mark = place.asked()  # first: what moves from now on gets no answer of where it stood
             if not place.fetchable:
                 continue
             if place.not_before_s > now_s:
@@ -112,7 +113,7 @@ class Fetcher:
                 self._network.want([place.tp.topic])
                 self._await_missing([place], now_s)
             elif node not in self._under_way:
-                asked.setdefault(node, {})[place.tp] = place.asked()  # first: what moves now gets no answer of before
+                asked.setdefault(node, {})[place.tp] = mark
                 wanted.setdefault(node, {})[place.tp] = self._want(place, node)
         for node, partitions in wanted.items():
             if room <= 0:
@@ -309,13 +310,15 @@ class Fetcher:
     def _look_up(self, places: Mapping[TopicPartition, Place], now_s: float) -> None:
         """Ask for the positions that are to be reset."""
         lost: dict[TopicPartition, int] = {}
+        asked: dict[TopicPartition, Asked] = {}
         for place in places.values():
-            if place.reset_to is None or place.asking or place.error is not None:
+            mark, to = place.asked(), place.reset_to  # in this order: a reset from now on gets no answer of before
+            if to is None or place.asking or place.error is not None:
                 continue
             if place.not_before_s > now_s:
                 self._pump_at(place.not_before_s)
             else:
-                lost[place.tp] = place.reset_to
+                lost[place.tp], asked[place.tp] = to, mark
         view = self._network.view
         for leader, times in list_offsets.by_leader(view, lost).items():
             looked_up = [places[tp] for tp in times]
@@ -324,12 +327,12 @@ class Fetcher:
                 self._fail_unknown(looked_up)
                 self._await_missing(looked_up, now_s)
                 continue
-            for place in looked_up:
-                place.asking = True
+            for tp in times:
+                _ask(asked[tp])
             request = list_offsets.request(
                 times, view=view, isolation_level=self._isolation, timeout_ms=self._settings.request_timeout_ms
             )
-            self._network.send(leader, request, partial(self._found, [place.asked() for place in looked_up]))
+            self._network.send(leader, request, partial(self._found, [asked[tp] for tp in times]))
 
     def _fail_unknown(self, places: Iterable[Place]) -> None:
         """A topic that may not be read, or has no such name, will never have a leader."""
@@ -384,6 +387,13 @@ class Fetcher:
     def _pump_late(self) -> None:
         self._timer = None
         self.pump()
+
+
+def _ask(asked: Asked) -> None:
+    """An answer is under way, unless the place was moved since: then none is for where it stands."""
+    with asked.place.lock:
+        if not asked.stale:
+            asked.place.asking = True
 
 
 def whole_batches(data: memoryview) -> tuple[int, list[Run]]:

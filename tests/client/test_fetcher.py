@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pybroker import errors
+from pybroker.client import list_offsets
 from pybroker.client.fetcher import Fetcher, whole_batches
 from pybroker.client.positions import Bell, Place, Positions
 from pybroker.client.reader import Reader
@@ -30,12 +33,73 @@ def stand() -> tuple[Fetcher, Reader, Place]:
     positions.assign([TopicPartition("t", 0)])
     place = positions.get(("t", 0))
     place.move(0)
-    network = SimpleNamespace(listen=lambda call: None, loop=SimpleNamespace(call_soon=lambda call: None))
-    settings = SimpleNamespace(
-        isolation_level="read_committed", max_partition_fetch_bytes=1 << 20, auto_offset_reset="earliest"
+    topic = SimpleNamespace(id=b"i" * 16, error=0, partitions=[0])
+    view = SimpleNamespace(
+        leader=lambda *tp: 1, leader_epoch=lambda *tp: 3, topics={"t": topic}, nodes={1: 1}, names={topic.id: "t"}
     )
+    network = SimpleNamespace(
+        listen=lambda call: None, loop=SimpleNamespace(call_soon=lambda call: None), view=view, send=None
+    )
+    settings = SimpleNamespace(
+        isolation_level="read_committed", max_partition_fetch_bytes=1 << 20, auto_offset_reset="earliest",
+        fetch_max_bytes=1 << 24, fetch_max_wait_ms=1, fetch_min_bytes=1, client_rack="", request_timeout_ms=1000,
+    )  # fmt: skip
     fetcher = Fetcher(network, settings, positions, Bell())  # type: ignore[arg-type]
     return fetcher, Reader(fetcher, positions, check_crcs=True), place
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], object]], None]:
+    """Have the consumer's thread do something once, between two lines of the loop's: before a call of that name."""
+
+    def prepare(where: Any, name: str, act: Callable[[], object]) -> None:
+        call = getattr(where, name)
+
+        def with_it(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.setattr(where, name, call)
+            act()
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(where, name, with_it)
+
+    return prepare
+
+
+def sent_by(fetcher: Fetcher) -> list[tuple[Any, Callable[[Any, Any], object]]]:
+    """The requests that are sent from now on, each with who hears the answer."""
+    sent: list[tuple[Any, Callable[[Any, Any], object]]] = []
+    fetcher._network.send = lambda node, request, done, **how: sent.append((request, done))  # type: ignore[method-assign]
+    return sent
+
+
+@pytest.mark.parametrize("to", [42, list_offsets.LATEST], ids=["seek", "seek_to_end"])
+@pytest.mark.parametrize("line", ["by_leader", "request"])
+def test_a_seek_while_a_position_is_asked_for(to: int, line: str, between: Callable[..., None]) -> None:
+    """The answer is of what was wanted before, and what is wanted now is asked for."""
+    fetcher, _, place = stand()
+    place.reset(list_offsets.EARLIEST)
+    between(list_offsets, line, lambda: place.move(to) if to >= 0 else place.reset(to))
+    sent = sent_by(fetcher)
+    fetcher.pump()
+    told = SimpleNamespace(partition_index=0, error_code=0, offset=7, timestamp=-1, leader_epoch=3)
+    sent[0][1](SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[told])]), None)
+    assert place.position == to
+    asks, _ = sent[1]
+    (now,) = asks.topics[0].partitions
+    assert (now.timestamp if to < 0 else now.fetch_offset) == to
+
+
+def test_a_seek_while_a_fetch_is_made(between: Callable[..., None]) -> None:
+    """What comes of a fetch of before moves nobody who has moved meanwhile."""
+    fetcher, _, place = stand()
+    between(fetcher, "_node", lambda: place.reset(list_offsets.LATEST))
+    sent = sent_by(fetcher)
+    fetcher.pump()
+    ((_, done),) = sent
+    refused = SimpleNamespace(partition_index=0, error_code=errors.OFFSET_OUT_OF_RANGE)
+    topic = SimpleNamespace(topic="t", topic_id=b"", partitions=[refused])
+    done(SimpleNamespace(error_code=0, session_id=0, node_endpoints=[], responses=[topic]), None)
+    assert (place.reset_to, place.error) == (list_offsets.LATEST, None)
 
 
 def answer_of(*batches: bytes) -> Any:
