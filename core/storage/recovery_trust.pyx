@@ -40,7 +40,7 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
 
 
 cdef int64_t reach_before(log_t* l, int64_t next_base) noexcept nogil:
-    """How far a damaged segment may go: no further than the next one begins, whatever its batches say, for no CRC covers
+    """How far a damaged segment may go: no further than the next one begins, whatever its batches say: no CRC covers
     their offsets. Where the next is an empty file, a roll may have made it, and appends have gone on before it."""
     return INT64_MAX if all_empty(l, &next_base, 0, 1) else next_base
 
