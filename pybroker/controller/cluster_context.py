@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class ClusterContext:
     deleting: set[str] = field(default_factory=set)
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas whose log a live broker cannot use."""
+    damaged: set[str] = field(default_factory=set)
+    """Topics of which the store has what cannot be read: they are there, and nothing can be said of them."""
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -85,12 +88,45 @@ class ClusterContext:
             data, _ = await self._watched(nodes.topic(name), watch)
             node = nodes.load_topic(data)
             states = [self._read_state(name, index, replicas) for index, replicas in enumerate(node.replicas)]
-            return Topic(name, node.id, tuple(await asyncio.gather(*states)))
+            found = Topic(name, node.id, tuple(await asyncio.gather(*states)))
         except NoNode:
-            return None
+            found = None
         except StoreDamaged as problem:
             event(log, logging.ERROR, "topic ignored", topic=name, reason=problem)
+            self.damaged.add(name)
             return None
+        self.damaged.discard(name)
+        return found
+
+    async def wished(self, wishes: Iterable[str]) -> set[str]:
+        """The topics that are to be deleted, by the names of wishes: a wish that tells an id is of no other topic that
+        has the name by now; Kafka's tell none. Raises StoreError."""
+        found = set()
+        for name in wishes:
+            topic = self.topics.get(name)
+            with contextlib.suppress(NoNode):
+                if topic is not None:
+                    data, _ = await read(self.session, nodes.deletion(name))
+                    found |= {name} if data in (b"", nodes.dump_deletion(topic.id)) else set()
+        return found
+
+    def merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:
+        """Know topics that came, or have more partitions; the partitions of them that had a state already."""
+        led = set()
+        for topic in topics:
+            known = self.topics.get(topic.name)
+            if known is None:
+                known = Topic(topic.name, topic.id, ())
+            elif known.id != topic.id or len(known.partitions) >= len(topic.partitions):
+                continue
+            more = topic.partitions[len(known.partitions) :]
+            self.topics[topic.name] = Topic(topic.name, topic.id, (*known.partitions, *more))
+            led |= {
+                TopicPartition(topic.name, index)
+                for index, state in enumerate(more, len(known.partitions))
+                if state.leader_epoch >= 0
+            }
+        return led
 
     async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
         try:

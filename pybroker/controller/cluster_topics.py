@@ -22,7 +22,18 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Check, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.coordination.store import (
+    BadVersion,
+    Check,
+    ConnectionLoss,
+    Create,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    Set,
+    StoreError,
+)
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
@@ -98,7 +109,8 @@ class ClusterTopics:
                 raise KafkaError(errors.UNKNOWN_TOPIC_ID, problem)
             with contextlib.suppress(BadVersion, NoNode):  # it has grown, or another has its name
                 with contextlib.suppress(NodeExists):
-                    await self._write([Check(nodes.topic(name), version), Create(nodes.deletion(name))])
+                    wish = Create(nodes.deletion(name), nodes.dump_deletion(topic_id))
+                    await self._write([Check(nodes.topic(name), version), wish])
                 break
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
         return Topic(name, topic_id, topic.partitions)
@@ -109,16 +121,26 @@ class ClusterTopics:
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
+        wanted: list[tuple[int, ...]] = []
         while True:
             there, version = await self._node(name)
-            has = there.replicas
-            added = self._planner.growth(name, has, count, given, self._metadata.image.brokers)
+            if there.id != topic.id:
+                problem = f"topic {name} has the id {there.id.hex()}, and {topic.id.hex()} where it was to grow"
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, problem)
+            if wanted and there.replicas[:count] == wanted:
+                break  # it was written, though the answer was lost
+            added = self._planner.growth(name, there.replicas, count, given, self._metadata.image.brokers)
             if validate_only:
                 return
-            node = nodes.dump_assignment(topic.id, [*has, *added])
-            with contextlib.suppress(BadVersion, NoNode):
-                await self._write([Set(nodes.topic(name), node, version)])
+            wanted = [*there.replicas, *map(tuple, added)]
+            node = nodes.dump_assignment(topic.id, wanted)
+            try:
+                await self._session().set(nodes.topic(name), node, version)
                 break
+            except (BadVersion, NoNode, ConnectionLoss):  # it has grown, or its name may be another's by now
+                continue
+            except StoreError as problem:
+                raise _unwritable(problem) from problem
         await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
 
     def _known(self, name: str) -> TopicImage:

@@ -23,7 +23,6 @@ from pybroker import errors
 from pybroker.cluster import election as elections
 from pybroker.cluster.changes import ELECTED, Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
-from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink
@@ -227,7 +226,7 @@ class Controller:
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
         context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topic)}
-        context.deleting = set(wishes) & context.topics.keys() if self._config["delete.topic.enable"] else set()
+        context.deleting = await context.wished(wishes) if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
         self.tell_metadata(())
@@ -343,9 +342,11 @@ class Controller:
         self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False,
         full: bool = False,
     ) -> None:  # fmt: skip
-        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel."""
+        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel: what
+        cannot be read is no reason to forget what brokers know of it."""
         context = self._context
         told, live = context.told(keys), dict(context.brokers)
+        full = full and not context.damaged
         for broker in self._channels if to is None else to:
             self._channels[broker].update_metadata(told, live, first=first, full=full)
 
@@ -408,15 +409,13 @@ class Controller:
         """Topics came, or have more partitions."""
         context = self._context
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
-        for topic in await context.read_topics(names, self._on_topic):
-            known = context.topics.get(topic.name)
-            if known is None:
-                context.topics[topic.name] = topic
-            elif known.id == topic.id and len(topic.partitions) > len(known.partitions):
-                more = topic.partitions[len(known.partitions) :]
-                context.topics[topic.name] = Topic(topic.name, topic.id, (*known.partitions, *more))
-        if new := await self._create_missing():
-            self.tell_metadata(new)
+        mended = context.merge(await context.read_topics(names, self._on_topic))
+        news = mended | await self._create_missing()
+        if mended:
+            news |= await self._elect("what the store has of a topic can be read")
+            self._lead_and_follow(mended)
+        if news:
+            self.tell_metadata(news)
 
     async def _log_dirs(self) -> None:
         """Ask brokers whose log dirs failed what they can use still: the answers to a LeaderAndIsr say so."""

@@ -83,6 +83,11 @@ def deletion(name: str) -> str:
     return f"{DELETIONS}/{name}"
 
 
+def dump_deletion(topic_id: bytes) -> bytes:
+    """What the wish for a deletion holds. Kafka's are empty, and it reads none."""
+    return id_text(topic_id).encode()
+
+
 def deleted(topic_id: bytes) -> str:
     return f"{DELETED}/{id_text(topic_id)}"
 

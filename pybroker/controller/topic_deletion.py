@@ -62,14 +62,13 @@ class Deletions:
     async def go_on(self, wishes: Iterable[str], enabled: bool) -> None:
         """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
         for name in wishes:
-            topic = self._context.topics.get(name)
-            if topic is None or not enabled:
-                reason = "there is no such topic" if topic is None else "delete.topic.enable is false"
-                event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
-                await self._remove([Delete(nodes.deletion(name))])
-                continue
             if name not in self._under_way:
-                self._begin(topic)
+                if not enabled or not await self._context.wished([name]):
+                    reason = "there is no such topic" if enabled else "delete.topic.enable is false"
+                    event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
+                    await self._remove([Delete(nodes.deletion(name))])
+                    continue
+                self._begin(self._context.topics[name])
             self._ask(name)
             await self._finish(name)
 

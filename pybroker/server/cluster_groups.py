@@ -47,7 +47,7 @@ class ClusterGroups:
         self._admin = admin
         self._groups = groups
         self._making: asyncio.Task[None] | None = None
-        self._topics: set[str] = set()
+        self._topics: dict[str, bytes] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
@@ -64,11 +64,13 @@ class ClusterGroups:
         """What the brokers were told has changed."""
         offsets = image.topic(OFFSETS_TOPIC)
         self._groups.partitions = 0 if offsets is None else len(offsets.partitions)
-        topics = set(image.by_name)
-        for name in self._topics - topics - {OFFSETS_TOPIC}:
-            task = asyncio.get_running_loop().create_task(self._groups.forget_topic(name))
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+        topics = {topic.name: topic.id for topic in image.by_name.values()}
+        gone = [name for name, topic_id in self._topics.items() if topics.get(name) != topic_id]
+        for name in gone:  # another may have the name already
+            if name != OFFSETS_TOPIC:
+                task = asyncio.get_running_loop().create_task(self._groups.forget_topic(name))
+                self._forgetting.add(task)
+                task.add_done_callback(self._forgetting.discard)
         self._topics = topics
 
     async def locate(self, group_id: str, listener: str) -> Node:

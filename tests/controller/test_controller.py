@@ -310,3 +310,25 @@ async def test_who_stops_it_can_be_cancelled(cluster: FakeCluster) -> None:
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
+
+
+async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: FakeCluster) -> None:
+    """Brokers go by what they know of it, the others are led on, and once it is mended it is led again."""
+    (t,) = await cluster.create("t", (2, 3))
+    (u,) = await cluster.create("u", (2, 3))
+    sound, _ = await cluster.admin.get(nodes.state(*t))
+    await cluster.admin.set(nodes.state(*t), b"{")
+    cluster.brokers[1].session.suspend()
+    await cluster.admin.delete(nodes.CONTROLLER)
+    others = [cluster.brokers[number] for number in (2, 3)]
+    await eventually("another controls", lambda: any(broker.controller.active for broker in others))
+    await eventually("it has told of u", lambda: all(b.told[-1].controller_epoch == 2 and b.image[u] for b in others))
+    assert all(broker.image.keys() == {t, u} for broker in others)
+    await cluster.admin.set(nodes.state(*t), sound)
+    await cluster.admin.set(nodes.topic("t"), (await cluster.admin.get(nodes.topic("t")))[0])
+    dies = next(broker for broker in others if not broker.controller.active)
+    known = cluster.controller.controller.context
+    assert known is not None
+    await eventually("it is known", lambda: "t" in known.topics)
+    await dies.die()
+    await cluster.until_led(t, 5 - dies.number)

@@ -1,0 +1,175 @@
+"""A topic is gone and another has its name: what was meant for the first happens to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.controller import nodes
+from pybroker.controller.cluster_topics import ClusterTopics
+from pybroker.coordination.memory import Fate, MemorySession
+from pybroker.coordination.store import Create, Op, SessionState
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.server.cluster_groups import ClusterGroups
+from tests.controller.brokers import FakeCluster
+from tests.controller.stage import live_broker
+from tests.harness import eventually
+
+KEY = TopicPartition("t", 0)
+FIRST, SECOND = b"t".ljust(16, b"_"), b"another".ljust(16, b"_")
+
+
+class Asker:
+    """A broker that is asked to change the topic t, and was told of the first one alone."""
+
+    def __init__(self, cluster: FakeCluster, session: MemorySession) -> None:
+        self.cluster = cluster
+        self.session = session
+        state = PartitionState((2, 3), 2, 0, (2, 3), 1, 0)
+        live = [live_broker(number) for number in (1, 2, 3)]
+        metadata = MetadataCache("cluster")
+        metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))
+        self.topics = ClusterTopics(lambda: session, cluster.config, metadata, Random(1), shown_s_max=1.0)
+
+    def lose_the_answer_of(self, path: str) -> None:
+        """To the next write of a node: it is done, and the session is not connected again until it is said."""
+        multi, write = self.session.multi, self.session.set
+
+        def losing() -> None:
+            self.session.multi, self.session.set = multi, write  # type: ignore[method-assign]
+            self.session.fate = lambda: Fate.LOST_AFTER
+
+        def of_several(ops: list[Op]) -> Any:
+            if any(op.path == path for op in ops):
+                losing()
+            return multi(ops)
+
+        def of_one(at: str, *given: Any) -> Any:
+            if at == path:
+                losing()
+            return write(at, *given)
+
+        def heard(state: SessionState) -> None:
+            if state is SessionState.DISCONNECTED:
+                self.session.fate = lambda: Fate.ANSWERED
+
+        self.session.multi, self.session.set = of_several, of_one  # type: ignore[method-assign,assignment]
+        self.session.listen(heard)
+
+    async def first_is_gone(self) -> None:
+        async def gone() -> bool:
+            return await self.cluster.admin.exists(nodes.topic("t")) is None
+
+        await eventually("the first is deleted", gone)
+
+    async def make_the_second(self) -> None:
+        data = nodes.dump_assignment(SECOND, [(3, 1)])
+        config = Create(nodes.topic_config("t"), nodes.dump_config({}))
+        await self.cluster.admin.multi([config, Create(nodes.topic("t"), data)])
+        one = self.cluster.brokers[1]
+        await eventually("the second is led", lambda: KEY in one.states)
+
+    async def there(self) -> tuple[bytes, list[tuple[int, ...]]]:
+        """The id and the replicas of the topic that has the name now."""
+        node = nodes.load_topic((await self.cluster.admin.get(nodes.topic("t")))[0])
+        return node.id, node.replicas
+
+
+@pytest.fixture
+async def asker(cluster: FakeCluster) -> Asker:
+    await cluster.create("t", (2, 3))
+    return Asker(cluster, await cluster.store.session(30_000))
+
+
+async def test_a_deletion_whose_answer_is_lost(asker: Asker) -> None:
+    asker.lose_the_answer_of(nodes.deletion("t"))
+    asked = asyncio.create_task(asker.topics.delete("t", FIRST))
+    await asker.first_is_gone()
+    await asker.make_the_second()
+    asker.session.reconnect()
+
+    async def seen() -> bool:
+        return await asker.cluster.admin.exists(nodes.deletion("t")) is None
+
+    with pytest.raises(KafkaError, match="the topic t is being deleted"):  # nobody tells this broker that it is gone
+        await asked
+    await eventually("there is no wish", seen)
+    assert await asker.there() == (SECOND, [(3, 1)])
+
+
+async def test_a_next_controller_finds_the_wish_of_another(cluster: FakeCluster) -> None:
+    """The topic is led, and deleted by nobody, with the wish there already when it is elected."""
+    await cluster.create("t", (2, 3))
+    cluster.brokers[1].session.suspend()
+    await cluster.admin.create(nodes.deletion("t"), nodes.dump_deletion(SECOND))
+    await cluster.admin.delete(nodes.CONTROLLER)
+
+    async def ignored() -> bool:
+        return await cluster.admin.exists(nodes.deletion("t")) is None
+
+    await eventually("the wish is seen", ignored)
+    assert await cluster.admin.exists(nodes.topic("t")) is not None
+    assert [cluster.brokers[number].image[KEY].leader for number in (2, 3)] == [2, 2]
+
+
+async def test_growth_whose_answer_is_lost(asker: Asker) -> None:
+    asker.lose_the_answer_of(nodes.topic("t"))
+    asked = asyncio.create_task(asker.topics.grow("t", 2, None))
+    grown = TopicPartition("t", 1)
+    await eventually("it has grown", lambda: any(grown in broker.states for broker in asker.cluster.living))
+    await asker.cluster.admin.create(nodes.deletion("t"))
+    await asker.first_is_gone()
+    await asker.make_the_second()
+    asker.session.reconnect()
+    with pytest.raises(KafkaError, match=f"topic t has the id {SECOND.hex()}"):
+        await asked
+    assert await asker.there() == (SECOND, [(3, 1)])
+
+
+async def test_growth_whose_answer_is_lost_is_done_once(asker: Asker) -> None:
+    asker.lose_the_answer_of(nodes.topic("t"))
+    asked = asyncio.create_task(asker.topics.grow("t", 3, None))
+    grown = TopicPartition("t", 2)
+    await eventually("it has grown", lambda: any(grown in broker.states for broker in asker.cluster.living))
+    asker.session.reconnect()
+    with pytest.raises(KafkaError, match="the partitions of t are made"):  # nobody tells this broker so
+        await asked
+    assert len((await asker.there())[1]) == 3
+
+
+async def test_growth_where_the_second_was_not_told_of(asker: Asker) -> None:
+    await asker.cluster.admin.create(nodes.deletion("t"))
+    await asker.first_is_gone()
+    await asker.make_the_second()
+    with pytest.raises(KafkaError, match=f"topic t has the id {SECOND.hex()}"):
+        await asker.topics.grow("t", 2, None)
+    assert await asker.there() == (SECOND, [(3, 1)])
+
+
+class Groups:
+    """A coordinator that only remembers which topics it forgot."""
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self.forgotten: list[str] = []
+
+    async def forget_topic(self, name: str) -> None:
+        self.forgotten.append(name)
+
+
+@pytest.mark.parametrize("told_gone", [False, True], ids=["told of the second alone", "told that the first is gone"])
+async def test_offsets_are_of_the_first(told_gone: bool) -> None:
+    """Groups stand nowhere in the second, though the name was never free as a broker sees it."""
+    metadata, groups = MetadataCache(), Groups()
+    metadata.watch(ClusterGroups(None, metadata, None, groups).show)  # type: ignore[arg-type]
+    state = PartitionState((1,), 1, 0, (1,), 1, 0)
+    live = [LiveBroker(1, {}, {})]
+    metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))
+    metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", SECOND, {0: state})], ["t"] if told_gone else []))
+    await eventually("they are forgotten", lambda: groups.forgotten == ["t"])
