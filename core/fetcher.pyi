@@ -8,7 +8,7 @@ from pybroker.core.partition_handle import Partition
 class FetcherEvent(NamedTuple):
     """What became of a partition that is copied. But for "log_start" it is copied no longer until it is added again."""
 
-    kind: Literal["diverged", "failed", "log_start"]
+    kind: Literal["diverged", "failed", "log_start", "slow"]  # "slow": appends to its log wait for the disk
     partition: Partition | None  # None with "failed": the leader refused a request as a whole, and the connection ends
     code: int  # "failed": a Kafka code, the leader's or that of our append, or -errno
     epoch: int  # "diverged": the largest epoch up to ours that the leader has; -1 none

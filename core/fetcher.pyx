@@ -22,7 +22,7 @@ from pybroker.core.plane.replica_fetcher cimport (
 
 from typing import Any, NamedTuple
 
-EVENTS = ("diverged", "failed", "log_start")
+EVENTS = ("diverged", "failed", "log_start", "slow")
 
 
 class FetcherEvent(NamedTuple):

@@ -20,7 +20,8 @@ class Log:
     highest_producer_id: int  # -1 if none was ever seen
     traffic: Traffic  # since it was opened
     offline: bool
-    slow_reads: bool  # a read waited long for the disk, not long ago: no thread that serves others is to read from it
+    slow_appends: bool  # an append waited long for the disk, not long ago: no thread that serves others is to append
+    slow_reads: bool  # the same of a read
     recovery: str  # one line on what start-up repaired; empty if nothing was amiss
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:

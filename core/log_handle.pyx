@@ -93,6 +93,10 @@ cdef class Log:
         return slow_is(&self.log.slow_reads)
 
     @property
+    def slow_appends(self) -> bool:
+        return slow_is(&self.log.slow_appends)
+
+    @property
     def highest_producer_id(self) -> int:
         return self.log.producers.highest_id
 

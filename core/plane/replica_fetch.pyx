@@ -9,8 +9,8 @@ an answer brings is appended from where it was received: the reactor's arena, or
 larger than one read. That buffer grows with the bytes that come.
 
 An answer that cannot be read ends the connection, before anything of it is appended. What is wrong with one partition
-is told to Python (`tell`) and takes that partition out, the others go on. An answer for a partition that the request
-did not name, or that left meanwhile, counts for nothing.
+is told to Python (`tell`) and takes that partition out, the others go on; so does a disk that made somebody wait
+(slow_disk.pxd). An answer for a partition that the request did not name, or that left meanwhile, counts for nothing.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -39,6 +39,7 @@ from pybroker.core.plane.replica_fetcher cimport (
     replica_fetcher_let_go, replica_fetcher_t, replica_fetcher_take_orders,
 )
 from pybroker.core.storage.log cimport log_sync_due, log_view, view_t
+from pybroker.core.storage.slow_disk cimport slow_is
 
 cdef enum:
     VERSION_IDS = 13
@@ -112,6 +113,8 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
         return take_out(r, c, q, FAILED, b.error, -1, -1)
     if b.diverges:
         return take_out(r, c, q, DIVERGED, 0, b.diverging_epoch, b.diverging_end)
+    if b.records_bytes > 0 and slow_is(&q.partition.log.slow_appends):
+        return take_out(r, c, q, SLOW, 0, -1, -1)
     status = append(q, b, now_ms)
     if status == NOT_ASKED:
         chain_append(&f.changed, &q.changed, q)

@@ -3,6 +3,7 @@
     assigned ──the plane copies──> copied, until the plane tells of it:
        │ the logs diverge ──> cut back to where they agree, copied on
        │ below the leader's start, or beyond its end ──> begin again where it has records
+       │ its disk made the plane wait ──> fetched and appended by threads (SlowFetcher), until the disk is quick again
        │ another error ──> once more in a moment; the controller, or time, will have changed something
        │ the leader's log starts later ──> ours, too
        └ the connection ends ──> connect again
@@ -17,6 +18,7 @@ import functools
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pybroker import core, errors
 from pybroker.client.link import Link, hung_up
@@ -60,16 +62,20 @@ class NativeFetcher(Fetcher):
         self._pause_s = RETRY_S  # before it connects again; longer to a leader that did not just go
         self._link: Link | None = None  # for what is asked beside
         self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
-        super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
+        given = broker_id, leader, config, epoch, connect, truncate, suspects
+        self._slow = SlowFetcher(*given, self._copy)
+        super().__init__(*given)
         self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
         super().follow(replica, leader_epoch)
+        self._slow.leave(replica.key)
         self._copy(replica.key)
 
     def leave(self, key: TopicPartition) -> None:
         followed = self._followed.get(key)
         super().leave(key)
+        self._slow.leave(key)
         if key in self._later:
             self._later.pop(key).cancel()
         if self._native is not None and followed is not None and followed[0].log is not None:
@@ -86,6 +92,7 @@ class NativeFetcher(Fetcher):
     async def close(self) -> None:
         for timer in self._later.values():
             timer.cancel()
+        await self._slow.close()
         await cancel_and_wait(self._tending, self._task)
         if self._native is not None:
             self._native.close()
@@ -198,6 +205,9 @@ class NativeFetcher(Fetcher):
             if start > partition.log_start_offset:
                 await replica.at_disk(partition.set_log_start, start)
             return
+        if what.kind == "slow":
+            self._slow.take(replica, leader_epoch, self._begins.get(replica.key))
+            return
         before = self._goes_on_at(replica)
         if what.kind == "diverged":
             await self._cut(replica, leader_epoch, what.epoch, what.offset)
@@ -236,3 +246,34 @@ class NativeFetcher(Fetcher):
 
     def _complain(self, code: int) -> None:
         event(log, logging.WARNING, "fetch refused", leader=self._leader, error=errors.lookup(code).name)
+
+
+class SlowFetcher(Fetcher):
+    """Has threads append for a while that may wait for the disk, what the plane left to it."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader: int,
+        config: BrokerConfig,
+        epoch: Callable[[], int],
+        connect: Callable[[int], Awaitable[Link]],
+        truncate: Callable[[Replica, int, int], Awaitable[object]],
+        suspects: Suspects,
+        give_back: Callable[[TopicPartition], object],
+    ) -> None:
+        """As Fetcher; `give_back` hears of a partition whose disk is quick again: it is followed here no more."""
+        self._give_back = give_back
+        super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
+
+    def take(self, replica: Replica, leader_epoch: int, begin: int | None) -> None:
+        """Follow one, whose log goes on at `begin` if that is not where it ends."""
+        if begin is not None:
+            self._begins[replica.key] = begin
+        self.follow(replica, leader_epoch)
+
+    async def _append(self, replica: Replica, leader_epoch: int, answer: Any) -> None:
+        await super()._append(replica, leader_epoch, answer)
+        if not replica.partition().slow_appends and self._followed.get(replica.key) == (replica, leader_epoch):
+            self.leave(replica.key)
+            self._give_back(replica.key)

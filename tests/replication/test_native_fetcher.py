@@ -18,7 +18,7 @@ from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.config import BrokerConfig
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from pybroker.replication.native_fetcher import NativeFetcher
+from pybroker.replication.native_fetcher import NativeFetcher, SlowFetcher
 from pybroker.replication.replicas import Replicas
 from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader
 from tests.harness import eventually
@@ -124,6 +124,25 @@ async def test_a_partition_that_it_was_told_of_is_deleted(follower: Follower, ca
     await eventually("its files are closed", lambda: follower.core.open_files == 0)
     await follower.fetcher.close()
     follower.drop()
+
+
+async def test_a_slow_log_is_given_back() -> None:
+    """To the plane, with the first append after its disk is quick again, and once."""
+    given: list[TopicPartition] = []
+    log = SimpleNamespace(high_watermark=0, log_start_offset=0, slow_appends=True)
+    replica: Any = SimpleNamespace(key=KEY, partition=lambda: log, tell=lambda: None)
+    answer = SimpleNamespace(records=b"", high_watermark=0, log_start_offset=0)
+    nobody: Any = None
+    config = BrokerConfig.load(None, [])
+    fetcher = SlowFetcher(7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0), given.append)
+    fetcher.take(replica, EPOCH, None)
+    await fetcher._append(replica, EPOCH, answer)
+    assert (given, len(fetcher)) == ([], 1)
+    log.slow_appends = False
+    await fetcher._append(replica, EPOCH, answer)
+    await fetcher._append(replica, EPOCH, answer)
+    assert (given, len(fetcher)) == ([KEY], 0)
+    await fetcher.close()
 
 
 class Hearer:
