@@ -158,6 +158,7 @@ cdef bint keep_session(replica_fetcher_t* f, int32_t session_id) noexcept nogil:
     if f.asked_full:
         f.session_id = session_id
         f.session_epoch = 0 if session_id == 0 else 1
+        f.keeps_none = session_id == 0
     if session_id == 0:
         replica_fetcher_forget_all(f)
     return True
@@ -336,7 +337,8 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     """Send the next request, unless one is not answered yet, or there is nothing to fetch.
 
     Behind one that its leader keeps there may be another, for partitions that were added since: the leader then keeps
-    the first no longer, and they need not wait until its time is over."""
+    the first no longer, and they need not wait until its time is over. There is none behind a full one, which is why
+    that is answered at once."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
     if f.listed.first == NULL or f.awaiting > 1:

@@ -170,7 +170,7 @@ cdef int replica_fetch_write(replica_fetcher_t* f, conn_t* c) noexcept nogil:
     write_no_tags(&w, True)
     if f.version < VERSION_REPLICA_STATE:
         write_i32(&w, f.replica_id)
-    write_i32(&w, f.max_wait_ms)
+    write_i32(&w, 0 if f.session_id == 0 and not f.keeps_none else f.max_wait_ms)
     write_i32(&w, f.min_bytes)
     write_i32(&w, f.response_bytes_max)
     write_i8(&w, READ_UNCOMMITTED)

@@ -32,7 +32,7 @@ def test_it_copies_what_its_leader_has(following: Following) -> None:
     """Byte for byte, an answer after the other; each request asks from where the log ends."""
     request = following.add(0)
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (7, 77)
-    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 10 << 20)
+    assert (request.min_bytes, request.max_bytes) == (1, 10 << 20)
     assert [(t.topic_id, [p.partition for p in t.partitions]) for t in request.topics] == [(TOPIC_ID, [0])]
     assert asked(request) == {0: (EPOCH, 0, -1, 0)}
     first, second = batch(3, 0, 4), batch(2, 3)
@@ -101,6 +101,14 @@ def test_without_a_session_every_request_names_all(following: Following) -> None
     for _ in range(3):
         request = following.turn()
         assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
+
+
+def test_one_that_begins_a_session_is_answered_at_once(following: Following) -> None:
+    """Nothing that is added meanwhile could be asked for behind it. A leader that keeps no session may wait."""
+    assert following.add().max_wait_ms == 0
+    assert [following.turn(session=SESSION).max_wait_ms for _ in range(2)] == [500, 500]
+    assert following.turn(error=70).max_wait_ms == 0
+    assert [following.turn(session=0).max_wait_ms for _ in range(2)] == [500, 500]
 
 
 def test_topics_without_an_id_are_fetched_by_name(tmp_path: Path) -> None:
