@@ -26,11 +26,13 @@ LONG = re.compile(
     r"""
     tests/cli/.*\[kafka\d+                                # how Kafka answers our tools
     | tests/clients/.*java-3\.9\.1                       # 4.1.1 does the same
+    | tests/clients/test_restart\.py::.*((n|a|1)-stop-|-plain\])  # a kill of an idempotent producer asks for more
     | tests/test_packaging\.py::test_(wheel|sdist)_       # all of core is compiled once more
     | ::test_nobody_waits_for_somebody_elses_disk\[[1-3]  # make stalls is all of it
     | ::test_a_team_at_work\[(java-4\.1\.1|java-3\.9\.1-cooperative|confluent-eager|kafka-python-cooperative)
     | tests/groups/test_consumers\.py::test_(where|a_static|the_coordinator).*\[java-3\.9\.1
-    | ::test_(where_a_group_goes_on|a_static_member_comes_back_without_a_rebalance)\[java
+    | ::test_(where_a_group_goes_on|a_static_member_comes_back_without_a_rebalance)\[(java|kafka-python|aiokafka)
+    | ::test_a_segment_that_is_missing_is_told_and_left_to_a_person\[(what|the\ end|the\ first)
     | tests/java/test_adopt\.py::.*\[(kafka411|kafka391-stop)
     | ::test_(a_topic_s_life\[controllers1|kills_and_stops\[controllers1|while_the_broker_writes)
     | tests/faults/test_duplicates\.py::.*(one\ segment-stop|a\ batch-stay|stop_and_kill)\]
