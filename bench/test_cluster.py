@@ -30,7 +30,7 @@ from tests.java import peers
 from tests.java.mixed import KafkaMember
 
 SESSION_MS = 2000
-ROUNDS, ROUND_S, WARM_S = 3, 3.0, 5.0
+ROUNDS, ROUND_S, WARM_S = 8, 1.5, 5.0
 ROUND_BYTES_MAX = 1 << 30
 PARTITIONS = 4
 KILLS, FREEZES = 5, 3
