@@ -90,14 +90,16 @@ class Partition(Log):
         *,
         followers: Sequence[int] = (),
         isr: Collection[int] | None = None,
+        wait: bool = True,
     ) -> None:
         """Lead under this leader epoch, which begins at the log's end.
 
         followers: the brokers of the other replicas; isr: which of them the high watermark waits for (None: all). What
         is known of a follower is forgotten with the leader epoch that it was known in. Raises LogError 74 if ours is
-        newer, 95 if it is the same and our partition epoch is newer; so do the three below."""
-    def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
-        """Follow this broker (-1: it is not known who). What is committed stays so."""
+        newer, 95 if it is the same and our partition epoch is newer; so do the three below. Without `wait` it raises
+        BlockingIOError where an append is under way, which may be at the disk; nothing has changed then."""
+    def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int, *, wait: bool = True) -> None:
+        """Follow this broker (-1: it is not known who). What is committed stays so. `wait` as above."""
     def become_offline(self, leader_epoch: int, partition_epoch: int) -> None:
         """Neither lead nor follow."""
     def set_isr(

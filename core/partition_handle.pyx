@@ -217,7 +217,8 @@ cdef class Partition(Log):
 
     # -- roles and followers -------------------------------------------------------------------------------------------
 
-    def become_leader(self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None) -> None:
+    def become_leader(
+            self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None, bint wait=True) -> None:
         """Lead under this epoch from the log's end on; see the wall."""
         cdef int32_t n = len(followers), i
         cdef follower_t* items = <follower_t*>malloc(sizeof(follower_t) * (n + 1))
@@ -229,16 +230,16 @@ cdef class Partition(Log):
                 items[i].broker = followers[i]
                 items[i].in_isr = isr is None or followers[i] in isr
             with nogil:
-                status = partition_lead(self.state, leader_epoch, partition_epoch, items, n)
+                status = partition_lead(self.state, leader_epoch, partition_epoch, items, n, wait)
         finally:
             free(items)
         self.settle(status, "lead", leader_epoch, partition_epoch)
 
-    def become_follower(self, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) -> None:
+    def become_follower(self, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, *, bint wait=True) -> None:
         """Follow this broker from now on; see the wall."""
         cdef int status
         with nogil:
-            status = partition_follow(self.state, leader, leader_epoch, partition_epoch)
+            status = partition_follow(self.state, leader, leader_epoch, partition_epoch, wait)
         self.settle(status, "follow in", leader_epoch, partition_epoch)
 
     def become_offline(self, int32_t leader_epoch, int32_t partition_epoch) -> None:

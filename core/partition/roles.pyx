@@ -8,14 +8,14 @@ A role changes under the append mutex, so that an append belongs to one epoch, a
 follower's fetch does; readers see it by its seqlock. Then every watcher looks again.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport EAGAIN, ENOMEM
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport poke_i64, seq_begin, seq_end, seq_set
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, NOT_LEADER_OR_FOLLOWER
-from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
     FOLLOWER, LEADER, OFFLINE, follower_t, partition_t, partition_tell, partition_tell_all,
 )
@@ -59,11 +59,20 @@ cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) n
             f.caught_up_ms = p.followers[i].caught_up_ms
 
 
+cdef inline bint lock(pthread_mutex_t* mutex, bint wait) noexcept nogil:
+    """False where whoever may not wait would have to: whoever has it may be at the disk."""
+    if not wait:
+        return pthread_mutex_trylock(mutex) == 0
+    pthread_mutex_lock(mutex)
+    return True
+
+
 cdef int partition_lead(
     partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const follower_t* followers,
-    int32_t count) noexcept nogil:
+    int32_t count, bint wait) noexcept nogil:
     """Lead from now on under this epoch, which begins at the log's end, with these followers (`broker` and `in_isr` are
-    read). Without any, all of the log is committed, whatever the last checkpoint of the high watermark said."""
+    read). Without any, all of the log is committed, whatever the last checkpoint of the high watermark said. -EAGAIN if
+    it would have to wait, and may not."""
     cdef log_t* l = p.log
     cdef follower_t* mine = <follower_t*>malloc(sizeof(follower_t) * count) if count else NULL
     cdef view_t v
@@ -71,7 +80,9 @@ cdef int partition_lead(
     cdef int status
     if count and mine == NULL:
         return -ENOMEM
-    pthread_mutex_lock(&l.append_mutex)
+    if not lock(&l.append_mutex, wait):
+        free(mine)
+        return -EAGAIN
     status = check_epochs(p, leader_epoch, partition_epoch)
     if status == 0:
         status = epochs_assign(&l.epochs, leader_epoch, l.view.log_end)
@@ -100,12 +111,13 @@ cdef int partition_lead(
 
 
 cdef int lead_no_more(
-    partition_t* p, int kind, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    partition_t* p, int kind, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, bint wait) noexcept nogil:
     cdef log_t* l = p.log
     cdef follower_t* old = NULL
     cdef view_t v
     cdef int status
-    pthread_mutex_lock(&l.append_mutex)
+    if not lock(&l.append_mutex, wait):
+        return -EAGAIN
     status = check_epochs(p, leader_epoch, partition_epoch)
     if status == 0:
         log_change(l, &v)
@@ -123,15 +135,15 @@ cdef int lead_no_more(
 
 
 cdef int partition_follow(
-    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, bint wait) noexcept nogil:
     """Follow a broker (-1: whoever it is) from now on: clients append nothing here. The high watermark stays, until the
-    leader tells its own."""
-    return lead_no_more(p, FOLLOWER, leader, leader_epoch, partition_epoch)
+    leader tells its own. -EAGAIN as of partition_lead."""
+    return lead_no_more(p, FOLLOWER, leader, leader_epoch, partition_epoch, wait)
 
 
 cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
     """Neither lead nor follow from now on."""
-    return lead_no_more(p, OFFLINE, -1, leader_epoch, partition_epoch)
+    return lead_no_more(p, OFFLINE, -1, leader_epoch, partition_epoch, True)
 
 
 cdef int partition_set_isr(

@@ -159,13 +159,20 @@ class Replica:
         if not self.leads:
             self._led_since = leader_epoch  # before we do: whoever waits since an earlier epoch waits in vain
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
-        await self.at_disk(become, leader_epoch, partition_epoch)
+        await self._become(become, leader_epoch, partition_epoch)
         self.tell()
 
     async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
         """Follow a broker from now on; who waits for records or acks here is told. Raises core.LogError likewise."""
-        await self.at_disk(self.partition().become_follower, leader, leader_epoch, partition_epoch)
+        await self._become(self.partition().become_follower, leader, leader_epoch, partition_epoch)
         self.tell()
+
+    async def _become(self, become: Callable[..., None], *args: int) -> None:
+        """At once, for a broker may take thousands at a time; a thread waits for an append that is at the disk."""
+        try:
+            become(*args, wait=False)
+        except BlockingIOError:
+            await self.at_disk(become, *args)
 
     def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int, broker_epoch: int = -1) -> None:
         """A follower fetches from `offset`, and has all before it; who waits for the high watermark is told. Raises

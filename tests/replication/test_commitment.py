@@ -87,6 +87,7 @@ async def test_what_another_leader_commits_is_another_thing(live: Live) -> None:
     waiting = asyncio.create_task(replica.committed(1, epoch))
     await asyncio.sleep(0)
     await replica.follow(7, epoch + 1, 1)
+    await asyncio.wait({waiting}, timeout=10)
     await replica.lead(epoch + 2, 2)
     await wire.produce("t", batch(b"a"))
     again = replica.committed(1, epoch)

@@ -13,6 +13,7 @@ from pybroker import core, errors
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
+from tests.harness import eventually
 from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
 from tests.wire import batch as wire_batch
 
@@ -133,6 +134,27 @@ async def test_a_role_of_an_older_epoch_is_refused(live: Live) -> None:
             await change
         assert refused.value.code == FENCED
     assert replica.partition().role == ("leader", -1, 50, 100)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+async def test_a_role_waits_for_an_append_that_is_at_the_disk(live: Live, role: str) -> None:
+    """Nobody else does: the loop goes on, and what is appended belongs to the role before."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    assert live.broker is not None and live.broker.replicas is not None
+    log, disk = replica.partition(), live.broker.replicas._core
+    disk.arm("segment.write", "sleep", 300)
+    appending = asyncio.create_task(asyncio.to_thread(log.append, batch(b"a"), now_ms=0))
+    await eventually("it is at the disk", lambda: disk.sleeping)
+    taking = asyncio.create_task(replica.lead(50, 100) if role == "leader" else replica.follow(7, 50, 100))
+    turns = 0
+    while not taking.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    await appending
+    assert turns >= 10
+    assert (log.role.kind, log.leader_epoch, log.log_end_offset) == (role, 50, 1)
+    assert log.epochs()[0][0] < 50
 
 
 async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live) -> None:

@@ -26,6 +26,7 @@ from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
 from pybroker.coordination.store import Create
 from pybroker.replication import fetcher
+from pybroker.replication.replica import Replica
 from pybroker.server.handlers import fetch, produce
 from tests.simulation.broker import TOPIC_SETTINGS, Life
 from tests.simulation.checker import GROUPS, Checker, T
@@ -162,8 +163,14 @@ def _clocks(loop: VirtualLoop) -> Iterator[None]:
         mock.patch.object(fetch, "time", now),
         mock.patch.object(produce, "wall_ms", loop.ms),
         mock.patch.object(fetcher, "wall_ms", loop.ms),
+        mock.patch.object(Replica, "_become", _become_late),
     ):
         yield
+
+
+async def _become_late(replica: Replica, become: Callable[..., None], *args: int) -> None:
+    """As where each role waits for an append that is at the disk."""
+    await replica.at_disk(become, *args)
 
 
 def simulate(seed: int, home: Path, script: Script | None = None) -> list[str]:
