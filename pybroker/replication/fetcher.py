@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pybroker import core, errors
@@ -46,6 +47,15 @@ WAIT = (
 """What the next word of the controller settles."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Followed:
+    """A partition since it was last begun to be followed. What was found out for an earlier one of it is of no use: it
+    may have been cut, and have gone on, since then, in the same leader epoch, too."""
+
+    replica: Replica
+    leader_epoch: int
+
+
 class Fetcher:
     """The way to one leader; `truncate` cuts a replica's log back while nobody is served of it."""
 
@@ -68,7 +78,7 @@ class Fetcher:
         self._epoch = epoch
         self._connect = connect
         self._truncate = truncate
-        self._followed: dict[TopicPartition, tuple[Replica, int]] = {}
+        self._followed: dict[TopicPartition, Followed] = {}
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
         self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
         self._changed = asyncio.Event()
@@ -80,7 +90,7 @@ class Fetcher:
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
         """Fetch a partition from its log's end on, in this leader epoch."""
-        self._followed[replica.key] = replica, leader_epoch
+        self._followed[replica.key] = Followed(replica, leader_epoch)
         self._held_back.pop(replica.key, None)
         self._changed.set()
 
@@ -139,7 +149,7 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         self._held_back = {key: until for key, until in self._held_back.items() if until > loop.time()}
         asked = {key: each for key, each in self._followed.items() if key not in self._held_back}
-        for key in [key for key, (replica, _) in asked.items() if replica.offline or replica.gone]:
+        for key in [key for key, each in asked.items() if each.replica.offline or each.replica.gone]:
             del asked[key]
             self._followed.pop(key, None)
         if not asked:
@@ -153,15 +163,15 @@ class Fetcher:
         for topic in answer.responses:
             for p in topic.partitions:
                 key = TopicPartition(by_id.get(topic.topic_id, ""), p.partition_index)
-                if key in asked and self._followed.get(key) == asked[key]:
-                    await self._take(link, *asked[key], p)
+                if key in asked and self._followed.get(key) is asked[key]:
+                    await self._take(link, asked[key], p)
 
-    def _request(self, asked: dict[TopicPartition, tuple[Replica, int]]) -> tuple[Any, dict[bytes, str]]:
+    def _request(self, asked: dict[TopicPartition, Followed]) -> tuple[Any, dict[bytes, str]]:
         kind = m.FetchRequest.Topics
         by_id: dict[bytes, str] = {}
         topics: dict[bytes, list[Any]] = {}
-        for key, (replica, leader_epoch) in asked.items():
-            partition = replica.partition()
+        for key, each in asked.items():
+            replica, partition = each.replica, each.replica.partition()
             end = max(partition.log_end_offset, self._begins.get(key, 0))
             if end == partition.log_end_offset:
                 self._begins.pop(key, None)
@@ -170,7 +180,7 @@ class Fetcher:
             topics.setdefault(replica.topic_id, []).append(
                 kind.Partitions(
                     partition=key.partition,
-                    current_leader_epoch=leader_epoch,
+                    current_leader_epoch=each.leader_epoch,
                     fetch_offset=end,
                     last_fetched_epoch=-1 if key in self._begins else last_epoch(epochs, end),
                     log_start_offset=partition.log_start_offset,
@@ -189,8 +199,9 @@ class Fetcher:
         )
         return request, by_id
 
-    async def _take(self, link: Link, replica: Replica, leader_epoch: int, answer: Any) -> None:
+    async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
         """Append what came for one partition, or do what its leader says of it."""
+        replica, leader_epoch = followed.replica, followed.leader_epoch
         try:
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
                 await self._begin_again(link, replica, leader_epoch)

@@ -27,7 +27,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher
+from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher, Followed
 from pybroker.replication.replica import Replica
 from pybroker.tasks import cancel_and_wait
 
@@ -57,7 +57,7 @@ class NativeFetcher(Fetcher):
         self._open_fetcher = open_fetcher
         self._native: core.Fetcher | None = None
         self._ended = asyncio.Event()
-        self._told: asyncio.Queue[core.FetcherEvent] = asyncio.Queue()
+        self._heeding: dict[TopicPartition, asyncio.Task[None]] = {}  # what it told last of each partition
         self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._pause_s = RETRY_S  # before it connects again; longer to a leader that did not just go
         self._link: Link | None = None  # for what is asked beside
@@ -65,11 +65,9 @@ class NativeFetcher(Fetcher):
         given = broker_id, leader, config, epoch, connect, truncate, suspects
         self._slow = SlowFetcher(*given, self._copy)
         super().__init__(*given)
-        self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
         super().follow(replica, leader_epoch)
-        self._slow.leave(replica.key)
         self._copy(replica.key)
 
     def leave(self, key: TopicPartition) -> None:
@@ -78,8 +76,8 @@ class NativeFetcher(Fetcher):
         self._slow.leave(key)
         if key in self._later:
             self._later.pop(key).cancel()
-        if self._native is not None and followed is not None and followed[0].log is not None:
-            self._native.remove(followed[0].log, wait=False)  # the next role waits for what is being appended
+        if self._native is not None and followed is not None and followed.replica.log is not None:
+            self._native.remove(followed.replica.log, wait=False)  # the next role waits for what is being appended
 
     def registered(self) -> None:
         if self._native is not None:
@@ -93,7 +91,7 @@ class NativeFetcher(Fetcher):
         for timer in self._later.values():
             timer.cancel()
         await self._slow.close()
-        await cancel_and_wait(self._tending, self._task)
+        await cancel_and_wait(self._task, *self._heeding.values())
         if self._native is not None:
             self._native.close()
         if self._link is not None:
@@ -154,10 +152,12 @@ class NativeFetcher(Fetcher):
         self._later.pop(key, None)
         if self._native is None or key not in self._followed:
             return
-        replica, leader_epoch = self._followed[key]
+        self._slow.leave(key)
+        replica, leader_epoch = self._followed[key].replica, self._followed[key].leader_epoch
         if replica.log is None or replica.offline or replica.gone:
             self._followed.pop(key)
             return
+        self._followed[key] = Followed(replica, leader_epoch)
         self._native.add(replica.log, leader_epoch, begin=self._begins.get(key, 0))
 
     def _hear(self, kind: str, letter: bytes) -> None:
@@ -168,57 +168,64 @@ class NativeFetcher(Fetcher):
                 self._pause_s = self._config["replica.fetch.backoff.ms"] / 1000
                 event(log, logging.WARNING, "connection to a leader closed", leader=self._leader, reason=why)
         elif self._native is not None and (what := self._native.read(letter)) is not None:
-            self._told.put_nowait(what)
+            self._heard(what)
 
     # -- what the plane tells ----------------------------------------------------------------------------------------
 
-    async def _tend(self) -> None:
-        """Do what each event asks for, one after the other."""
-        while True:
-            # Without a name for it: what waits for the next event would hold the partition of the last one, and its
-            # files, though they were deleted.
-            await self._heed(await self._told.get())
-
-    async def _heed(self, what: core.FetcherEvent) -> None:
+    def _heard(self, what: core.FetcherEvent) -> None:
+        """Have done what an event asks for, one after the other of a partition: the disk of one holds up no other."""
         if what.partition is None:
             self._complain(what.code)
             return
         key = TopicPartition(what.partition.topic, what.partition.partition)
         followed = self._followed.get(key)
-        if followed is None or followed[0].log is not what.partition:
+        if followed is None or followed.replica.log is not what.partition:
+            return
+        work = self._heed(what.kind, what.code, what.epoch, what.offset, followed, self._heeding.get(key))
+        task = self._heeding[key] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda done: self._heeding.pop(key) if self._heeding.get(key) is done else None)
+
+    async def _heed(
+        self, kind: str, code: int, epoch: int, offset: int, followed: Followed, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        key = followed.replica.key
+        if self._followed.get(key) is not followed:
             return
         try:
-            await self._do(what, *followed)
+            await self._do(kind, code, epoch, offset, followed)
         except (core.LogError, KafkaError, OSError) as problem:
             event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
-            self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+            self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
         except Exception as problem:  # of one partition: the others are followed on
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
-            self._retry(key, self._config["replica.fetch.backoff.ms"] / 1000)
+            self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
 
-    async def _do(self, what: core.FetcherEvent, replica: Replica, leader_epoch: int) -> None:
+    async def _do(self, kind: str, code: int, epoch: int, offset: int, followed: Followed) -> None:
+        replica, leader_epoch = followed.replica, followed.leader_epoch
         if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:
             self._begins.pop(replica.key, None)  # it went on there: a cut further back leaves no gap
-        if what.kind == "log_start":
+        if kind == "log_start":
             partition = replica.partition()
-            start = min(what.offset, partition.high_watermark)
+            start = min(offset, partition.high_watermark)
             if start > partition.log_start_offset:
                 await replica.at_disk(partition.set_log_start, start)
             return
-        if what.kind == "slow":
+        if kind == "slow":
             self._slow.take(replica, leader_epoch, self._begins.get(replica.key))
             return
         before = self._goes_on_at(replica)
-        if what.kind == "diverged":
-            await self._cut(replica, leader_epoch, what.epoch, what.offset)
-        elif what.code == errors.OFFSET_OUT_OF_RANGE:
+        if kind == "diverged":
+            await self._cut(replica, leader_epoch, epoch, offset)
+        elif code == errors.OFFSET_OUT_OF_RANGE:
             await self._begin_again(await self._ask_beside(), replica, leader_epoch)
         else:
-            self._hold_off(replica.key, what.code)
+            self._hold_off(followed, code)
             return
         if self._goes_on_at(replica) == before:  # its leader would say the same, at once
-            self._retry(replica.key, self._config["replica.fetch.backoff.ms"] / 1000)
-        elif self._followed.get(replica.key) == (replica, leader_epoch):
+            self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
+        elif self._followed.get(replica.key) is followed:
             self._copy(replica.key)
 
     def _goes_on_at(self, replica: Replica) -> tuple[int, int]:
@@ -229,16 +236,21 @@ class NativeFetcher(Fetcher):
             self._link = await self._connect(self._leader)
         return self._link
 
-    def _hold_off(self, key: TopicPartition, code: int) -> None:
+    def _hold_off(self, followed: Followed, code: int) -> None:
         seconds = self._config["replica.fetch.backoff.ms"] / 1000
         if code in WAIT:
             seconds = min(seconds, WAIT_S)
         else:
             name = errors.lookup(code).name if code > 0 else f"errno {-code}"
+            key = followed.replica.key
             event(log, logging.WARNING, "partition not fetched", partition=key, leader=self._leader, error=name)
-        self._retry(key, seconds)
+        self._retry(followed, seconds)
 
-    def _retry(self, key: TopicPartition, seconds: float) -> None:
+    def _retry(self, followed: Followed, seconds: float) -> None:
+        """Copy it again in a while, if nobody else has it copied meanwhile."""
+        key = followed.replica.key
+        if self._followed.get(key) is not followed:
+            return
         if key in self._later:
             self._later.pop(key).cancel()
         again = functools.partial(self._copy, key)
@@ -272,8 +284,9 @@ class SlowFetcher(Fetcher):
             self._begins[replica.key] = begin
         self.follow(replica, leader_epoch)
 
-    async def _append(self, replica: Replica, leader_epoch: int, answer: Any) -> None:
-        await super()._append(replica, leader_epoch, answer)
-        if not replica.partition().slow_appends and self._followed.get(replica.key) == (replica, leader_epoch):
-            self.leave(replica.key)
-            self._give_back(replica.key)
+    async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
+        await super()._take(link, followed, answer)
+        log, key = followed.replica.log, followed.replica.key
+        if log is not None and not log.slow_appends and self._followed.get(key) is followed:
+            self.leave(key)
+            self._give_back(key)

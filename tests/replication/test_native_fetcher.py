@@ -20,7 +20,7 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.native_fetcher import NativeFetcher, SlowFetcher
 from pybroker.replication.replicas import Replicas
-from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader
+from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader, batch
 from tests.harness import eventually
 
 KEY = TopicPartition("t", 0)
@@ -42,10 +42,18 @@ class Follower:
         asyncio.get_running_loop().add_reader(self.plane.fileno(), self._take)
         self.plane.start()
         nobody: Any = None
+        self.cut: list[TopicPartition] = []
+        self.hangs: set[TopicPartition] = set()
         self.fetcher = NativeFetcher(
-            7, LEADER, BrokerConfig.load(None, []), lambda: 77, nobody, nobody, Suspects(lambda: 0.0), self._dial,
-            self._open,
+            7, LEADER, BrokerConfig.load(None, []), lambda: 77, nobody, self._truncate, Suspects(lambda: 0.0),
+            self._dial, self._open,
         )  # fmt: skip
+
+    async def _truncate(self, replica: Any, offset: int, leader_epoch: int) -> None:
+        self.cut.append(replica.key)
+        while replica.key in self.hangs:
+            await asyncio.sleep(0.01)
+        replica.log.truncate(offset, leader_epoch=leader_epoch)
 
     async def _dial(self, broker: int) -> socket.socket:
         here, there = socket.socketpair()
@@ -62,6 +70,15 @@ class Follower:
         for kind, _, _, letter in self.plane.take():
             assert self.hear is not None
             self.hear(kind, letter or b"")
+
+    def beside(self, home: Path, index: int) -> Any:
+        """Another partition, which follows."""
+        log = self.core.open(str(home), "t", index, topic_id=TOPIC_ID, config={})
+        log.become_follower(LEADER, EPOCH, 0)
+        other: Any = SimpleNamespace(
+            key=TopicPartition("t", index), log=log, offline=False, gone=False, partition=lambda: other.log
+        )  # fmt: skip
+        return other
 
     async def copy(self) -> m.FetchRequest:
         """Follow; what the leader is asked."""
@@ -126,21 +143,62 @@ async def test_a_partition_that_it_was_told_of_is_deleted(follower: Follower, ca
     follower.drop()
 
 
+def diverging(end: int) -> Brought:
+    """The leader's log parts from ours there."""
+    return Brought(diverging_epoch=m.FetchResponse.Responses.Partitions.DivergingEpoch(epoch=0, end_offset=end))
+
+
+async def test_what_was_told_of_an_earlier_copy_cuts_nothing(follower: Follower) -> None:
+    """It waited, and meanwhile the controller has said once more, in the same leader epoch, who leads."""
+    await follower.copy()
+    busy = asyncio.Event()
+    follower.fetcher._heeding[KEY] = asyncio.create_task(busy.wait())  # type: ignore[assignment]
+    follower.leader.answer({0: diverging(0)})
+    await eventually("it is told", lambda: len(asyncio.all_tasks()) and not follower.fetcher._native.partitions)  # type: ignore[union-attr]
+    await follower.copy()
+    busy.set()
+    await eventually("it has seen", lambda: not follower.fetcher._heeding)
+    assert follower.cut == []
+    await follower.fetcher.close()
+    follower.drop()
+
+
+async def test_the_disk_of_one_log_holds_up_no_other(follower: Follower, tmp_path: Path) -> None:
+    """A truncation that hangs is of its partition alone."""
+    other = follower.beside(tmp_path, 1)
+    follower.hangs.add(KEY)
+    follower.replica.log.append_replica(batch(1), leader_epoch=EPOCH, high_watermark=0)
+    other.log.append_replica(batch(1), leader_epoch=EPOCH, high_watermark=0)
+    await follower.copy()
+    follower.leader.answer({0: diverging(0)})
+    await eventually("the first hangs", lambda: follower.cut == [KEY])
+    follower.fetcher.follow(other, EPOCH)
+    assert [p.partition for t in (await follower.asked()).topics for p in t.partitions] == [1]
+    follower.leader.answer({1: diverging(0)})
+    await eventually("the other is cut", lambda: other.log.log_end_offset == 0)
+    follower.hangs.clear()
+    await eventually("the first, too", lambda: follower.replica.log.log_end_offset == 0)
+    await follower.fetcher.close()
+    other.log = None
+    follower.drop()
+
+
 async def test_a_slow_log_is_given_back() -> None:
-    """To the plane, with the first append after its disk is quick again, and once."""
+    """To the plane, with the first answer after its disk is quick again, and once."""
     given: list[TopicPartition] = []
     log = SimpleNamespace(high_watermark=0, log_start_offset=0, slow_appends=True)
-    replica: Any = SimpleNamespace(key=KEY, partition=lambda: log, tell=lambda: None)
-    answer = SimpleNamespace(records=b"", high_watermark=0, log_start_offset=0)
+    replica: Any = SimpleNamespace(key=KEY, log=log, partition=lambda: log, tell=lambda: None)
+    answer = SimpleNamespace(error_code=0, diverging_epoch=None, records=b"", high_watermark=0, log_start_offset=0)
     nobody: Any = None
     config = BrokerConfig.load(None, [])
     fetcher = SlowFetcher(7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0), given.append)
     fetcher.take(replica, EPOCH, None)
-    await fetcher._append(replica, EPOCH, answer)
+    followed = fetcher._followed[KEY]
+    await fetcher._take(nobody, followed, answer)
     assert (given, len(fetcher)) == ([], 1)
     log.slow_appends = False
-    await fetcher._append(replica, EPOCH, answer)
-    await fetcher._append(replica, EPOCH, answer)
+    await fetcher._take(nobody, followed, answer)
+    await fetcher._take(nobody, followed, answer)
     assert (given, len(fetcher)) == ([KEY], 0)
     await fetcher.close()
 
