@@ -1,25 +1,30 @@
 """A lone broker's store moved into ZooKeeper: all that a cluster's controller goes by, as Kafka writes it.
 
-    checks ──> nodes, parents first ──> cluster id ──> mark in the embedded store
+    checks ──> a mark in the embedded store ──> nodes, parents first ──> cluster id ──> another mark
 
-The cluster id comes last: until it is there no broker joins, and a move that was cut short is done again. Once the mark
-is written the lone broker refuses to start, for its topics are the cluster's.
+The cluster id comes last: until it is there no broker joins, and a move that was cut short is done again. Once the
+second mark is written the lone broker refuses to start, for its topics are the cluster's. A cluster that is there
+already is taken for what this move has made only where the first mark says so, which a lone broker takes back that goes
+on: its records and the cluster's would be two histories at the same offsets and epochs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pybroker import errors
 from pybroker.controller import identity, loading, nodes
 from pybroker.coordination.commit import commit, until_answered
-from pybroker.coordination.store import Create, NodeExists, NoNode, Session
+from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Session
 from pybroker.errors import KafkaError
 
 MIGRATED: Final = "/migrated"
 """In the embedded store alone: where its topics are now, as zookeeper.connect has it."""
+MIGRATING: Final = "/migrating"
+"""In the embedded store alone: where they are being moved to."""
 CONFIGS: Final = "/config"
 AT_ONCE: Final = 500
 
@@ -43,6 +48,14 @@ async def moved_to(lone: Session) -> str | None:
         return None
 
 
+async def goes_on(lone: Session) -> str | None:
+    """A lone broker starts: a move that was cut short is to be begun anew. As `moved_to`, where it may not."""
+    if (elsewhere := await moved_to(lone)) is None:
+        with contextlib.suppress(NoNode):
+            await commit(lone, [Delete(MIGRATING)])
+    return elsewhere
+
+
 async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
     """Move what an embedded store knows into a ZooKeeper at `connect` that knows of no cluster yet. The logs stay where
     they are. Raises KafkaError in one sentence for a person, StoreError."""
@@ -62,6 +75,13 @@ async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
             errors.INCONSISTENT_CLUSTER_ID,
             f"ZooKeeper at {connect} is that of the cluster {known}, and the data of {cluster_id}: name another chroot",
         )
+    again, begun = await moved_to(lone) is not None, await lone.exists(MIGRATING) is not None
+    if known is not None and not (again or begun):
+        raise KafkaError(
+            errors.INVALID_CONFIG,
+            f"ZooKeeper at {connect} knows the cluster {cluster_id} already, which has gone on without what lies here: "
+            "name another chroot",
+        )
     if known is None:
         await loading.prepare(cluster, nodes.OF_A_CLUSTER)
         there = set((await until_answered(lambda: cluster.children(nodes.TOPICS)))[0])
@@ -70,12 +90,13 @@ async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
                 errors.INVALID_CONFIG,
                 f"ZooKeeper at {connect} has topics that are not this broker's ({foreign[0]}): name another chroot",
             )
+        if not begun:
+            await commit(lone, [Create(MIGRATING, connect.encode())])
         await _write(cluster, await _nodes(lone, found))
         await _draw_ids(lone, cluster)
         await identity.record_cluster_id(cluster, cluster_id)
-    again = await moved_to(lone) is not None
     if not again:
-        await commit(lone, [Create(MIGRATED, connect.encode())])
+        await commit(lone, [Create(MIGRATED, connect.encode()), Delete(MIGRATING)])
     return Moved(cluster_id, broker_id, len(found.topics), count, again)
 
 

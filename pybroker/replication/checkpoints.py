@@ -77,7 +77,7 @@ class Meta(NamedTuple):
     cluster_id: str | None
     broker_id: int | None
     directory_id: str | None = None  # its own
-    coordination_id: str | None = None  # of the log dir that holds the coordination store
+    coordination_id: str | None = None  # of the log dir that holds the coordination store; "zookeeper" in a cluster
 
 
 def _number(word: str, most: int) -> int | None:

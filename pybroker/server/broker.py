@@ -149,7 +149,7 @@ class Broker:
         mine = owner(self._dirs)
         store = directories.with_store(self._dirs, self._give_up)
         session = self._session = await self._open_store(store)
-        if (elsewhere := await migration.moved_to(session)) is not None:
+        if (elsewhere := await migration.goes_on(session)) is not None:
             raise StartError(
                 f"this broker's topics were moved to ZooKeeper at {elsewhere}: start it with --zookeeper {elsewhere}"
             )

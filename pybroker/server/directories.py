@@ -1,5 +1,6 @@
 """Which log dir is which: by the ids in their meta.properties (KIP-858), and by what the store knows of each.
 
+of a cluster ──> no lone broker's: others hold its partitions, and go on without it
 known and there ──> used, wherever it is mounted now
 known, holds partitions, not there ──> offline: back at a later start, or given up by name
 blank, at the path of one that is known ──> the disk is not mounted: offline, and left blank
@@ -22,6 +23,8 @@ from pybroker.replication.opening import give_up
 
 log = logging.getLogger(__name__)
 
+ZOOKEEPER = "zookeeper"
+"""In place of an id, of a broker of a cluster: its coordination store is in none of the log dirs."""
 STORE_FILE = "coordination.sqlite"
 """In the first log dir, or in the one that had it before; Kafka's tools look at directories there and pass files by."""
 
@@ -38,6 +41,11 @@ def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
     by_id = {log_dir.id: log_dir for log_dir in usable}
     for log_dir in usable:
         holder = log_dir.meta.coordination_id if log_dir.meta is not None else None
+        if holder == ZOOKEEPER and holder not in given_up:
+            raise StartError(
+                f"{log_dir.path} is of a broker of a cluster: start it with --zookeeper, or part from the cluster for "
+                f"good, and go on alone with what lies here: {give_up(ZOOKEEPER)}"
+            )
         if holder in by_id and holder is not None:
             return by_id[holder]
         if holder is not None and holder not in given_up:
@@ -54,7 +62,8 @@ def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
 
 def had_store(log_dirs: Iterable[LogDir]) -> bool:
     """Does one of them say where the coordination store is? Then there was one, and settings of topics in it."""
-    return any(log_dir.meta is not None and log_dir.meta.coordination_id is not None for log_dir in log_dirs)
+    metas = [log_dir.meta for log_dir in log_dirs if log_dir.meta is not None]
+    return any(meta.coordination_id not in (None, ZOOKEEPER) for meta in metas)
 
 
 def set_store_aside(path: str, problem: object) -> None:
@@ -123,6 +132,6 @@ def claim(
     for log_dir in ordered:
         if not log_dir.failure:
             directory = log_dir.id or nodes.id_text(nodes.draw_id(random))
-            holder = None if store is None else directory if log_dir is store else store.id
+            holder = ZOOKEEPER if store is None else directory if log_dir is store else store.id
             log_dir.claim(Meta(cluster_id, broker_id, directory, holder))
     return {log_dir.id: log_dir.path for log_dir in ordered if log_dir.id is not None}

@@ -97,3 +97,9 @@ def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper:
             partition = admin.list_topics("both", timeout=10).topics["both"].partitions[0]
             assert sorted(partition.replicas) == [5, 1001]
             assert len(values(second.port)) == RECORDS
+
+    alone = BrokerProcess(tmp_path / "second", second.port, SETS)
+    alone.begin()
+    assert alone.wait_end() == 1
+    assert "is of a broker of a cluster: start it with --zookeeper, or part from the cluster for good" in alone.output()
+    assert "is of a broker of a cluster" in run(*command[:2], tmp_path / "second", *command[3:]).sentence

@@ -11,7 +11,7 @@ import pytest
 from pybroker.cluster.image import PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.controller import identity, loading, nodes
-from pybroker.controller.migration import MIGRATED, migrate, moved_to
+from pybroker.controller.migration import MIGRATED, goes_on, migrate, moved_to
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Create, Session, Set
 from pybroker.errors import KafkaError
@@ -145,6 +145,9 @@ async def test_what_is_refused() -> None:
     await loading.prepare(foreign, nodes.OF_A_CLUSTER)
     await foreign.create(nodes.topic("theirs"), b"{}")
     assert "topics that are not this broker's (theirs)" in await refusal(foreign)
+    same = await opened()
+    await migrate(await lone("a"), same, CONNECT)  # by another one, which has the same data
+    assert "knows the cluster" in await refusal(same)
     assert "of no broker that has ever run" in await refusal(await opened(), await opened_empty())
     await source.create(nodes.deletion("a"))
     assert "deletion is not finished" in await refusal(await opened())
@@ -154,6 +157,28 @@ async def opened_empty() -> Session:
     session = await opened()
     await loading.prepare(session)
     return session
+
+
+async def test_a_broker_that_goes_on_alone_takes_a_move_back() -> None:
+    """One that was cut short with the cluster there already, which goes on without what the broker appends now."""
+    source, target = await lone("a"), await opened()
+    marked: list[Any] = []
+    multi = source.multi
+
+    async def cut(ops: Any) -> Any:
+        if MIGRATED in {op.path for op in ops}:
+            marked.append(ops)
+            raise Cut
+        return await multi(ops)
+
+    source.multi = cut  # type: ignore[method-assign]
+    with contextlib.suppress(Cut):
+        await migrate(source, target, CONNECT)
+    assert marked and await identity.cluster_id(target) == CLUSTER
+    source.multi = multi  # type: ignore[method-assign]
+    assert await goes_on(source) is None
+    with pytest.raises(KafkaError, match="knows the cluster"):
+        await migrate(source, target, CONNECT)
 
 
 async def test_a_set_of_the_state_is_seen() -> None:
