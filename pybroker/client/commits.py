@@ -33,7 +33,7 @@ class Commits:
         begun: Callable[[], object],
     ) -> None:
         self.identity: Callable[[], Identity] = lambda: Identity()
-        self.lost: Callable[[KafkaError], object] = lambda error: None
+        self.lost: Callable[[KafkaError, Identity], object] = lambda error, identity: None
         """Told when a commit shows that this member is none any more."""
         self._network = network
         self._coordinator = coordinator
@@ -64,10 +64,14 @@ class Commits:
                 future.set_result(None)
                 return
             if error.code in MOVED_ON:
-                self.lost(error)
+                self.lost(error, identity)
             future.set_exception(error)
 
-        identity = self.identity()
+        try:
+            identity = self.identity()
+        except KafkaError as outside:
+            future.set_exception(outside)
+            return future
         self._network.loop.call_soon(partial(committed.commit, self._coordinator, identity, dict(offsets), done))
         return future
 

@@ -76,7 +76,7 @@ class Consumer:
         coordinator = Coordinator(self._network, s.group_id)
         commits = self._commits = Commits(self._network, coordinator, s, self._positions, self._begun)
         group = self._group = Group(self._network, coordinator, s, self._positions, self._bell)
-        commits.identity = lambda: group.identity
+        commits.identity = group.committing_as
         commits.lost = group.expelled
         group.before_revoked = lambda partitions: commits.before_leaving(partitions, time.monotonic() + _REVOKE_S)
         self._network.listen(self._bell.ring)
@@ -100,7 +100,7 @@ class Consumer:
         deadline_s = self._deadline(timeout_ms)
         self._closed = True
         try:
-            if self._commits is not None:
+            if self._commits is not None and (self._group is None or not self._group.subscribed):
                 self._commits.before_leaving(set(self._positions.places), deadline_s)
             if self._group is not None:
                 self._group.leave("the consumer was closed", deadline_s)

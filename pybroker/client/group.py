@@ -105,6 +105,18 @@ class Group:
     def identity(self) -> Identity:
         return Identity(self.member_id, self.generation, self._instance_id) if self.generation >= 0 else Identity()
 
+    @property
+    def subscribed(self) -> bool:
+        return self.stage is not Stage.IDLE
+
+    def committing_as(self) -> Identity:
+        """Raises UNKNOWN_MEMBER_ID for who is out of the group: one that is no member may commit while a group has
+        none, and would put it back to where the others have read on from."""
+        if self.subscribed and self.generation < 0:
+            words = f"this consumer is out of the group {self._coordinator.group_id!r}, and others read its partitions"
+            raise KafkaError(errors.UNKNOWN_MEMBER_ID, words)
+        return self.identity
+
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
     def subscribe(
@@ -422,16 +434,17 @@ class Group:
             self._heard_s = time.monotonic()
             self._rejoin = self._rejoin or "the group is rebalancing"
         elif code in LOST_MEMBERSHIP:
-            self.expelled(KafkaError(code))
+            self.expelled(KafkaError(code), identity)
             return
         else:
             return
         if self._rejoin:
             self._bell.ring()
 
-    def expelled(self, error: KafkaError) -> None:
-        """From any thread: an answer shows that this member is none any more, or that a rebalance began."""
-        if self.stage is Stage.JOINING:  # that is mended by what is under way
+    def expelled(self, error: KafkaError, identity: Identity) -> None:
+        """From any thread: an answer to what was sent under this identity shows that this member is none any more, or
+        that a rebalance began. What is sent in the next generation is another matter."""
+        if self.stage is Stage.JOINING or identity != self.identity:  # that is mended by what is under way
             return
         if error.code == errors.REBALANCE_IN_PROGRESS:
             self._rejoin = self._rejoin or "the group is rebalancing"

@@ -286,6 +286,44 @@ def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assign
     assert heard == [("assigned", PARTITIONS), ("lost", PARTITIONS), *again]
 
 
+@pytest.mark.parametrize("commits", ["close", "commit"])
+def test_who_is_out_puts_no_offset_back(target: Server, topic: str, commits: str) -> None:
+    """It was late for poll(), another has read on and left, and a group without members takes anybody's commit."""
+    create(target, topic)
+    fill(target, topic, 0, [b"x"] * 20)
+
+    def consumer(**settings: Any) -> Consumer:
+        made = Consumer(bootstrap_servers=target.bootstrap, group_id=f"group-of-{topic}", **{**QUICK, **settings})
+        made.subscribe([topic])
+        return made
+
+    with consumer(max_poll_interval_ms=700, max_poll_records=10, auto_commit_interval_ms=60_000) as late:
+        read(late, 10)
+        with consumer() as other:
+            read(other, 20)
+            other.commit()
+        if commits == "commit":
+            with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID: this consumer is out of the group"):
+                late.commit()
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=f"group-of-{topic}") as looks:
+        at = looks.committed([(topic, 0)])[TopicPartition(topic, 0)]
+        assert at is not None and at.offset == 20
+
+
+def test_an_answer_to_a_commit_of_an_earlier_generation(target: Server, topic: str) -> None:
+    """It says nothing of the member that has joined again since."""
+    create(target, topic)
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=f"group-of-{topic}", **QUICK) as consumer:
+        consumer.subscribe([topic])
+        until("it has all", lambda: consumer.poll(10) == [] and len(consumer.assignment()) == 1, WAIT_S)
+        assert consumer._group is not None
+        before = consumer._group.identity
+        consumer._group.expelled(KafkaError(errors.ILLEGAL_GENERATION), before._replace(generation=0))
+        assert consumer.poll(10) == [] and consumer._group.identity == before
+        consumer._group.expelled(KafkaError(errors.ILLEGAL_GENERATION), before)
+        until("it joins again", lambda: consumer.poll(10) == [] and consumer._group.identity != before, WAIT_S)
+
+
 def test_what_needs_a_group() -> None:
     """Subscribing and committing without a group_id say what is missing; an instance id alone is no group."""
     with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
