@@ -156,6 +156,8 @@ class ReplicaManager:
             topics, deleted = [], []
             alive = {broker.id for broker in request.live_brokers}
             for topic in request.topic_states:
+                if any(_misnamed(TopicPartition(topic.topic_name, p.partition_index)) for p in topic.partition_states):
+                    continue
                 if any(p.leader == DELETED for p in topic.partition_states):
                     deleted.append(topic.topic_name)
                     continue
@@ -298,7 +300,9 @@ class ReplicaManager:
                 for p in topic.partition_states:
                     key = TopicPartition(topic.topic_name, p.partition_index)
                     replica = self._replicas.get(*key)
-                    codes[key] = errors.NONE
+                    codes[key] = _misnamed(key)
+                    if codes[key]:
+                        continue
                     if replica is not None and 0 <= p.leader_epoch < replica.leader_epoch:
                         codes[key] = errors.FENCED_LEADER_EPOCH
                         self._fence(replica, -1, p.leader_epoch)
@@ -337,14 +341,21 @@ def _fenced(request: Any, code: int, cause: str) -> KafkaError:
     return KafkaError(code, cause)
 
 
-def _wrong(key: TopicPartition, p: Any) -> int:
-    """Why no broker can do what is said of a partition: a code, 0 where nothing is wrong."""
+def _misnamed(key: TopicPartition) -> int:
+    """Why nothing can have this name, above all no directory: a code, 0 where nothing is wrong."""
     try:
         check_name(key.topic)
     except KafkaError as problem:
-        event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
+        event(log, logging.WARNING, "partition refused", partition=key, reason=problem)
         return problem.code
-    if min(key.partition, p.leader_epoch, p.partition_epoch, *p.replicas) < 0 or len(set(p.replicas)) < len(p.replicas):
+    return errors.INVALID_REQUEST if key.partition < 0 else errors.NONE
+
+
+def _wrong(key: TopicPartition, p: Any) -> int:
+    """Why no broker can do what is said of a partition: a code, 0 where nothing is wrong."""
+    if code := _misnamed(key):
+        return code
+    if min(p.leader_epoch, p.partition_epoch, *p.replicas) < 0 or len(set(p.replicas)) < len(p.replicas):
         reason = f"leader epoch {p.leader_epoch}, partition epoch {p.partition_epoch}, replicas {p.replicas}"
         event(log, logging.WARNING, "role not taken", partition=key, reason=reason)
         return errors.INVALID_REQUEST

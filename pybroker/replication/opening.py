@@ -178,5 +178,7 @@ class Opener:
 
     def directory_of(self, key: TopicPartition) -> str | None:
         """Where a partition lies, open or not; None if nowhere."""
+        if os.sep in key.topic or "\0" in key.topic:
+            return None
         paths = [os.path.join(log_dir.path, str(key)) for log_dir in self.usable()]
         return next((path for path in paths if os.path.isdir(path)), None)

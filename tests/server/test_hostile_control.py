@@ -92,6 +92,47 @@ def test_a_topic_is_no_path(one: ClusterHandle, name: str, caplog: pytest.LogCap
     assert said(caplog) == []
 
 
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("index", [7, -1])
+def test_nothing_is_deleted_elsewhere(
+    one: ClusterHandle, name: str, index: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory that is none of a partition has the name that is asked for, beside the log dirs or anywhere."""
+    outside = Path(broker(one).config.log_dirs[0]).parent
+    for victim in (tmp_path / f"backup-{index}", outside / f"up-{index}"):
+        victim.mkdir()
+    before = directories(one)
+    kind = m.StopReplicaRequest.TopicStates
+    for each in (name, str(tmp_path / "backup")):
+        state = kind.PartitionStates(partition_index=index, leader_epoch=-2, delete_partition=True)
+        answer = ask(
+            port(one), "StopReplica", 4, controller_id=1, controller_epoch=epoch(one), broker_epoch=-1,
+            topic_states=[kind(topic_name=each, partition_states=[state])],
+        )  # fmt: skip
+        assert [p.error_code for p in answer.partition_errors] == [errors.INVALID_TOPIC_EXCEPTION]
+    assert directories(one) == before
+    assert (tmp_path / f"backup-{index}").is_dir()
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_clients_are_told_of_no_topic_that_cannot_be(one: ClusterHandle, name: str) -> None:
+    kind = m.UpdateMetadataRequest.TopicStates
+    state = kind.PartitionStates(
+        topic_name=name, partition_index=0, controller_epoch=1, leader=1, leader_epoch=0, isr=[1], zk_version=0,
+        replicas=[1], offline_replicas=[],
+    )  # fmt: skip
+    live = m.UpdateMetadataRequest.LiveBrokers
+    here = live.Endpoints(port=port(one), host=HOST, listener="PLAINTEXT", security_protocol=0)
+    answer = ask(
+        port(one), "UpdateMetadata", 8, controller_id=1, controller_epoch=epoch(one), broker_epoch=-1,
+        topic_states=[kind(topic_name=name, topic_id=TOPIC_ID, partition_states=[state])],
+        live_brokers=[live(id=1, endpoints=[here], rack=None)],
+    )  # fmt: skip
+    assert answer.error_code == errors.NONE
+    assert name not in broker(one).metadata.image.by_name
+
+
 WRONG: dict[str, dict[str, Any]] = {
     "a negative index": {"index": -1}, "a negative leader epoch": {"leader_epoch": -7},
     "a negative partition epoch": {"partition_epoch": -2}, "nobody's replica": {"replicas": []},
