@@ -108,7 +108,7 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
     if q == NULL or not q.is_asked or load_i32(&q.gone):
         return True
     if f.awaiting > 0 and q.asked_in == f.correlation:
-        return True              # this is of the request before, which knew it in another epoch
+        return True              # this is of the request before, which knew it in another epoch, or with less
     if b.error != 0:
         return take_out(r, c, q, FAILED, b.error, -1, -1)
     if b.diverges:
@@ -341,6 +341,9 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     that is answered at once."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
+    if f.listed.first == NULL and f.forgotten.first != NULL and not f.awaiting:
+        end_session(f)           # nothing would tell the leader for a while, and what is forgotten is held until then
+        replica_fetcher_forget_all(f)
     if f.listed.first == NULL or f.awaiting > 1:
         return NULL
     if f.awaiting and (f.asked_full or not f.has_new or not is_in_session(f)):

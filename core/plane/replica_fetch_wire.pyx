@@ -90,9 +90,8 @@ cdef void write_partition(writer_t* w, replica_fetcher_t* f, fetched_t* q) noexc
     """How far its log is, and whose its last record is."""
     cdef view_t v
     log_view(q.partition.log, &v)
-    if not q.is_asked:
-        q.asked_in = f.correlation
     q.is_asked = 1
+    q.asked_in = f.correlation
     q.asked_end = v.log_end
     q.asked_start = v.log_start
     write_i32(w, q.partition.index)

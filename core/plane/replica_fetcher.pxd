@@ -29,7 +29,7 @@ cdef struct fetched_t:           # a partition that is copied
     int64_t id                   # that Python knows it by
     partition_t* partition       # held
     int32_t is_asked             # a request named it: answers may bring something for it,
-    int32_t asked_in             # from the one to this request on
+    int32_t asked_in             # from the one to this request on, which named it last
     int64_t begin                # where it goes on, if the log ends before that
     int64_t asked_end            # what the leader was told last: where the log ended,
     int64_t asked_start          # and where it began

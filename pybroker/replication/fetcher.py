@@ -80,6 +80,7 @@ class Fetcher:
         self._truncate = truncate
         self._followed: dict[TopicPartition, Followed] = {}
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
+        self._busy: set[TopicPartition] = set()  # nothing is asked for them meanwhile
         self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
         self._changed = asyncio.Event()
         self._link: Link | None = None
@@ -148,7 +149,8 @@ class Fetcher:
         """One request and its answer."""
         loop = asyncio.get_running_loop()
         self._held_back = {key: until for key, until in self._held_back.items() if until > loop.time()}
-        asked = {key: each for key, each in self._followed.items() if key not in self._held_back}
+        left_out = self._held_back.keys() | self._busy
+        asked = {key: each for key, each in self._followed.items() if key not in left_out}
         for key in [key for key, each in asked.items() if each.replica.offline or each.replica.gone]:
             del asked[key]
             self._followed.pop(key, None)
@@ -212,8 +214,10 @@ class Fetcher:
                 await self._cut(replica, leader_epoch, diverging.epoch, diverging.end_offset)
             else:
                 await self._append(replica, leader_epoch, answer)
-        except (core.LogError, KafkaError) as problem:
-            if problem.code not in WAIT:
+        except (ConnectionError, TimeoutError):  # of the link
+            raise
+        except (core.LogError, KafkaError, OSError) as problem:
+            if isinstance(problem, OSError) or problem.code not in WAIT:
                 event(log, logging.ERROR, "partition not followed", partition=replica.key, reason=problem)
             self._hold_back(replica, leader_epoch, errors.NONE)
 

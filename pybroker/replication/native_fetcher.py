@@ -276,6 +276,7 @@ class SlowFetcher(Fetcher):
     ) -> None:
         """As Fetcher; `give_back` hears of a partition whose disk is quick again: it is followed here no more."""
         self._give_back = give_back
+        self._taking: set[asyncio.Task[None]] = set()
         super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
 
     def take(self, replica: Replica, leader_epoch: int, begin: int | None) -> None:
@@ -284,9 +285,29 @@ class SlowFetcher(Fetcher):
             self._begins[replica.key] = begin
         self.follow(replica, leader_epoch)
 
+    async def close(self) -> None:
+        await super().close()
+        await cancel_and_wait(*self._taking)
+
     async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
-        await super()._take(link, followed, answer)
-        log, key = followed.replica.log, followed.replica.key
-        if log is not None and not log.slow_appends and self._followed.get(key) is followed:
+        """Begin to: one whose disk hangs is left out of the next requests, and the others go on."""
+        self._busy.add(followed.replica.key)
+        task = asyncio.get_running_loop().create_task(self._take_late(link, followed, answer))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+
+    async def _take_late(self, link: Link, followed: Followed, answer: Any) -> None:
+        key = followed.replica.key
+        try:
+            await super()._take(link, followed, answer)
+        except OSError:
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)  # the next request sees to the link
+        except Exception as problem:  # of one partition
+            event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
+        finally:
+            self._busy.discard(key)
+        written = followed.replica.log
+        if written is not None and not written.slow_appends and self._followed.get(key) is followed:
             self.leave(key)
             self._give_back(key)

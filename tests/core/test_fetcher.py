@@ -257,6 +257,46 @@ def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Follow
     assert following.events() == []
 
 
+def test_what_an_answer_before_brought_comes_again(following: Following) -> None:
+    """Of a session that did not hear yet what was appended: it counts for nothing, and costs nothing."""
+    leader = following.leader
+    following.add(0)
+    following.turn(session=SESSION)
+    second = leader.correlation
+    following.add(1)
+    third = leader.correlation
+    following.fetcher.add(following.partitions[1], EPOCH)  # to be asked for behind the next answer
+    leader.correlation = second
+    leader.answer({0: batch(3)}, session=SESSION)
+    following.step()
+    assert sorted(asked(leader.request())) == [0, 1]
+    fourth = leader.correlation
+    leader.correlation = third
+    leader.answer({0: batch(3)}, session=SESSION)
+    following.step()
+    assert following.events() == []
+    leader.correlation = fourth
+    assert asked(following.turn({0: batch(1, 3)}, session=SESSION)) == {0: (EPOCH, 4, EPOCH, 0)}
+
+
+def test_what_is_forgotten_is_not_held_until_something_is_fetched(following: Following) -> None:
+    """Its files are closed, though the leader hears nothing of it; what is fetched next begins another session."""
+    following.partitions[1].append_replica(batch(1), leader_epoch=EPOCH)
+    following.add(0)
+    following.turn({0: batch(3)}, session=SESSION)
+    assert following.broker.open_files == 2
+    following.fetcher.remove(following.log)
+    following.broker.delete(following.log)
+    following.partitions[0] = following.log = None  # type: ignore[call-overload,assignment]
+    following.step()
+    following.leader.answer(session=SESSION)
+    following.step()
+    assert following.leader.quiet()
+    until("its files are closed", lambda: following.broker.open_files == 1)
+    request = following.add(1)
+    assert (request.session_id, sorted(asked(request)), forgotten(request)) == (0, [1], [])
+
+
 def test_a_session_that_is_over_takes_the_second_request_with_it(following: Following) -> None:
     """Its answer, whatever it says, counts for nothing; then all is asked for once more."""
     following.add(0)

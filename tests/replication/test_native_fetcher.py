@@ -4,6 +4,7 @@ garbage collector."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -194,12 +195,71 @@ async def test_a_slow_log_is_given_back() -> None:
     fetcher = SlowFetcher(7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0), given.append)
     fetcher.take(replica, EPOCH, None)
     followed = fetcher._followed[KEY]
-    await fetcher._take(nobody, followed, answer)
+    await fetcher._take_late(nobody, followed, answer)
     assert (given, len(fetcher)) == ([], 1)
     log.slow_appends = False
-    await fetcher._take(nobody, followed, answer)
-    await fetcher._take(nobody, followed, answer)
+    await fetcher._take_late(nobody, followed, answer)
+    await fetcher._take_late(nobody, followed, answer)
     assert (given, len(fetcher)) == ([KEY], 0)
+    await fetcher.close()
+
+
+class OtherLink:
+    """To a leader that has a record for whatever is asked."""
+
+    hung_up = False
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.asked: list[list[int]] = []
+
+    async def ask(self, request: m.FetchRequest, version: int) -> m.FetchResponse:
+        await asyncio.sleep(0.005)
+        kind = m.FetchResponse.Responses
+        asked = [p.partition for topic in request.topics for p in topic.partitions]
+        self.asked.append(asked)
+        parts = [Brought(partition_index=index, records=b"x", high_watermark=1, log_start_offset=0) for index in asked]
+        return m.FetchResponse(responses=[kind(topic_id=TOPIC_ID, partitions=parts)])
+
+    def close(self) -> None:
+        self.closed.set_result("")
+
+
+@pytest.mark.parametrize("fault", ["hangs", "is full"])
+async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
+    """Nor does it make anybody believe that the leader is gone."""
+    link, suspects, appended = OtherLink(), Suspects(lambda: 0.0), list[int]()
+    never = asyncio.Event()
+
+    def follower(index: int) -> Any:
+        log = SimpleNamespace(
+            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list
+        )
+
+        async def at_disk(*what: Any) -> None:
+            if index == 0 and fault == "hangs":
+                await never.wait()
+            if index == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            appended.append(index)
+
+        return SimpleNamespace(
+            key=TopicPartition("t", index), topic_id=TOPIC_ID, log=log, offline=False, gone=False, at_disk=at_disk,
+            partition=lambda: log, tell=lambda: None, append_copied=None,
+        )  # fmt: skip
+
+    async def connect(broker: int) -> Any:
+        return link
+
+    nobody: Any = None
+    fetcher = SlowFetcher(
+        7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, lambda key: None
+    )
+    for index in (0, 1):
+        fetcher.take(follower(index), EPOCH, None)
+    await eventually("the other is appended to", lambda: len(appended) > 5)
+    assert not link.closed.done() and LEADER not in suspects
+    assert link.asked[:2] == [[0, 1], [1]]
     await fetcher.close()
 
 
