@@ -142,8 +142,7 @@ class Coordinator:
             event(log, logging.ERROR, "damaged records of groups skipped", partition=shard.replica.key, records=lost)
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
-        for topic in shard.deleted_topics:
-            await self.offsets.forget_topic(shard, topic)
+        await self.offsets.forget_topics(shard, shard.deleted_topics)
 
     def resign(self, index: int, leader_epoch: int) -> None:
         """Another broker leads a partition under this epoch, or none: who waits is told to look for the coordinator."""
@@ -233,8 +232,11 @@ class Coordinator:
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: nobody stands anywhere in it, whatever is still to be read of its offsets."""
+        under_way = []
         for shard in list(self._shards.values()):
             if shard.loading:
                 shard.deleted_topics[topic] = None
             else:
-                await self.offsets.forget_topic(shard, topic)
+                under_way.append(self.offsets.forget_topics(shard, (topic,)))
+        for each in under_way:
+            await each

@@ -7,7 +7,7 @@ committed. Writes wait side by side: nobody is held back but who asks for a grou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from pybroker import errors
 from pybroker.cluster import rebalance
@@ -137,9 +137,34 @@ class Offsets:
 
         return await self._sweep(shard, over)
 
-    async def forget_topic(self, shard: Shard, topic: str) -> None:
-        """A topic was deleted. A group that has no members, and stood nowhere else, goes with it."""
-        await self._sweep(shard, lambda entry: [key for key in entry.places() if key.topic == topic])
+    def forget_topics(self, shard: Shard, topics: Collection[str]) -> Awaitable[object]:
+        """Topics were deleted. A group that has no members, and stood nowhere else, goes with them.
+
+        Where groups stand now is forgotten, one after the other: others may have the names already, and what is
+        committed from now on is of those. What is on its way is of the deleted ones, and is forgotten at once."""
+        stood: dict[str, dict[TopicPartition, Committed | None]] = {}
+        at_once = []
+        for group_id, entry in shard.entries.items():
+            keys = [key for key in entry.places() if key.topic in topics]
+            if moving := [key for key in keys if key in entry.moving]:
+                at_once.append(self._forget(shard, entry, moving))
+            if still := {key: entry.offsets.get(key) for key in keys if key not in entry.moving}:
+                stood[group_id] = still
+
+        def there(entry: Entry) -> list[TopicPartition]:
+            places, before = set(entry.places()), stood.get(entry.group.id, {})
+            return [
+                key
+                for key, at in before.items()
+                if key in places and key not in entry.moving and entry.offsets.get(key) is at
+            ]
+
+        async def go_on() -> None:
+            for write in at_once:
+                await write.answer
+            await self._sweep(shard, there)
+
+        return go_on()
 
     async def _sweep(self, shard: Shard, choose: Callable[[Entry], Collection[TopicPartition]]) -> int:
         """Forget what `choose` names of each group, and each group that is over; how many offsets were forgotten."""

@@ -6,6 +6,7 @@ After each story the coordinator knows what another one finds in the log.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pybroker.cluster.group import State
 from pybroker.cluster.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import partition_of
+from pybroker.groups.offsets import SWEEP_GROUPS
 from tests.groups import virtual
 from tests.groups.consumers import SESSION_MS, Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated
@@ -388,6 +390,25 @@ async def test_a_topic_that_is_deleted_takes_along_what_is_on_its_way(stage: Sta
     assert await commit == {T0: 0}
     await forgotten
     assert stage.groups.find(G) is None
+
+
+@virtual.story
+async def test_what_is_committed_once_a_topic_was_deleted_is_of_the_next_one(stage: Stage) -> None:
+    """The name is taken again while groups are still forgotten, one share after the other."""
+    await stage.begin()
+    names = (name for n in range(9999) if partition_of(name := f"{G}-{n}", PARTITIONS) == HOME)
+    groups = list(itertools.islice(names, SWEEP_GROUPS + 2))
+    for group in groups:
+        assert await after(stage.log, stage.groups.offsets.commit(group, "", None, -1, {T0: at(5)})) == {T0: 0}
+    forgotten = stage.ask(stage.groups.forget_topic("t"))
+    await virtual.settle()
+    commit = stage.ask(stage.groups.offsets.commit(groups[-1], "", None, -1, {T0: at(7)}))
+    while not forgotten.done():
+        await stage.log.move()
+        await virtual.settle()
+    assert await commit == {T0: 0}
+    found = {group: stage.groups.find(group) for group in groups}
+    assert {group: entry.offsets[T0].offset for group, entry in found.items() if entry is not None} == {groups[-1]: 7}
 
 
 @virtual.story
