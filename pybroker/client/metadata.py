@@ -11,6 +11,8 @@ from pybroker.protocol import messages as m
 
 PORT_DEFAULT: Final = 9092
 RETRY_BACKOFF_S: Final = 0.1
+PATIENCE_S: Final = 2.0
+"""With a broker that says nothing, before another one is asked."""
 
 Answer = TypeVar("Answer")
 
@@ -91,23 +93,27 @@ class Cluster:
     def forked(self) -> None:
         self._forked = True
 
-    def connect(self, host: str, port: int) -> Connection:
-        """The open connection to an address; a new one if there is none."""
+    def connect(self, host: str, port: int, within_s: float | None = None) -> Connection:
+        """The open connection to an address; a new one, which is to be there within the time, if there is none."""
         if self._forked:
             raise forks.refusal("client")
         known = self._connections.get((host, port))
         if known is None or not known.is_open:
-            known = self._connections[host, port] = Connection(host, port, timeout_s=self.timeout_s)
+            timeout_s = self.timeout_s if within_s is None else min(within_s, self.timeout_s)
+            known = self._connections[host, port] = Connection(host, port, timeout_s=timeout_s)
+            known.timeout_s = self.timeout_s
         return known
 
     def any(self) -> Connection:
-        """A connection to whichever bootstrap address answers first, in their order. KafkaError of the last if none."""
+        """A connection to the first bootstrap address that answers, soon if there are others: one that is frozen lets
+        itself be connected to, and says nothing. Who failed is asked last. KafkaError of the last if none answers."""
         failure: KafkaError | None = None
-        for host, port in self.bootstrap:
+        for left, (host, port) in reversed(list(enumerate(reversed(self.bootstrap)))):
             try:
-                return self.connect(host, port)
+                return self.connect(host, port, PATIENCE_S if left else None)
             except KafkaError as error:
                 failure = error
+                self.bootstrap = [*(each for each in self.bootstrap if each != (host, port)), (host, port)]
         assert failure is not None
         raise failure
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from pybroker import errors, forks
 from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
 from pybroker.client.loop import Loop, Timer
-from pybroker.client.metadata import Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort, TopicPartition
@@ -93,6 +93,10 @@ class Network:
         self._wanted: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._asking = False
+        self._turn = 0
+        self._unanswered = 0
+        """Of the present turn of asking for metadata: who was asked and said nothing yet."""
+        self._beside: Timer | None = None
         self._again = False
         self._failures = 0
         self._next_bootstrap = 0
@@ -178,14 +182,17 @@ class Network:
         """The channel to a broker. KafkaError(BROKER_NOT_AVAILABLE) if the cluster has no such broker.
 
         Requests that wait at the broker (a fetch, a join) hold up those behind them: they get a lane of their own."""
-        if self._closed:
-            raise _closed()
         if node is ANY:
-            host, port = self._any_address()
+            host, port = self._any_address() or self._bootstrap[0]
         elif node in self.view.nodes:
             host, port = self.view.nodes[node].host, self.view.nodes[node].port
         else:
             raise KafkaError(errors.BROKER_NOT_AVAILABLE, f"the cluster knows no broker {node}")
+        return self._channel_to(host, port, lane)
+
+    def _channel_to(self, host: str, port: int, lane: str = "") -> Channel:
+        if self._closed:
+            raise _closed()
         found = self._channels.get((host, port, lane))
         if found is None:
             found = self._channels[host, port, lane] = Channel(
@@ -207,14 +214,16 @@ class Network:
             return
         channel.send(message, done, how)
 
-    def _any_address(self) -> tuple[str, int]:
-        """A broker that is connected, or else the next of those known and given that is not failing."""
-        ready = [c for c in self._channels.values() if c.ready]
+    def _any_address(self, but: Collection[tuple[str, int]] = ()) -> tuple[str, int] | None:
+        """A broker that is connected, or else the next of those known and given that is not failing; none of `but`."""
+        ready = [c for c in self._channels.values() if c.ready and (c.host, c.port) not in but]
         if ready:
             least = min(ready, key=lambda channel: channel.load)
             return least.host, least.port
         known = [(node.host, node.port) for node in self.view.nodes.values()]
-        addresses = known + [a for a in self._bootstrap if a not in known]
+        addresses = [a for a in dict.fromkeys([*known, *self._bootstrap]) if a not in but]
+        if not addresses:
+            return None
         for _ in addresses:
             address = addresses[self._next_bootstrap % len(addresses)]
             self._next_bootstrap += 1
@@ -241,10 +250,43 @@ class Network:
         wanted = sorted(self._wanted)
         asked = None if self._pattern is not None else [m.MetadataRequest.Topics(name=name) for name in wanted]
         request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=self._create_topics)
-        self.send(ANY, request, lambda answer, error: self._learn(wanted, answer, error))
+        self._turn += 1
+        self._unanswered = 0
+        self._ask_one_more(self._turn, wanted, request, [])
+
+    def _ask_one_more(self, turn: int, wanted: list[str], request: Any, tried: list[tuple[str, int]]) -> None:
+        """Ask another broker for metadata; after a while one beside it, for it may be frozen, which nothing tells."""
+        address = self._any_address(tried) if turn == self._turn and self._asking else None
+        if address is None:
+            return
+        tried.append(address)
+        self._unanswered += 1
+        more = partial(self._ask_one_more, turn, wanted, request, tried)
+        self._beside = self.loop.call_by(self._beside, time.monotonic() + PATIENCE_S, more)
+        done = partial(self._told, turn, wanted, more)
+        try:
+            self._channel_to(*address).send(request, done)
+        except KafkaError as error:
+            done(None, error)
+
+    def _told(
+        self, turn: int, wanted: list[str], more: Callable[[], None], answer: Any, error: KafkaError | None
+    ) -> None:
+        """What one of them says: the first answer counts, and a failure once nobody is left to ask."""
+        if turn != self._turn or not self._asking:
+            return
+        self._unanswered -= 1
+        if error is not None and not self._closed:
+            more()
+            if self._unanswered:
+                return
+        self._learn(wanted, answer, error)
 
     def _learn(self, wanted: list[str], answer: Any, error: KafkaError | None) -> None:
         self._asking = False
+        if self._beside is not None:
+            self._beside.cancel()
+            self._beside = None
         if error is None and answer.error_code:
             error = KafkaError(answer.error_code)
         if error is not None:

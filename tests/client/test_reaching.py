@@ -6,16 +6,19 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pybroker import errors
+from pybroker.client.admin import Admin
 from pybroker.client.connection import Connection
+from pybroker.client.consumer import Consumer
 from pybroker.client.producer import Producer
 from pybroker.errors import KafkaError
-from tests.client.kit import WAIT_S, create, find_nobody
+from tests.client.kit import WAIT_S, create, find_nobody, read
 from tests.harness import Server
 
 PERHAPS = "the port may be one for TLS, which is not supported yet"
@@ -87,3 +90,28 @@ def test_a_name_server_that_is_slow(shared_broker: Server, topic: str, monkeypat
         assert producer.send(topic, b"").result(WAIT_S).offset == 0
         assert asked.is_set() and not answered.is_set()
         answered.set()
+
+
+@pytest.mark.parametrize("first", ["frozen", "dead"])
+def test_the_next_broker_is_asked_soon(
+    target: Server, topic: str, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is frozen lets clients connect and says nothing, one that is dead refuses: neither is worth a word while
+    another answers."""
+    create(target, topic)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        bootstrap = f"127.0.0.1:{frozen.getsockname()[1]},{target.bootstrap}"
+        if first == "dead":
+            frozen.close()
+        began_s = time.monotonic()
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            producer.send(topic, b"x").result(WAIT_S)
+        settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "auto_offset_reset": "earliest"}
+        with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+            consumer.subscribe([topic])
+            read(consumer, 1)
+        with Admin(bootstrap) as admin:
+            assert admin.exists(topic)
+            assert admin.exists(topic)
+        assert time.monotonic() - began_s < 15
+    assert "no broker answers" not in caplog.text
