@@ -11,6 +11,7 @@ found as Spark finds it. A server keeps its port and its data for life; `empty` 
 
 import atexit
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker import forks
-from pybroker.replication.logdirs import StartError
+from pybroker.replication.logdirs import LOCK, StartError
 from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
 
@@ -152,6 +153,7 @@ class ZooKeeper:
         found = find_jars(jars)
         self._kept = data_dir is not None
         self._home = Path(data_dir or tempfile.mkdtemp(prefix="pybroker-zookeeper-"))
+        self._lock = _lock(self._home) if self._kept else -1
         ports = [port + i for i in range(servers)] if port else free_ports(servers)
         quorum = free_ports(2 * servers) if servers > 1 else []
         self._peers = [f"server.{i + 1}={HOST}:{quorum[2 * i]}:{quorum[2 * i + 1]}" for i in range(len(quorum) // 2)]
@@ -216,6 +218,9 @@ class ZooKeeper:
         """End them, and remove their data unless it was to be kept; calling it again does nothing."""
         self.kill()
         atexit.unregister(self.close)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
         if not self._kept:
             shutil.rmtree(self._home, ignore_errors=True)
 
@@ -226,6 +231,18 @@ class ZooKeeper:
 
     def _chosen(self, numbers: Sequence[int]) -> list[Server]:
         return [server for server in self.servers if not numbers or server.number in numbers]
+
+
+def _lock(directory: Path) -> int:
+    """A descriptor that holds the lock of a directory, which two servers would ruin. Raises StartError, OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise StartError(f"another ZooKeeper is using the data directory {directory}") from None
+    return lock
 
 
 def _check_free(port: int) -> None:

@@ -32,6 +32,8 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(use())
+    beside = run("zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path))
+    assert (beside.code, beside.err) == (1, f"pybroker: another ZooKeeper is using the data directory {tmp_path}\n")
     process.signal(signal.SIGINT)
     assert process.wait(20) == 0
     assert any(tmp_path.rglob("log.*"))
