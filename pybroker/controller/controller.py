@@ -409,12 +409,15 @@ class Controller:
         """Topics came, or have more partitions."""
         context = self._context
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        was_damaged = bool(context.damaged)
         mended = context.merge(await context.read_topics(names, self._on_topic))
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("what the store has of a topic can be read")
             self._lead_and_follow(mended)
-        if news:
+        if was_damaged and not context.damaged:  # all there is can be told again, and so what is gone
+            self.tell_metadata([key for key, _ in context.states()], full=True)
+        elif news:
             self.tell_metadata(news)
 
     async def _log_dirs(self) -> None:
@@ -446,7 +449,6 @@ class Controller:
     def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
         if code not in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):
             return  # a repeated or a late one: the epochs say so
-
         if self.context is not None:  # before the election that is put in: it is of all that are reported by then
             self.context.failed.add((broker, partition))
             self._once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
@@ -462,7 +464,6 @@ class Controller:
         """Nobody listens where a broker was: its process is dead, and its node need not wait for the session."""
         if not self._config["broker.death.proof.enable"]:
             return
-
         self._once(f"bury {broker}", lambda: failures.bury(self._context, broker, epoch))
 
     # -- balance -----------------------------------------------------------------------------------------------------

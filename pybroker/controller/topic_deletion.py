@@ -62,6 +62,8 @@ class Deletions:
     async def go_on(self, wishes: Iterable[str], enabled: bool) -> None:
         """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
         for name in wishes:
+            if name in self._context.damaged:
+                continue  # it is not known what there is to delete: the wish waits until that can be read
             if name not in self._under_way:
                 if not enabled or not await self._context.wished([name]):
                     reason = "there is no such topic" if enabled else "delete.topic.enable is false"

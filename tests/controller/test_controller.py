@@ -316,19 +316,26 @@ async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: Fake
     """Brokers go by what they know of it, the others are led on, and once it is mended it is led again."""
     (t,) = await cluster.create("t", (2, 3))
     (u,) = await cluster.create("u", (2, 3))
+    (gone,) = await cluster.create("gone", (2, 3))
     sound, _ = await cluster.admin.get(nodes.state(*t))
     await cluster.admin.set(nodes.state(*t), b"{")
+    paths = nodes.state(*gone), nodes.partition(*gone), nodes.partitions("gone"), nodes.topic("gone")
     cluster.brokers[1].session.suspend()
+    await cluster.admin.multi([Delete(path) for path in paths])
+    await cluster.admin.create(nodes.deletion("t"))
     await cluster.admin.delete(nodes.CONTROLLER)
     others = [cluster.brokers[number] for number in (2, 3)]
     await eventually("another controls", lambda: any(broker.controller.active for broker in others))
     await eventually("it has told of u", lambda: all(b.told[-1].controller_epoch == 2 and b.image[u] for b in others))
-    assert all(broker.image.keys() == {t, u} for broker in others)
+    assert all(broker.image.keys() == {t, u, gone} for broker in others)
+    assert await cluster.admin.exists(nodes.deletion("t")) is not None
+    await cluster.admin.delete(nodes.deletion("t"))
     await cluster.admin.set(nodes.state(*t), sound)
     await cluster.admin.set(nodes.topic("t"), (await cluster.admin.get(nodes.topic("t")))[0])
     dies = next(broker for broker in others if not broker.controller.active)
     known = cluster.controller.controller.context
     assert known is not None
     await eventually("it is known", lambda: "t" in known.topics)
+    await eventually("what is gone is gone", lambda: all(broker.image.keys() == {t, u} for broker in others))
     await dies.die()
     await cluster.until_led(t, 5 - dies.number)
