@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -225,7 +227,7 @@ class Controller:
         context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
-        context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topic)}
+        context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topics)}
         context.deleting = await context.wished(wishes) if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
@@ -262,8 +264,7 @@ class Controller:
         if new:
             await context.create_states(new)
             self._lead_and_follow(new, new)
-            for name in dict.fromkeys(key.topic for key in new):
-                count = sum(key.topic == name for key in new)
+            for name, count in Counter(key.topic for key in new).items():
                 event(log, logging.INFO, "partitions created", topic=name, partitions=count)
         return set(new)
 
@@ -275,7 +276,7 @@ class Controller:
 
     async def _elect(self, cause: str) -> set[TopicPartition]:
         """Elect and shrink wherever who is alive asks for it, and tell the replicas; the partitions that changed."""
-        context = self._context
+        context, unclean = self._context, functools.cache(self._unclean)
         return await self._change(
             {
                 key: after
@@ -283,7 +284,7 @@ class Controller:
                 if state.leader_epoch >= 0
                 and (
                     after := elections.after_change(
-                        state, context.live(key), unclean=self._unclean(key.topic), leaving=context.leaving
+                        state, context.live(key), unclean=unclean(key.topic), leaving=context.leaving
                     )
                 )
             },
@@ -362,9 +363,6 @@ class Controller:
     def _on_topics(self, _: WatchEvent) -> None:
         self._once("topics", self._topics)
 
-    def _on_topic(self, seen: WatchEvent) -> None:
-        self._once("topics", self._topics)
-
     def _on_deletions(self, _: WatchEvent) -> None:
         self._once("deletions", self._delete)
 
@@ -410,7 +408,7 @@ class Controller:
         context = self._context
         names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
         was_damaged = bool(context.damaged)
-        mended = context.merge(await context.read_topics(names, self._on_topic))
+        mended = context.merge(await context.read_topics(names, self._on_topics))
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("what the store has of a topic can be read")
