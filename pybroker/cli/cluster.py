@@ -30,7 +30,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     under-replicated with fewer than it has replicas.
 
     A broker with a metrics.listener tells the epoch of its registration and that of the controller; the epochs of
-    leaders are in topics describe.
+    leaders are in topics describe --json.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
