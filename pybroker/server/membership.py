@@ -48,6 +48,7 @@ LAPSED_MS = 1
 """A time of the clock since boot that is past."""
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
+REFUSED = "acks 0 and 1 are refused once the lease has lapsed"
 RETRY_S = 1.0
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class Membership:
         self._look.set()
         if state is SessionState.DISCONNECTED:
             lease_ms = int(self.session.timeout_ms * (1 - LEASE_MARGIN))
-            event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then="acks 0 and 1 are refused")
+            event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then=REFUSED)
         elif state is SessionState.CONNECTED:
             event(log, logging.INFO, "ZooKeeper reached")
 
@@ -247,15 +248,23 @@ class Membership:
 
     async def _renew_lease(self) -> None:
         """Tell until when the session is alive for certain, as often as that moves."""
-        told = -1
+        told, moved_s, lapsed, now_s = -1, 0.0, False, asyncio.get_running_loop().time
         while True:
             session = self.session
             self._renew.clear()
             until_ms = session.answered_ms + int(session.timeout_ms * (1 - LEASE_MARGIN))
             if self._registered and session.state not in ENDED and until_ms != told:
-                told = until_ms
+                told, moved_s = until_ms, now_s()
                 for tell in self.on_lease:
                     tell(until_ms)
+                if lapsed:
+                    event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
+                lapsed = False
+            elif self._registered and not lapsed and now_s() - moved_s > session.timeout_ms * (1 - LEASE_MARGIN) / 1000:
+                # One that is frozen closes no connection, and nothing else tells of it.
+                what = {"cause": "ZooKeeper does not answer", "then": "acks 0 and 1 are refused"}
+                event(log, logging.WARNING, "lease lapsed", **what)
+                lapsed = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
                     await self._renew.wait()

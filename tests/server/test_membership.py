@@ -196,6 +196,26 @@ async def test_a_session_in_which_it_does_not_register(store: MemoryStore, membe
     await eventually("the lease goes on", lambda: member.leases[-1] > boot_ms())
 
 
+async def test_a_lease_that_lapses_is_told_of(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ZooKeeper that is frozen closes no connection: nothing else says why records are refused."""
+    caplog.set_level("INFO", "pybroker.server.membership")
+    member = Member(store)
+    session = await member.join()
+    caplog.clear()
+    with monkeypatch.context() as frozen:
+        answered_ms = session.answered_ms
+        frozen.setattr(type(session), "answered_ms", property(lambda _: answered_ms))
+        await eventually("it is told", lambda: caplog.messages)
+        assert caplog.messages == [
+            'lease lapsed cause="ZooKeeper does not answer" then="acks 0 and 1 are refused"'
+        ]
+    await eventually("its end is told", lambda: len(caplog.messages) == 2)
+    assert caplog.messages[1] == 'lease renewed cause="ZooKeeper answers again"'
+    await member.end()
+
+
 async def test_a_connection_that_is_lost_is_told_of(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reads the log need not guess why nothing is elected, and why acks 1 is refused soon."""
     caplog.set_level("INFO", "pybroker.server.membership")
@@ -207,6 +227,6 @@ async def test_a_connection_that_is_lost_is_told_of(store: MemoryStore, caplog: 
     session.reconnect()
     await eventually("its end is told", lambda: len(caplog.messages) == 2)
     lost, reached = caplog.messages
-    assert lost == 'ZooKeeper lost lease_ms=270 then="acks 0 and 1 are refused"'
+    assert lost == 'ZooKeeper lost lease_ms=270 then="acks 0 and 1 are refused once the lease has lapsed"'
     assert reached == "ZooKeeper reached"
     await member.end()
