@@ -80,7 +80,7 @@ class Fetcher:
         self._truncate = truncate
         self._followed: dict[TopicPartition, Followed] = {}
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
-        self._busy: set[TopicPartition] = set()  # nothing is asked for them meanwhile
+        self._busy: dict[TopicPartition, asyncio.Task[None]] = {}  # takes an answer: nothing more is asked meanwhile
         self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
         self._changed = asyncio.Event()
         self._link: Link | None = None
@@ -149,7 +149,7 @@ class Fetcher:
         """One request and its answer."""
         loop = asyncio.get_running_loop()
         self._held_back = {key: until for key, until in self._held_back.items() if until > loop.time()}
-        left_out = self._held_back.keys() | self._busy
+        left_out = self._held_back.keys() | self._busy.keys()
         asked = {key: each for key, each in self._followed.items() if key not in left_out}
         for key in [key for key, each in asked.items() if each.replica.offline or each.replica.gone]:
             del asked[key]
@@ -206,12 +206,12 @@ class Fetcher:
         replica, leader_epoch = followed.replica, followed.leader_epoch
         try:
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
-                await self._begin_again(link, replica, leader_epoch)
+                await self._begin_again(link, followed)
             elif answer.error_code:
                 self._hold_back(replica, leader_epoch, answer.error_code)
             elif answer.diverging_epoch is not None and answer.diverging_epoch.epoch >= 0:
                 diverging = answer.diverging_epoch
-                await self._cut(replica, leader_epoch, diverging.epoch, diverging.end_offset)
+                await self._cut(followed, diverging.epoch, diverging.end_offset)
             else:
                 await self._append(replica, leader_epoch, answer)
         except (ConnectionError, TimeoutError):  # of the link
@@ -248,36 +248,40 @@ class Fetcher:
 
     # -- truncation --------------------------------------------------------------------------------------------------
 
-    async def _cut(self, replica: Replica, leader_epoch: int, epoch: int, end: int) -> None:
+    async def _cut(self, followed: Followed, epoch: int, end: int) -> None:
         """Cut the log back to where it agrees with the leader's, which has its epoch `epoch` end at `end`; if that
         epoch is not ours, to the end of the largest one below it, and ask again."""
-        partition = replica.partition()
+        partition = followed.replica.partition()
         ours, our_end = partition.end_offset_for_epoch(epoch)
         to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else partition.log_start_offset
         why = f"epoch {epoch} ends at {end} at the leader"
-        await self._cut_to(replica, leader_epoch, min(to, partition.log_end_offset), why)
+        await self._cut_to(followed, min(to, partition.log_end_offset), why)
 
-    async def _cut_to(self, replica: Replica, leader_epoch: int, offset: int, why: str) -> None:
-        partition = replica.partition()
+    async def _cut_to(self, followed: Followed, offset: int, why: str) -> None:
+        """Unless the partition is followed anew since that was found out."""
+        replica, partition = followed.replica, followed.replica.partition()
+        if self._followed.get(replica.key) is not followed:
+            return
         committed = offset < partition.high_watermark
         event(
             log, logging.ERROR if committed else logging.INFO,
             "log truncated below its high watermark" if committed else "log truncated", partition=replica.key,
             offset=offset, end=partition.log_end_offset, high_watermark=partition.high_watermark, cause=why,
         )  # fmt: skip
-        await self._truncate(replica, offset, leader_epoch)  # which core refuses in another epoch, or as leader
+        # In another leader epoch, or as leader, core refuses.
+        await self._truncate(replica, offset, followed.leader_epoch)
 
-    async def _begin_again(self, link: Link, replica: Replica, leader_epoch: int) -> None:
+    async def _begin_again(self, link: Link, followed: Followed) -> None:
         """The leader has nothing where our log ends: it ends earlier, or begins later."""
-        partition = replica.partition()
-        latest = await self._offset(link, replica.key, leader_epoch, LATEST)
+        replica, partition = followed.replica, followed.replica.partition()
+        latest = await self._offset(link, replica.key, followed.leader_epoch, LATEST)
         if latest < partition.log_end_offset:
-            await self._cut_to(replica, leader_epoch, latest, f"the leader's log ends at {latest}")
+            await self._cut_to(followed, latest, f"the leader's log ends at {latest}")
             return
-        earliest = await self._offset(link, replica.key, leader_epoch, EARLIEST)
+        earliest = await self._offset(link, replica.key, followed.leader_epoch, EARLIEST)
         if earliest > partition.log_end_offset:
             why = f"the leader's log begins at {earliest}"
-            await self._cut_to(replica, leader_epoch, partition.log_start_offset, why)
+            await self._cut_to(followed, partition.log_start_offset, why)
             self._begins[replica.key] = earliest  # what comes is appended behind the gap
 
     async def _offset(self, link: Link, key: TopicPartition, leader_epoch: int, timestamp: int) -> int:

@@ -156,7 +156,8 @@ class ReplicaManager:
             topics, deleted = [], []
             alive = {broker.id for broker in request.live_brokers}
             for topic in request.topic_states:
-                if any(_misnamed(TopicPartition(topic.topic_name, p.partition_index)) for p in topic.partition_states):
+                lowest = min((p.partition_index for p in topic.partition_states), default=0)
+                if _misnamed(TopicPartition(topic.topic_name, lowest)):
                     continue
                 if any(p.leader == DELETED for p in topic.partition_states):
                     deleted.append(topic.topic_name)

@@ -63,7 +63,7 @@ class NativeFetcher(Fetcher):
         self._link: Link | None = None  # for what is asked beside
         self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
         given = broker_id, leader, config, epoch, connect, truncate, suspects
-        self._slow = SlowFetcher(*given, self._copy)
+        self._slow = SlowFetcher(self._copy, *given)
         super().__init__(*given)
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
@@ -181,20 +181,19 @@ class NativeFetcher(Fetcher):
         followed = self._followed.get(key)
         if followed is None or followed.replica.log is not what.partition:
             return
-        work = self._heed(what.kind, what.code, what.epoch, what.offset, followed, self._heeding.get(key))
+        # Without the partition: what waits for its turn would hold its files, though they were deleted.
+        work = self._heed(what._replace(partition=None), followed, self._heeding.get(key))
         task = self._heeding[key] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda done: self._heeding.pop(key) if self._heeding.get(key) is done else None)
 
-    async def _heed(
-        self, kind: str, code: int, epoch: int, offset: int, followed: Followed, before: asyncio.Task[None] | None
-    ) -> None:
+    async def _heed(self, what: core.FetcherEvent, followed: Followed, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})
         key = followed.replica.key
         if self._followed.get(key) is not followed:
             return
         try:
-            await self._do(kind, code, epoch, offset, followed)
+            await self._do(what, followed)
         except (core.LogError, KafkaError, OSError) as problem:
             event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
@@ -202,26 +201,26 @@ class NativeFetcher(Fetcher):
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
 
-    async def _do(self, kind: str, code: int, epoch: int, offset: int, followed: Followed) -> None:
-        replica, leader_epoch = followed.replica, followed.leader_epoch
+    async def _do(self, what: core.FetcherEvent, followed: Followed) -> None:
+        replica = followed.replica
         if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:
             self._begins.pop(replica.key, None)  # it went on there: a cut further back leaves no gap
-        if kind == "log_start":
+        if what.kind == "log_start":
             partition = replica.partition()
-            start = min(offset, partition.high_watermark)
+            start = min(what.offset, partition.high_watermark)
             if start > partition.log_start_offset:
                 await replica.at_disk(partition.set_log_start, start)
             return
-        if kind == "slow":
-            self._slow.take(replica, leader_epoch, self._begins.get(replica.key))
+        if what.kind == "slow":
+            self._slow.take(replica, followed.leader_epoch, self._begins.get(replica.key))
             return
         before = self._goes_on_at(replica)
-        if kind == "diverged":
-            await self._cut(replica, leader_epoch, epoch, offset)
-        elif code == errors.OFFSET_OUT_OF_RANGE:
-            await self._begin_again(await self._ask_beside(), replica, leader_epoch)
+        if what.kind == "diverged":
+            await self._cut(followed, what.epoch, what.offset)
+        elif what.code == errors.OFFSET_OUT_OF_RANGE:
+            await self._begin_again(await self._ask_beside(), followed)
         else:
-            self._hold_off(followed, code)
+            self._hold_off(followed, what.code)
             return
         if self._goes_on_at(replica) == before:  # its leader would say the same, at once
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
@@ -263,21 +262,11 @@ class NativeFetcher(Fetcher):
 class SlowFetcher(Fetcher):
     """Has threads append for a while that may wait for the disk, what the plane left to it."""
 
-    def __init__(
-        self,
-        broker_id: int,
-        leader: int,
-        config: BrokerConfig,
-        epoch: Callable[[], int],
-        connect: Callable[[int], Awaitable[Link]],
-        truncate: Callable[[Replica, int, int], Awaitable[object]],
-        suspects: Suspects,
-        give_back: Callable[[TopicPartition], object],
-    ) -> None:
-        """As Fetcher; `give_back` hears of a partition whose disk is quick again: it is followed here no more."""
+    def __init__(self, give_back: Callable[[TopicPartition], object], *given: Any) -> None:
+        """`given` as of Fetcher; `give_back` hears of a partition whose disk is quick again: it is followed here no
+        more."""
         self._give_back = give_back
-        self._taking: set[asyncio.Task[None]] = set()
-        super().__init__(broker_id, leader, config, epoch, connect, truncate, suspects)
+        super().__init__(*given)
 
     def take(self, replica: Replica, leader_epoch: int, begin: int | None) -> None:
         """Follow one, whose log goes on at `begin` if that is not where it ends."""
@@ -287,14 +276,12 @@ class SlowFetcher(Fetcher):
 
     async def close(self) -> None:
         await super().close()
-        await cancel_and_wait(*self._taking)
+        await cancel_and_wait(*self._busy.values())
 
     async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
         """Begin to: one whose disk hangs is left out of the next requests, and the others go on."""
-        self._busy.add(followed.replica.key)
-        task = asyncio.get_running_loop().create_task(self._take_late(link, followed, answer))
-        self._taking.add(task)
-        task.add_done_callback(self._taking.discard)
+        work = self._take_late(link, followed, answer)
+        self._busy[followed.replica.key] = asyncio.get_running_loop().create_task(work)
 
     async def _take_late(self, link: Link, followed: Followed, answer: Any) -> None:
         key = followed.replica.key
@@ -306,7 +293,7 @@ class SlowFetcher(Fetcher):
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
         finally:
-            self._busy.discard(key)
+            self._busy.pop(key, None)
         written = followed.replica.log
         if written is not None and not written.slow_appends and self._followed.get(key) is followed:
             self.leave(key)

@@ -164,6 +164,24 @@ async def test_what_was_told_of_an_earlier_copy_cuts_nothing(follower: Follower)
     follower.drop()
 
 
+async def test_an_end_that_was_asked_for_an_earlier_copy_cuts_nothing(follower: Follower) -> None:
+    """Meanwhile the partition was followed anew, in the same leader epoch, and may have gone on."""
+    await follower.copy()
+    follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
+    fetcher = follower.fetcher
+    followed = fetcher._followed[KEY]
+
+    async def offset(*asked: Any) -> int:
+        fetcher.follow(follower.replica, EPOCH)
+        return 1
+
+    fetcher._offset = offset  # type: ignore[method-assign]
+    await fetcher._begin_again(None, followed)  # type: ignore[arg-type]
+    assert (follower.cut, follower.replica.log.log_end_offset) == ([], 3)
+    await fetcher.close()
+    follower.drop()
+
+
 async def test_the_disk_of_one_log_holds_up_no_other(follower: Follower, tmp_path: Path) -> None:
     """A truncation that hangs is of its partition alone."""
     other = follower.beside(tmp_path, 1)
@@ -192,7 +210,7 @@ async def test_a_slow_log_is_given_back() -> None:
     answer = SimpleNamespace(error_code=0, diverging_epoch=None, records=b"", high_watermark=0, log_start_offset=0)
     nobody: Any = None
     config = BrokerConfig.load(None, [])
-    fetcher = SlowFetcher(7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0), given.append)
+    fetcher = SlowFetcher(given.append, 7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0))
     fetcher.take(replica, EPOCH, None)
     followed = fetcher._followed[KEY]
     await fetcher._take_late(nobody, followed, answer)
@@ -253,7 +271,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
     nobody: Any = None
     fetcher = SlowFetcher(
-        7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, lambda key: None
+        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects
     )
     for index in (0, 1):
         fetcher.take(follower(index), EPOCH, None)
