@@ -100,7 +100,7 @@ class Consumer:
         deadline_s = self._deadline(timeout_ms)
         self._closed = True
         try:
-            if self._commits is not None and (self._group is None or not self._group.subscribed):
+            if self._commits is not None:
                 self._commits.before_leaving(set(self._positions.places), deadline_s)
             if self._group is not None:
                 self._group.leave("the consumer was closed", deadline_s)

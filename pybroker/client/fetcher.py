@@ -321,8 +321,8 @@ class Fetcher:
                 lost[place.tp], asked[place.tp] = to, mark
         view = self._network.view
         for leader, times in list_offsets.by_leader(view, lost).items():
-            looked_up = [places[tp] for tp in times]
             if leader < 0:
+                looked_up = [places[tp] for tp in times]
                 self._network.want({tp.topic for tp in times})
                 self._fail_unknown(looked_up)
                 self._await_missing(looked_up, now_s)

@@ -105,14 +105,10 @@ class Group:
     def identity(self) -> Identity:
         return Identity(self.member_id, self.generation, self._instance_id) if self.generation >= 0 else Identity()
 
-    @property
-    def subscribed(self) -> bool:
-        return self.stage is not Stage.IDLE
-
     def committing_as(self) -> Identity:
         """Raises UNKNOWN_MEMBER_ID for who is out of the group: one that is no member may commit while a group has
         none, and would put it back to where the others have read on from."""
-        if self.subscribed and self.generation < 0:
+        if self.stage is not Stage.IDLE and self.generation < 0:
             words = f"this consumer is out of the group {self._coordinator.group_id!r}, and others read its partitions"
             raise KafkaError(errors.UNKNOWN_MEMBER_ID, words)
         return self.identity

@@ -108,12 +108,12 @@ class Cluster:
         """A connection to the first bootstrap address that answers, soon if there are others: one that is frozen lets
         itself be connected to, and says nothing. Who failed is asked last. KafkaError of the last if none answers."""
         failure: KafkaError | None = None
-        for left, (host, port) in reversed(list(enumerate(reversed(self.bootstrap)))):
+        for tried, (host, port) in enumerate(list(self.bootstrap), 1):
             try:
-                return self.connect(host, port, PATIENCE_S if left else None)
+                return self.connect(host, port, PATIENCE_S if tried < len(self.bootstrap) else None)
             except KafkaError as error:
                 failure = error
-                self.bootstrap = [*(each for each in self.bootstrap if each != (host, port)), (host, port)]
+                self.bootstrap.append(self.bootstrap.pop(0))
         assert failure is not None
         raise failure
 

@@ -104,10 +104,12 @@ class ClusterContext:
         found = set()
         for name in wishes:
             topic = self.topics.get(name)
+            if topic is None:
+                continue
             with contextlib.suppress(NoNode):
-                if topic is not None:
-                    data, _ = await read(self.session, nodes.deletion(name))
-                    found |= {name} if data in (b"", nodes.dump_deletion(topic.id)) else set()
+                data, _ = await read(self.session, nodes.deletion(name))
+                if data in (b"", nodes.dump_deletion(topic.id)):
+                    found.add(name)
         return found
 
     def merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:

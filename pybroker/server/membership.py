@@ -48,7 +48,6 @@ LAPSED_MS = 1
 """A time of the clock since boot that is past."""
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
-REFUSED = "acks 0 and 1 are refused once the lease has lapsed"
 RETRY_S = 1.0
 
 T = TypeVar("T")
@@ -142,7 +141,8 @@ class Membership:
         self._look.set()
         if state is SessionState.DISCONNECTED:
             lease_ms = int(self.session.timeout_ms * (1 - LEASE_MARGIN))
-            event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then=REFUSED)
+            then = "acks 0 and 1 are refused once the lease has lapsed"
+            event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then=then)
         elif state is SessionState.CONNECTED:
             event(log, logging.INFO, "ZooKeeper reached")
 
@@ -262,8 +262,8 @@ class Membership:
                 lapsed = False
             elif self._registered and not lapsed and now_s() - moved_s > session.timeout_ms * (1 - LEASE_MARGIN) / 1000:
                 # One that is frozen closes no connection, and nothing else tells of it.
-                what = {"cause": "ZooKeeper does not answer", "then": "acks 0 and 1 are refused"}
-                event(log, logging.WARNING, "lease lapsed", **what)
+                then = "acks 0 and 1 are refused"
+                event(log, logging.WARNING, "lease lapsed", cause="ZooKeeper does not answer", then=then)
                 lapsed = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
