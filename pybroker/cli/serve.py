@@ -83,7 +83,7 @@ def command(
     config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
-    from pybroker.server.broker import run
+    from pybroker.server.process import run
 
     run(config, _say_ready, give_up)
 

@@ -14,16 +14,21 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from pybroker.clock import boot_ms
+from pybroker.errors import system_words
 from pybroker.logs import event
+from pybroker.model import HostPort
 
 from . import store as s
 from .multi_read import MultiRead
@@ -61,6 +66,7 @@ ASK_VERSION_S: Final = 1.0
 READS_AT_ONCE: Final = 200
 """How many nodes one request reads."""
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
+ASK_WHY_S: Final = 1.0
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
@@ -78,6 +84,7 @@ class ZooKeeperSession(s.Session):
         self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
         self._next: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Future[None] | None = None
+        self._reached = asyncio.Event()
         self._reads: list[Read] = []
         self._reads_many = False
         logger = logging.getLogger("pybroker.coordination.kazoo")
@@ -89,12 +96,17 @@ class ZooKeeperSession(s.Session):
         self._watch_handshake()
 
     async def open(self, timeout_s: float) -> None:
-        """Reach a server. Raises StoreFailed where none answers in time."""
+        """Reach a server; who is cancelled waits for nobody. Raises StoreFailed where none answers in time."""
+        self._client.start_async()
         try:
-            await self.loop.run_in_executor(None, self._client.start, timeout_s)
-        except KazooTimeoutError:
-            await self._stop()
+            async with asyncio.timeout(timeout_s):
+                await self._reached.wait()
+        except TimeoutError:
+            self.close()
             raise s.StoreFailed(detail=f"no ZooKeeper answered in {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            self.close()
+            raise
         self.id = self._client.client_id[0]
         self._reads_many = await self._version() >= MULTI_READ_SINCE
         self._ask()
@@ -137,6 +149,8 @@ class ZooKeeperSession(s.Session):
 
     def _come_to(self, state: str) -> None:
         self._become(STATES[state])
+        if state == KazooState.CONNECTED:
+            self._reached.set()
         if self.state is s.SessionState.EXPIRED:
             self._end()
 
@@ -314,12 +328,21 @@ class ZooKeeperSession(s.Session):
         if self._next is not None:
             self._next.cancel()
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._stop())
+            self._stopping = self.loop.create_future()
+            # A thread of its own, for which no end of a process waits: a server that says nothing holds it up.
+            threading.Thread(target=self._stop, name="pybroker-zookeeper-stop", daemon=True).start()
         return self._stopping
 
-    async def _stop(self) -> None:
-        await self.loop.run_in_executor(None, self._client.stop)
-        self._client.close()
+    def _stop(self) -> None:
+        with contextlib.suppress(exceptions.KazooException):  # its own thread did not end in time
+            self._client.stop()
+            self._client.close()
+        self._soon(self._stopped)
+
+    def _stopped(self) -> None:
+        assert self._stopping is not None
+        if not self._stopping.done():
+            self._stopping.set_result(None)
 
 
 class ZooKeeperStore(s.Store):
@@ -351,21 +374,39 @@ class ZooKeeperStore(s.Store):
 
     async def _reach(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
         session = ZooKeeperSession(hosts, timeout_ms)
-        said = session.loop.call_later(SILENT_S, self._say_whom)
+        said = session.loop.create_task(self._say_whom())
         try:
             await session.open(self._timeout_s)
         except s.StoreFailed as problem:
-            raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect)") from None
+            why = await self._why()
+            raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect): {why}") from None
         finally:
             said.cancel()
         return session
 
-    def _say_whom(self) -> None:
-        event(log, logging.WARNING, "ZooKeeper does not answer yet", at=self._hosts, waits_s=self._timeout_s)
+    async def _say_whom(self) -> None:
+        await asyncio.sleep(SILENT_S)
+        why = await self._why()
+        event(log, logging.WARNING, "ZooKeeper does not answer yet", reason=why, waits_s=self._timeout_s)
+
+    async def _why(self) -> str:
+        """What each server says to a connection, for a person."""
+        hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
+        return "; ".join(await asyncio.gather(*(asyncio.to_thread(_found_at, host) for host in hosts)))
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in self._sessions))
         self._sessions.clear()
+
+
+def _found_at(at: HostPort) -> str:
+    try:
+        socket.create_connection(at, ASK_WHY_S).close()
+    except TimeoutError:
+        return f"{at} does not answer"
+    except OSError as problem:
+        return f"{at}: {system_words(problem)}"
+    return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
 
 
 class _AtOnce:

@@ -11,11 +11,9 @@ import contextlib
 import functools
 import logging
 import os
-import resource
-import signal
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from pybroker.clock import wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
@@ -45,7 +43,7 @@ from pybroker.server.connection import Responder
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
-from pybroker.server.listener import DESCRIPTORS_MIN, descriptors_for_logs
+from pybroker.server.listener import descriptors_for_logs
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
@@ -64,6 +62,10 @@ FAREWELL_SECONDS = 3.0
 
 Table = Mapping[int, Handler]
 """API key to handler."""
+
+
+class StartLeft(Exception):
+    """Somebody asked the broker to stop while its start waited for others."""
 
 
 class Broker:
@@ -366,6 +368,9 @@ class Broker:
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
+    def leave_start(self) -> None:
+        """End a start that waits for others, with StartLeft; one that works goes on to its end."""
+
     async def stop(self) -> None:
         """Answer what runs, flush, record, and mark the stop as a clean one."""
         if self._exporter is not None:
@@ -434,67 +439,3 @@ class Broker:
 def _reactors() -> int:
     """One for each processor but one, which the rest of the broker has; no more than may be set."""
     return min(NETWORK_THREADS_MAX, max(1, len(os.sched_getaffinity(0)) - 1))
-
-
-def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:
-    """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
-
-    `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
-    open as many files as the system lets it: connections and segments that are in use take one each."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= most < DESCRIPTORS_MIN:
-        raise StartError(f"{most} open files are allowed (ulimit -n), and a broker needs {DESCRIPTORS_MIN} or more")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    asyncio.run(_run(config, on_ready, give_up))
-
-
-async def _end_without_disks(broker: Broker) -> NoReturn:
-    """There is nothing left to write to: end at once, as Kafka does, and not as a clean stop. Raises StartError.
-
-    A disk that does not answer would hold up whoever waits for the threads that wait for it."""
-    failed = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in broker.log_dirs if log_dir.failure)
-    lost = any(log_dir.store_removed for log_dir in broker.log_dirs)
-    why = "its coordination store was removed" if lost else "all of its log directories failed"
-    reason = f"the broker ends, for {why} ({failed})"
-    ending = asyncio.ensure_future(broker.abort())
-    await asyncio.wait([ending], timeout=FAREWELL_SECONDS)
-    if not ending.done() or ending.exception() is not None:
-        event(log, logging.CRITICAL, "broker ends", reason=reason)
-        logging.shutdown()
-        os._exit(1)
-    raise StartError(reason)
-
-
-def broker_of(config: BrokerConfig, **how: Any) -> Broker:
-    """The broker that a configuration is of: a lone one, or with zookeeper.connect one of a cluster."""
-    if config["zookeeper.connect"] is None:
-        return Broker(config, **how)
-    from pybroker.server.cluster_broker import ClusterBroker  # a lone broker starts without it
-
-    return ClusterBroker(config, **how)
-
-
-async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str]) -> None:
-    broker = broker_of(config, give_up=give_up)
-    asked_to_stop = asyncio.Event()
-
-    def on_signal() -> None:
-        if asked_to_stop.is_set():
-            broker.hurry()
-        asked_to_stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    started = loop.create_task(broker.start())
-    await asyncio.wait([started, loop.create_task(asked_to_stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-    await started
-    if not asked_to_stop.is_set():
-        on_ready(broker)
-    ends = [loop.create_task(each.wait()) for each in (asked_to_stop, broker.disks_failed)]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    if not asked_to_stop.is_set():
-        await _end_without_disks(broker)
-    event(log, logging.INFO, "stopping")
-    await broker.stop()
-    event(log, logging.INFO, "stopped")

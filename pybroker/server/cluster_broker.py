@@ -17,7 +17,8 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any
 
 from pybroker.client.link import Link, dial
 from pybroker.clock import wall_ms
@@ -44,7 +45,7 @@ from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.server import directories
-from pybroker.server.broker import Broker, Table
+from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
 from pybroker.server.controller_watch import ControllerWatch
 from pybroker.server.handlers.control import Peers
@@ -87,6 +88,8 @@ class ClusterBroker(Broker):
         self._watching: asyncio.Task[None] | None = None
         self._report: asyncio.Task[None] | None = None
         self._serving = False
+        self._waits: asyncio.Task[object] | None = None  # a start, for what others do
+        self._leaves = False
         self._changes = Changes(wall_ms)
 
     # -- start -----------------------------------------------------------------------------------------------------
@@ -102,26 +105,45 @@ class ClusterBroker(Broker):
         self._dirs = open_log_dirs(config.log_dirs)
         timeout_ms: int = config["zookeeper.session.timeout.ms"]
         store = self._store = self._cluster_store or _zookeeper(config)
-        await store.open()
+        await self._wait(store.open())
         member = self._member = Membership(store, timeout_ms, self._advertised, wall_ms)
-        await member.open()
+        await self._wait(member.open())
         try:
             await self._enter(member)
         finally:
             self._session = member.session
 
+    async def _wait(self, work: Coroutine[Any, Any, object]) -> None:
+        """Wait for what others may hold up for long. Raises StartLeft where somebody asks for a stop meanwhile."""
+        self._waits = waits = asyncio.get_running_loop().create_task(work)
+        if self._leaves:
+            waits.cancel()
+        try:
+            await waits
+        except asyncio.CancelledError:
+            if not self._leaves:
+                raise
+            raise StartLeft from None
+        finally:
+            self._waits = None
+
+    def leave_start(self) -> None:
+        self._leaves = True
+        if self._waits is not None:
+            self._waits.cancel()
+
     async def _enter(self, member: Membership) -> None:
         """Have a place in the cluster, and take it."""
         config = self.config
-        await member.in_a_session(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER))
-        await member.in_a_session(self._settle)
+        await self._wait(member.in_a_session(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER)))
+        await self._wait(member.in_a_session(self._settle))
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
         self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, self.metadata, replicas)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
-        await member.in_a_session(self._watch.read_all)
+        await self._wait(member.in_a_session(self._watch.read_all))
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
@@ -137,7 +159,11 @@ class ClusterBroker(Broker):
         await self._manager.open_found()
         asked = self._collaborators()
         if self._exporter is not None:
-            self._exporter.show_cluster(self._isr, lambda: self._controller, self._changes, self._epochs)
+            from pybroker.server.metrics_replication import Cluster  # which needs prometheus_client
+
+            self._exporter.show_cluster(
+                Cluster(self._isr, lambda: self._controller, self._changes, self._epochs, member, self._no_member)
+            )
         await self._serve(asked)
         self._isr.start()
         self._serving = True
@@ -147,11 +173,12 @@ class ClusterBroker(Broker):
         member.on_lease.append(lease.renew)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
-        await member.register()
+        await self._wait(member.register())
         if config["broker.death.proof.enable"]:
             watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._connect_to)
             self._watching = asyncio.get_running_loop().create_task(watch.run())
-        await self._told()
+        with contextlib.suppress(StartLeft):  # the stop is as any other from here on
+            await self._wait(self._told())
 
     def _collaborators(self) -> Collaborators:
         assert self.replicas is not None
@@ -348,6 +375,13 @@ class ClusterBroker(Broker):
             "broker": self.broker_id, "broker_epoch": self._member.epoch,
             "controller": image.controller_id, "controller_epoch": image.controller_epoch,
         }  # fmt: skip
+
+    def _no_member(self) -> str:
+        """Why others may have taken over what it leads; nothing, if they may not."""
+        if not self._member.registered:
+            return "it is not registered in ZooKeeper"
+        lapsed = self.replicas is not None and self.replicas.lease_lapsed
+        return "its lease has lapsed: ZooKeeper does not answer" if lapsed else ""
 
     async def _leave(self) -> None:
         """Follow nobody, ask nobody, be nobody's controller."""

@@ -70,7 +70,8 @@ class Membership:
         self._session: Session | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = -1
-        self._registered = False
+        self.disconnects = self.expiries = 0
+        self._registered = self._silent = False
         self._renew = asyncio.Event()
         self.on_session: list[Callable[[Session], Awaitable[object]]] = []  # told of each but the first; may refuse it
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
@@ -82,6 +83,16 @@ class Membership:
         """The present one, which may have ended."""
         assert self._session is not None
         return self._session
+
+    @property
+    def connected(self) -> bool:
+        """Does its session go on, as far as it knows?"""
+        return self._session is not None and self._session.state is SessionState.CONNECTED and not self._silent
+
+    @property
+    def registered(self) -> bool:
+        """Is it a member, as far as it knows?"""
+        return self._registered
 
     async def open(self) -> Session:
         """The first session. Raises StoreError."""
@@ -139,7 +150,9 @@ class Membership:
 
     def _heard(self, state: SessionState) -> None:
         self._look.set()
+        self.expiries += state is SessionState.EXPIRED
         if state is SessionState.DISCONNECTED:
+            self.disconnects += 1
             lease_ms = int(self.session.timeout_ms * (1 - LEASE_MARGIN))
             then = "acks 0 and 1 are refused once the lease has lapsed"
             event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then=then)
@@ -248,23 +261,24 @@ class Membership:
 
     async def _renew_lease(self) -> None:
         """Tell until when the session is alive for certain, as often as that moves."""
-        told, moved_s, lapsed, now_s = -1, 0.0, False, asyncio.get_running_loop().time
+        told, moved_s, now_s = -1, 0.0, asyncio.get_running_loop().time
         while True:
             session = self.session
             self._renew.clear()
-            until_ms = session.answered_ms + int(session.timeout_ms * (1 - LEASE_MARGIN))
+            lease_ms = int(session.timeout_ms * (1 - LEASE_MARGIN))
+            until_ms = session.answered_ms + lease_ms
             if self._registered and session.state not in ENDED and until_ms != told:
                 told, moved_s = until_ms, now_s()
                 for tell in self.on_lease:
                     tell(until_ms)
-                if lapsed:
+                if self._silent:
                     event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
-                lapsed = False
-            elif self._registered and not lapsed and now_s() - moved_s > session.timeout_ms * (1 - LEASE_MARGIN) / 1000:
+                self._silent = False
+            elif self._registered and not self._silent and now_s() - moved_s > lease_ms / 1000:
                 # One that is frozen closes no connection, and nothing else tells of it.
                 then = "acks 0 and 1 are refused"
                 event(log, logging.WARNING, "lease lapsed", cause="ZooKeeper does not answer", then=then)
-                lapsed = True
+                self._silent = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
                     await self._renew.wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
@@ -21,11 +20,6 @@ from pybroker.server.listener import why_not
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
 from pybroker.server.metrics_replication import Cluster, changes_text, epochs_text
-
-if TYPE_CHECKING:  # a lone broker starts without them
-    from pybroker.cluster.changes import Changes
-    from pybroker.controller.controller import Controller
-    from pybroker.replication.isr import IsrKeeper
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +47,9 @@ class Exporter:
         self._waits_for = ""
         return Metered(responder, self._metrics.requests)
 
-    def show_cluster(
-        self, isr: IsrKeeper, controller: Callable[[], Controller | None], changes: Changes,
-        epochs: Callable[[], dict[str, int]],
-    ) -> None:  # fmt: skip
+    def show_cluster(self, cluster: Cluster) -> None:
         """Show what a broker of a cluster knows of it, too."""
-        self._metrics.cluster = Cluster(isr, controller, changes, epochs)
+        self._metrics.cluster = cluster
 
     def _changes(self, partition: str) -> bytes:
         return changes_text(self._metrics.cluster, partition)
@@ -84,7 +75,9 @@ class Exporter:
         groups = self._metrics.groups
         if self._waits_for or groups is None:
             return self._waits_for
-        return "groups are being loaded" if groups.loading() else self._health() or self._offline()
+        cluster = self._metrics.cluster
+        no_member = cluster.no_member() if cluster is not None else ""
+        return no_member or ("groups are being loaded" if groups.loading() else self._health() or self._offline())
 
     def _offline(self) -> str:
         """The log dirs whose partitions are not served."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pybroker.controller.controller import Controller
     from pybroker.replication.isr import IsrKeeper, Led
     from pybroker.replication.replicas import Replicas
+    from pybroker.server.membership import Membership
 
 
 class Cluster(NamedTuple):
@@ -27,6 +28,9 @@ class Cluster(NamedTuple):
     controller: Callable[[], Controller | None]
     changes: Changes
     epochs: Callable[[], dict[str, int]]
+    member: Membership
+    no_member: Callable[[], str]
+    """Says why it is none, or nothing."""
 
 
 def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator[Metric]:
@@ -42,6 +46,7 @@ def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator
     yield from _counts(len(led), _lacking(led), int(context is not None), offline)
     yield from _changes(changes.isr_shrinks, changes.isr_expands, changes.elections, changes.unclean_elections)
     yield from _lag(led)
+    yield from _session(cluster.member)
 
 
 def _lacking(led: list[Led]) -> list[int]:
@@ -85,6 +90,20 @@ def _changes(shrinks: int, expands: int, elections: int, unclean: int) -> Iterat
     )  # fmt: skip
     for name, says, value in counters:
         yield CounterMetricFamily(f"pybroker_{name}", says, value)
+
+
+def _session(member: Membership) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "pybroker_zookeeper_connected", "1 while the broker's session goes on, as far as the broker knows: Kafka's "
+        "SessionState is CONNECTED.", int(member.connected)
+    )  # fmt: skip
+    counters = (
+        ("disconnects", "Connections to ZooKeeper that were lost: Kafka's ZooKeeperDisconnectsPerSec.",
+         member.disconnects),
+        ("expires", "Sessions that ZooKeeper ended: Kafka's ZooKeeperExpiresPerSec.", member.expiries),
+    )  # fmt: skip
+    for name, says, value in counters:
+        yield CounterMetricFamily(f"pybroker_zookeeper_{name}", says, value)
 
 
 def _lag(led: list[Led]) -> Iterator[Metric]:

@@ -23,8 +23,9 @@ from pybroker import core
 from pybroker.cluster.caller import Call, Disconnect
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
-from pybroker.server.broker import Broker, Table, broker_of
+from pybroker.server.broker import Broker, Table
 from pybroker.server.dispatch import Handler
+from pybroker.server.process import broker_of
 from pybroker.testing.life import Plan
 from pybroker.testing.records import CLIENT_ID
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Session, Store
-from pybroker.server.broker import Broker, broker_of
+from pybroker.server.broker import Broker
 from pybroker.server.cluster_broker import ClusterBroker
+from pybroker.server.process import broker_of
 from pybroker.testing.injector import Injector
 from pybroker.testing.life import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, Plan
 from pybroker.testing.loop import LoopThread

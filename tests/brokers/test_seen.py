@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -152,6 +153,36 @@ def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
     (lag,) = [f for f in parse(get(cluster, leader, "/metrics")) if f.name == "pybroker_follower_lag"]
     row = f"| `{lag.name}` | gauge | broker, partition, topic | {lag.documentation} |"
     assert row in (ROOT / "docs/metrics.md").read_text().splitlines()
+
+
+def test_a_broker_that_zookeeper_does_not_know(cluster: ClusterHandle) -> None:
+    """It is not ready once others may have taken over, and its metrics say since when the store is away."""
+    number = cluster.brokers[0]
+    told = {f.name: f for f in parse(get(cluster, number, "/metrics")) if f.name.startswith("pybroker_zookeeper")}
+    rows = (ROOT / "docs/metrics.md").read_text().splitlines()
+    for name, family in told.items():
+        total = "_total" if family.type == "counter" else ""
+        assert f"| `{name}{total}` | {family.type} |  | {family.documentation} |" in rows
+    assert len(told) == 3
+    assert ready(cluster, number) == (200, "ok\n")
+    assert metric(cluster, number, "zookeeper_connected") == 1
+    cluster.cut_off(number, "store")
+    until("it is not ready", lambda: ready(cluster, number)[0] == 503, timeout_s=30)
+    assert ready(cluster, number)[1] in (
+        "its lease has lapsed: ZooKeeper does not answer\n", "it is not registered in ZooKeeper\n"
+    )  # fmt: skip
+    until("it knows", lambda: metric(cluster, number, "zookeeper_connected") == 0)
+    cluster.heal()
+    until("it is ready again", lambda: ready(cluster, number) == (200, "ok\n"), timeout_s=30)
+    assert metric(cluster, number, "zookeeper_connected") == 1
+
+
+def ready(cluster: ClusterHandle, number: int) -> tuple[int, str]:
+    try:
+        return 200, get(cluster, number, "/readyz")
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> None:

@@ -92,6 +92,7 @@ async def test_a_session_that_expires_five_times(store: MemoryStore, member: Mem
         await eventually("it is registered again", lambda times=times: len(member.epochs) == times + 1)
     assert member.told == ["registered"] + ["lost", "registered"] * 5
     assert member.epochs == sorted(set(member.epochs))
+    assert member.membership.expiries == 5
     assert await owner(store) == member.membership.session.id
 
 
@@ -131,6 +132,7 @@ async def test_a_broken_connection_is_no_end(store: MemoryStore, member: Member)
     session.reconnect()
     await (await store.session(60_000)).delete(nodes.broker(7))
     await eventually("it is registered again", lambda: len(member.epochs) == 2)
+    assert (member.membership.disconnects, member.membership.expiries) == (1, 0)
 
 
 async def test_its_own_ghost(store: MemoryStore, member: Member) -> None:

@@ -1,0 +1,74 @@
+"""A start that waits for others: why, and that a stop ends it at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from pybroker.controller import nodes
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.harness import HOST, BrokerProcess, free_port
+
+STOP_S_MAX = 3.0
+"""Of a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
+pytestmark = [pytest.mark.java, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that accepts, and says nothing."""
+    with socket.create_server((HOST, 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def stops(broker: BrokerProcess, waits_for: str) -> None:
+    """A broker that waits ends as it should when it is asked to."""
+    broker.begin()
+    assert broker.process is not None
+    broker.process.wait_line(waits_for, 30)
+    broker.process.signal(signal.SIGTERM)
+    assert broker.wait_end(STOP_S_MAX) == 0, broker.output()
+    assert "Traceback" not in broker.output()
+
+
+def test_it_is_stopped_while_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
+    broker = BrokerProcess(tmp_path, free_port(), {"zookeeper.connect": f"{HOST}:{silent}"})
+    with contextlib.closing(broker):
+        stops(broker, f"ZooKeeper does not answer yet.*{HOST}:{silent} accepts connections, and does not answer")
+
+
+def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """And it starts once that is over."""
+    with Cluster(tmp_path, zookeeper, count=1) as cluster:
+        cluster.brokers[1].stop()
+        client = KazooClient(zookeeper.connect + cluster.chroot)
+        client.start()
+        try:
+            client.create(nodes.broker(1), b"{}", ephemeral=True)
+            stops(cluster.brokers[1], "broker waits to register")
+        finally:
+            client.stop()
+            client.close()
+        cluster.start()
+
+
+def test_it_says_why_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
+    closed = free_port()
+    sets = {
+        "zookeeper.connect": f"{HOST}:{closed},nowhere.invalid:2181,{HOST}:{silent}/a",
+        "zookeeper.connection.timeout.ms": 500,
+    }
+    with contextlib.closing(BrokerProcess(tmp_path, free_port(), sets)) as broker:
+        broker.begin()
+        assert broker.wait_end() == 1
+        (said,) = (line for line in broker.output().splitlines() if "no ZooKeeper answered in 0.5 s" in line)
+        assert f"{HOST}:{closed}: connection refused" in said
+        assert "nowhere.invalid:2181: " in said
+        assert f"{HOST}:{silent} accepts connections, and does not answer as a ZooKeeper that serves" in said
