@@ -67,13 +67,14 @@ class Consumer:
         self._reader = Reader(self._fetcher, self._positions, check_crcs=s.check_crcs)
         self._lookups = Lookups(self._network, s)
         self._columns: dict[tuple[str, ...], Columns] = {}
+        self._coordinator: Coordinator | None = None
         self._commits: Commits | None = None
         self._group: Group | None = None
         if s.group_id is not None:
             self._join_group(s)
 
     def _join_group(self, s: Settings) -> None:
-        coordinator = Coordinator(self._network, s.group_id)
+        coordinator = self._coordinator = Coordinator(self._network, s.group_id)
         commits = self._commits = Commits(self._network, coordinator, s, self._positions, self._begun)
         group = self._group = Group(self._network, coordinator, s, self._positions, self._bell)
         commits.identity = group.committing_as
@@ -228,7 +229,9 @@ class Consumer:
             self._raise(place)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._network.timed_out(f"the position in {place.tp} could not be had")
+                problem = self._coordinator.failure if self._coordinator is not None else None
+                reason = problem.message if problem is not None else ""
+                raise self._network.timed_out(f"the position in {place.tp} could not be had", [place.tp], reason)
             self._bell.wait(min(left_s, _WAIT_S))
         return place.position
 

@@ -1,5 +1,7 @@
 """The broker that coordinates a group: found when it is needed, and anew when it says that it is another."""
 
+import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -15,6 +17,10 @@ LANE: Final = "group"
 JOIN_LANE: Final = "join"
 """A join waits at the broker for the others; heartbeats and commits must not wait behind it."""
 
+SILENT_S: Final = 5.0
+"""Without a coordinator for so long, a client says why; while a cluster starts or a leader moves there is none."""
+_log = logging.getLogger(__name__)
+
 _MOVED: Final = frozenset(
     {errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE, errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT}
 )
@@ -26,6 +32,9 @@ class Coordinator:
     def __init__(self, network: Network, group_id: str) -> None:
         self.group_id = group_id
         self.node = -1
+        self.failure: KafkaError | None = None
+        """Why it is not known, since it was known last."""
+        self._failing_s, self._said = 0.0, False
         self._network = network
         self._waiting: list[Callable[[KafkaError | None], object]] = []
 
@@ -75,6 +84,16 @@ class Coordinator:
                 self._network.refresh()
             else:
                 self.node = told.node_id
+        self._note(error)
         waiting, self._waiting = self._waiting, []
         for go in waiting:
             go(error)
+
+    def _note(self, failure: KafkaError | None) -> None:
+        """Keep why it is not known, and say so once where that lasts."""
+        if failure is None or self.failure is None:
+            self._failing_s, self._said = time.monotonic(), False
+        elif not self._said and time.monotonic() - self._failing_s > SILENT_S:
+            _log.warning("%s", failure)
+            self._said = True
+        self.failure = failure

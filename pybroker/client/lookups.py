@@ -54,8 +54,9 @@ class Lookups:
             if len(found) == len(times):
                 return found
             if time.monotonic() >= deadline_s:
-                missing = ", ".join(str(tp) for tp in times if tp not in found)
-                raise self._network.timed_out(f"the offsets of {missing} could not be had")
+                missing = [tp for tp in times if tp not in found]
+                names = ", ".join(map(str, missing))
+                raise self._network.timed_out(f"the offsets of {names} could not be had", missing)
             if calls:
                 self._network.refresh_soon()
             time.sleep(self._network.pauses.first_s if calls else _POLL_S)

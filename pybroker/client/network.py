@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
+SHOWN_MAX: Final = 5
 ANY: Final = None
 """As a node: whichever broker answers."""
 
@@ -142,10 +143,15 @@ class Network:
                     raise
             time.sleep(self.pauses.first_s)
 
-    def timed_out(self, what: str) -> KafkaError:
-        """`what` could not be done in time, and why no broker was to be had, if none was."""
-        why = f": {self.failure.message}" if self.failure else ""
-        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} in time{why}")
+    def timed_out(self, what: str, partitions: Collection[TopicPartition] = (), reason: str = "") -> KafkaError:
+        """`what` could not be done in time, and why: no broker was to be had, or those partitions have no leader."""
+        leaderless = [str(tp) for tp in partitions if self.view.leader(*tp) < 0]
+        if self.failure is not None:
+            reason = self.failure.message
+        elif not reason and leaderless:
+            more = f", nor {len(leaderless) - SHOWN_MAX} more" if len(leaderless) > SHOWN_MAX else ""
+            reason = f"no broker leads {', '.join(leaderless[:SHOWN_MAX])}{more}"
+        return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} in time{reason and ': '}{reason}")
 
     def want(self, topics: Collection[str]) -> None:
         """Keep the metadata of these topics too, and ask for what is missing. TypeError for what is no name."""

@@ -47,6 +47,8 @@ class ClusterGroups:
         self._admin = admin
         self._groups = groups
         self._making: asyncio.Task[None] | None = None
+        self._problem = ""
+        """Why the offsets topic could not be made when it was tried last."""
         self._topics: dict[str, bytes] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
@@ -81,7 +83,8 @@ class ClusterGroups:
         if topic is None:
             if self._metadata.complete:
                 self._make()
-            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being made")
+            reason = f"cannot be made: {self._problem}" if self._problem else "is being made"
+            raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} {reason}")
         index = partition_of(group_id, len(topic.partitions))
         node = image.node(topic.partitions[index].leader, listener)
         if node is None:
@@ -99,8 +102,12 @@ class ClusterGroups:
             setting = "offsets.topic.replication.factor"
             factor = self._config[setting] if self._config.is_set(setting) else OFFSETS_REPLICAS
             await self._admin.create(offsets_topic(self._config, factor))
+            self._problem = ""
         except (KafkaError, OSError) as problem:
-            if getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
+            if getattr(problem, "code", None) == errors.TOPIC_ALREADY_EXISTS:
+                self._problem = ""
+            elif str(problem) != self._problem:  # clients ask again and again
                 event(log, logging.WARNING, "topic not created", topic=OFFSETS_TOPIC, reason=problem)
+                self._problem = str(problem)
         finally:
             self._making = None
