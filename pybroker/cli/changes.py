@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from pybroker.cli import metrics_listener
 from pybroker.cli.metrics_listener import Silent
-from pybroker.client.admin import Admin
 from pybroker.client.metadata import Node
 from pybroker.model import TopicPartition
 
@@ -14,22 +13,25 @@ COLUMNS: Final = ("partition", "time", "broker", "change", "leader", "epoch", "i
 
 
 def changes(
-    admin: Admin, nodes: Sequence[Node], partitions: Iterable[TopicPartition], timeout_s: float
+    nodes: Sequence[Node], partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, list[dict[str, Any]]], list[str]]:
     """Of each partition its changes with the broker that told of them, the oldest first; and why some told nothing."""
     wanted = list(partitions)
     found: dict[TopicPartition, list[dict[str, Any]]] = {partition: [] for partition in wanted}
     silent = []
-    for node in nodes:
-        try:
-            where = metrics_listener.address(admin, node)
-            for partition in wanted:
-                told = metrics_listener.objects(where, f"/changes?partition={quote(str(partition))}", timeout_s)
-                if not all(isinstance(each.get("time"), str) for each in told):
-                    raise Silent(f"{where} is not of pybroker")
-                found[partition] += [{**each, "broker": node.id} for each in told]
-        except Silent as reason:
-            silent.append(f"broker {node.id} tells of no changes: {reason}")
+
+    def of_wanted(where: str) -> list[list[dict[str, Any]]]:
+        told = [metrics_listener.objects(where, f"/changes?partition={quote(str(each))}") for each in wanted]
+        if not all(isinstance(change.get("time"), str) for each in told for change in each):
+            raise Silent(f"{where} is not of pybroker")
+        return told
+
+    for node, told in metrics_listener.told(nodes, of_wanted):
+        if isinstance(told, Silent):
+            silent.append(f"broker {node.id} tells of no changes: {told}")
+            continue
+        for partition, its in zip(wanted, told, strict=True):
+            found[partition] += [{**change, "broker": node.id} for change in its]
     for each in found.values():
         each.sort(key=lambda change: str(change["time"]))
     return found, silent

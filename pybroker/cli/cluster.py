@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from pybroker.cli import metrics_listener, output
-from pybroker.cli.metrics_listener import Silent
+from pybroker.cli.metrics_listener import Silent, Unanswered
 from pybroker.cli.options import cluster_options
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import Node, TopicInfo
@@ -16,8 +16,6 @@ MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
 UNDER_MIN_ISR: Final = "under min ISR"
 UNDER_REPLICATED: Final = "under-replicated"
-EPOCHS_S_MAX: Final = 2.0
-"""They are told besides: no broker that hangs holds up the rest."""
 
 
 @click.command(name="cluster")
@@ -29,6 +27,8 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     A partition is offline without a leader, under min ISR with fewer replicas in sync than its min.insync.replicas, and
     under-replicated with fewer than it has replicas.
 
+    A broker that does not answer within 2 s is named; it stays in the cluster until its session ends.
+
     A broker with a metrics.listener tells the epoch of its registration and that of the controller; the epochs of
     leaders are in topics describe --json.
 
@@ -39,7 +39,9 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         topics = admin.topics()
         lacking = [t.name for t in topics if any(len(p.isr) < len(p.replicas) for p in t.partitions)]
         least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
-        epochs = _epochs(admin, found.nodes, timeout_s)
+    told = dict(metrics_listener.told(found.nodes, lambda where: metrics_listener.objects(where, "/epochs")))
+    epochs = _epochs(told)
+    silent = {node.id: str(reason) for node, reason in told.items() if isinstance(reason, Unanswered)}
     of_controller = max((told["controller_epoch"] for told in epochs.values()), default=None)
     controller = found.controller if found.controller >= 0 else None
     led = Counter(p.leader for topic in topics for p in topic.partitions)
@@ -51,7 +53,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         brokers = [
             {
                 "id": n.id, "epoch": _epoch(epochs, n), "host": n.host, "port": n.port, "rack": n.rack,
-                "leaders": led[n.id], "replicas": held[n.id],
+                "leaders": led[n.id], "replicas": held[n.id], "answers": n.id not in silent,
             }
             for n in found.nodes
         ]  # fmt: skip
@@ -65,6 +67,8 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     click.echo(f"Cluster {output.text(found.id)}  controller {output.text(controller)}{epoch}")
     rows = [(n.id, _epoch(epochs, n), n.host, n.port, n.rack, led[n.id], held[n.id]) for n in found.nodes]
     output.table(("broker", "epoch", "host", "port", "rack", "leaders", "replicas"), rows)
+    for number, reason in silent.items():
+        click.echo(f"broker {number} does not answer: {reason}")
     states = "".join(f", {counts[state]} {state}" for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED))
     click.echo(f"Partitions {total}{states}")
     if lacks:
@@ -72,18 +76,13 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
 
 
-def _epochs(admin: Admin, nodes: Sequence[Node], timeout_s: float) -> dict[int, dict[str, Any]]:
+def _epochs(told: Mapping[Node, Sequence[Mapping[str, Any]] | Silent]) -> dict[int, Mapping[str, Any]]:
     """What each broker that tells of epochs tells of them."""
-    found = {}
-    for node in nodes:
-        try:
-            where = metrics_listener.address(admin, node)
-            told = metrics_listener.objects(where, "/epochs", min(timeout_s, EPOCHS_S_MAX))
-        except Silent:
-            continue
-        if told and isinstance(told[0].get("controller_epoch"), int):
-            found[node.id] = told[0]
-    return found
+    return {
+        node.id: each[0]
+        for node, each in told.items()
+        if not isinstance(each, Silent) and each and isinstance(each[0].get("controller_epoch"), int)
+    }
 
 
 def _epoch(epochs: Mapping[int, Mapping[str, Any]], node: Node) -> int | None:

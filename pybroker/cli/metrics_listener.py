@@ -1,31 +1,56 @@
 """What a broker tells over HTTP, at its metrics.listener."""
 
 import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from pybroker.client.admin import Admin, ConfigResource, ResourceType
 from pybroker.client.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
-from pybroker.errors import KafkaError
+from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
 from pybroker.model import HostPort
 
 LISTENER: Final = "metrics.listener"
 ANSWER_BYTES_MAX: Final = 1 << 20
+TELL_S_MAX: Final = 2.0
+AT_ONCE_MAX: Final = 32
+T = TypeVar("T")
 
 
 class Silent(Exception):
     """A broker does not tell; the text says why."""
 
 
-def address(admin: Admin, node: Node) -> str:
+class Unanswered(Silent):
+    """It does not answer Kafka's protocol either."""
+
+
+def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
+    """What each broker tells that is asked at its address, beside each other: none that hangs holds up the rest. `ask`
+    raises Silent."""
+
+    def one(node: Node) -> T | Silent:
+        try:
+            return ask(address(node))
+        except Silent as reason:
+            return reason
+
+    with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
+        return list(zip(nodes, threads.map(one, nodes), strict=True))
+
+
+def address(node: Node) -> str:
     """Where a broker serves HTTP. Raises Silent if it does not, or nobody can know where."""
     try:
-        entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
+        with Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX) as admin:
+            entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
     except KafkaError as problem:
-        raise Silent(str(problem)) from None
+        kind = Unanswered if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) else Silent
+        raise kind(problem.message) from None
     value = next((entry.value for entry in entries if entry.name == LISTENER), None)
     if not value:
         raise Silent(f"it has no {LISTENER}")
@@ -35,11 +60,11 @@ def address(admin: Admin, node: Node) -> str:
     return str(HostPort(node.host if listener.host in EVERY_INTERFACE else listener.host, listener.port))
 
 
-def objects(where: str, path: str, timeout_s: float) -> list[dict[str, Any]]:
+def objects(where: str, path: str) -> list[dict[str, Any]]:
     """The JSON objects, one a line, that lie at a path of an address. Raises Silent."""
     url = f"http://{where}{path}"
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=timeout_s) as answer:
+        with build_opener(ProxyHandler({})).open(url, timeout=TELL_S_MAX) as answer:
             told = answer.read(ANSWER_BYTES_MAX).decode()
         lines = [json.loads(line) for line in told.splitlines()]
     except URLError as problem:

@@ -112,7 +112,7 @@ def describe(
         sizes = _sizes(admin, topics)
         if with_changes:
             wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
-            told, silent = changes.changes(admin, admin.describe_cluster().nodes, wanted, timeout_s)
+            told, silent = changes.changes(admin.describe_cluster().nodes, wanted)
     documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
     for document in documents if with_changes else ():
         for p in document["partitions"]:

@@ -234,7 +234,7 @@ class Controller:
         self.tell_metadata(())
         await self._create_missing()
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
-        changed = await self._elect(f"brokers {_names(gone)} are gone" if gone else "the controller is new")
+        changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "the controller is new")
         self._lead_and_follow([key for key, _ in context.states() if key not in changed])
         self.tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
@@ -303,7 +303,7 @@ class Controller:
             what = ELECTED if elected else "ISR changed"
             event(
                 log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
-                leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), before=was.leader,
+                leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
                 unclean=unclean or None, cause=cause,
             )  # fmt: skip
             self._changes.elections += elected and state.leader >= 0
@@ -385,7 +385,7 @@ class Controller:
         # Who went and came is first gone: what it was told before, it does not know any more.
         live = {b: each for b, each in brokers.items() if b not in came}
         context.brokers, context.epochs = live, {b: epochs[b] for b in live}
-        touched = await self._elect(f"brokers {_names(gone)} are gone") if gone else set[TopicPartition]()
+        touched = await self._elect(f"brokers gone: {_names(gone)}") if gone else set[TopicPartition]()
         context.brokers, context.epochs = brokers, epochs
         for broker in came:
             self._open(brokers[broker])
@@ -396,7 +396,7 @@ class Controller:
             self.tell_metadata([key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
         if came:
-            touched |= await self._elect(f"brokers {_names(came)} came")
+            touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 its = [key for key, state in context.states() if broker in state.replicas]
                 self._channels[broker].lead_and_follow(context.told(its))

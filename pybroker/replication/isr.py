@@ -182,7 +182,7 @@ class IsrKeeper:
         late = laggards(followers, joining, partition.log_end_offset, -1, self._now_ms(), lag_ms)
         joining = [broker for broker in joining if broker not in late]  # silent at a high watermark that waits
         if joining:
-            why = f"brokers {','.join(map(str, joining))} have caught up"
+            why = f"brokers caught up: {','.join(map(str, joining))}"
             self._want(led, (*led.isr, *joining), followers, why)
 
     async def _look_now_and_then(self) -> None:
@@ -205,7 +205,7 @@ class IsrKeeper:
         followers = self._followers(led)
         out = laggards(followers, led.isr, end, led.since_ms, self._now_ms(), lag_ms)
         if out:
-            why = f"brokers {','.join(map(str, sorted(out)))} lag for more than {lag_ms} ms"
+            why = f"brokers that lag for more than {lag_ms} ms: {','.join(map(str, sorted(out)))}"
             self._want(led, tuple(broker for broker in led.isr if broker not in out), followers, why)
         else:
             self._watch(led)
@@ -330,7 +330,7 @@ class IsrKeeper:
             shrunk = len(isr) < len(led.isr)
             what, cause = SHRUNK if shrunk else EXPANDED, wanted.why
             event(
-                log, logging.INFO, what, partition=key, isr=_names(isr), before=_names(led.isr),
+                log, logging.INFO, what, partition=key, isr=_names(isr), isr_before=_names(led.isr),
                 partition_epoch=epoch, cause=cause,
             )  # fmt: skip
             self._changes.isr_shrinks += shrunk
