@@ -143,6 +143,11 @@ class ClusterTopics:
                 raise _unwritable(problem) from problem
         await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
 
+    @property
+    def waits_for(self) -> str:
+        """Why a change may take long, if that is known."""
+        return "ZooKeeper does not answer" if self._session().silent else ""
+
     def _known(self, name: str) -> TopicImage:
         """Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER."""
         self._metadata.check_complete()

@@ -73,6 +73,8 @@ class TopicAdmin:
         self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
         self._background: set[asyncio.Task[Topic]] = set()
         self._planner = Planner(config, random)
+        self.waits_for = ""
+        """As ClusterTopics has it: the store is here."""
 
     # -- creating --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple, TypeVar
 
+from pybroker.clock import boot_ms
+
 T = TypeVar("T")
 
 DATA_BYTES_MAX = 1_000_000
@@ -208,6 +210,11 @@ class Session(ABC):
         """When the latest request that was answered had been sent, by the clock since boot: a lease runs from here.
 
         The store ends the session `timeout_ms` later at the earliest. A session asks often enough by itself."""
+
+    @property
+    def silent(self) -> bool:
+        """Has the store said nothing for so long that an operation waits for it? It is asked far more often."""
+        return self.state is not SessionState.CONNECTED or boot_ms() - self.answered_ms > self.timeout_ms / 2
 
     def listen(self, listener: Listener) -> None:
         """Have a listener called with each state that the session comes to."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 TIMEOUT_MS: Final = int(records.TIMEOUT_S * 1000)
 ANSWER_MS: Final = 3000
 """So long is a broker waited for that is silent, until another one is asked."""
+GIVEN_UP_S: Final = records.TIMEOUT_S + ANSWER_MS / 1000
+"""By then the producer has given a record up, and says why."""
 BACKOFF_MS: Final = 20
 POLL_MS: Final = 100
 
@@ -35,7 +37,7 @@ def produce(bootstrap: str, topic: str, given: Sequence[Record]) -> list[StoredR
             )
             for r in made
         ]
-        offsets = [each.result(records.TIMEOUT_S).offset for each in told]
+        offsets = [each.result(GIVEN_UP_S).offset for each in told]
     return [record._replace(offset=offset) for record, offset in zip(made, offsets, strict=True)]
 
 

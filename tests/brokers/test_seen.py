@@ -18,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import pybroker.testing
 from pybroker import errors
+from pybroker.client.admin import Admin
+from pybroker.protocol import messages as m
 from pybroker.testing import ClusterHandle
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -179,6 +181,23 @@ def test_a_broker_that_zookeeper_does_not_know(cluster: ClusterHandle) -> None:
     cluster.heal()
     until("it is ready again", lambda: ready(cluster, number) == (200, "ok\n"), timeout_s=30)
     assert metric(cluster, number, "zookeeper_connected") == 1
+
+
+def test_a_change_while_the_store_is_away(cluster: ClusterHandle) -> None:
+    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back."""
+    for number in cluster.brokers:
+        cluster.cut_off(number, "store")
+    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    late = m.CreateTopicsRequest.Topics(name="late", num_partitions=1, replication_factor=3)
+
+    def told() -> str:
+        return str(ask(port, "CreateTopics", 5, topics=[late], timeout_ms=200).topics[0].error_message)
+
+    why = "not done in time (ZooKeeper does not answer); it may be done later"
+    until("it is told why", lambda: why in told(), timeout_s=30)
+    cluster.heal()
+    with Admin(cluster.bootstrap_servers) as admin:
+        until("it is made", lambda: "late" in [topic.name for topic in admin.topics()], timeout_s=30)
 
 
 def ready(cluster: ClusterHandle, number: int) -> tuple[int, str]:

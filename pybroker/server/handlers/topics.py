@@ -49,8 +49,10 @@ def _check_size(counts: Sequence[int]) -> None:
         )
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int) -> list[T | KafkaError]:
-    """The outcome of each; what is not done in time goes on and has REQUEST_TIMED_OUT for its outcome."""
+async def _all(
+    works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int, admin: "TopicAdmin | ClusterTopics"
+) -> list[T | KafkaError]:
+    """The outcome of each; what is not done in time goes on, if it can, and has REQUEST_TIMED_OUT for its outcome."""
     tasks = [asyncio.get_running_loop().create_task(work) for work in works]
     if tasks:
         await asyncio.wait(tasks, timeout=max(timeout_ms / 1000, TIMEOUT_SECONDS_MIN))
@@ -58,9 +60,10 @@ async def _all(works: Iterable[Coroutine[Any, Any, T]], timeout_ms: int) -> list
     for task in tasks:
         if not task.done():
             task.add_done_callback(_tell_late)
-            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, "it is not done in the time given, and goes on"))
-        elif isinstance(problem := task.exception(), KafkaError):
-            outcomes.append(problem)
+            why = f" ({admin.waits_for})" if admin.waits_for else ""
+            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, f"not done in time{why}; it may be done later"))
+        elif isinstance(failure := task.exception(), KafkaError):
+            outcomes.append(failure)
         else:
             outcomes.append(task.result())
     return outcomes
@@ -84,7 +87,7 @@ class CreateTopics:
         _check_size([max(topic.num_partitions, len(topic.assignments)) for topic in asked])
         works = [self._create(topic, named[topic.name], request.validate_only) for topic in asked]
         results = []
-        for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
+        for topic, outcome in zip(asked, await _all(works, request.timeout_ms, self._admin), strict=True):
             result = kind(name=topic.name, topic_id=NO_ID, configs=None)
             if isinstance(outcome, KafkaError):
                 result.error_code, result.error_message = outcome.code, outcome.message
@@ -150,7 +153,7 @@ class DeleteTopics:
         response = m.DeleteTopicsResponse()
         # By id the answer's name is the topic's.
         known = [image.topic_by_id(topic_id) for _, topic_id in asked]
-        outcomes = await _all(works, request.timeout_ms)
+        outcomes = await _all(works, request.timeout_ms, self._admin)
         for (name, topic_id), found, outcome in zip(asked, known, outcomes, strict=True):
             result = kind(name=name if name is not None or found is None else found.name, topic_id=topic_id)
             if isinstance(outcome, KafkaError):
@@ -194,7 +197,7 @@ class CreatePartitions:
         _check_size([topic.count for topic in asked])
         works = [self._grow(topic, named[topic.name], request.validate_only) for topic in asked]
         response = m.CreatePartitionsResponse()
-        for topic, outcome in zip(asked, await _all(works, request.timeout_ms), strict=True):
+        for topic, outcome in zip(asked, await _all(works, request.timeout_ms, self._admin), strict=True):
             result = kind(name=topic.name, error_message=None)
             if isinstance(outcome, KafkaError):
                 result.error_code, result.error_message = outcome.code, outcome.message
