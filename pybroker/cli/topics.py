@@ -10,7 +10,7 @@ import click
 from pybroker import errors
 from pybroker.cli import changes, output
 from pybroker.cli.configs import source_name
-from pybroker.cli.main import Failure, Whole
+from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
 from pybroker.client.metadata import TopicInfo
@@ -153,6 +153,39 @@ def delete(
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         absent = errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
         delete_each("topic", names, admin.delete_topic, absent, as_json)
+
+
+@command.command("elect-leaders")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_topics)
+@click.option("--unclean", is_flag=True,
+              help="Where nobody leads, elect a replica that is alive, in sync or not: what it lacks is lost.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@cluster_options
+def elect_leaders(
+    names: Sequence[str], unclean: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """Have the preferred replica lead each partition of these topics, or of all: the first of its replicas.
+
+    A cluster does so by itself in a while (auto.leader.rebalance.enable). With --unclean, name the topics.
+    """
+    if unclean and not names:
+        raise Misuse("--unclean wants the names of topics: whatever their leaders would lack is lost")
+    if unclean and not yes and not confirmed(f"Elect out of sync replicas of {', '.join(names)}? Records may be lost."):
+        raise Failure("nobody was elected: answer yes, or give --yes")
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        wanted = [TopicPartition(t.name, p.partition) for t in admin.topics(names) for p in t.partitions]
+        became = admin.elect_leaders(wanted if names else None, unclean=unclean)
+    needless = [tp for tp, problem in became.items() if problem and problem.code == errors.ELECTION_NOT_NEEDED]
+    failed = {tp: problem for tp, problem in became.items() if problem is not None and tp not in needless}
+    elected = [tp for tp, problem in became.items() if problem is None]
+    facts = {
+        "elected": [str(tp) for tp in elected], "not_needed": [str(tp) for tp in needless],
+        "failed": {str(tp): problem.name for tp, problem in failed.items()},
+    }  # fmt: skip
+    say(as_json, facts, f"Elected the leaders of {len(elected)} partitions; {len(needless)} needed none.")
+    if failed:
+        words = "; ".join(f"{tp}: {problem.message}" for tp, problem in failed.items())
+        raise Failure(f"nobody was elected for {len(failed)} partitions: {words}")
 
 
 # -- what is told of a topic ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.testing import ClusterHandle
 from tests.asking import ask
+from tests.cli.conftest import run
 from tests.harness import until
 
 PREFERRED, UNCLEAN = 0, 1
@@ -54,6 +55,39 @@ def test_the_preferred_leader_is_asked_for(cluster: ClusterHandle) -> None:
     elect(cluster, None, PREFERRED)  # of groups, whose leader may have gone with that broker
     until("those that need none are left out", lambda: elect(cluster, None, PREFERRED) == {})
     assert elect(cluster, "u", PREFERRED, 0) == {0: errors.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_the_command(cluster: ClusterHandle) -> None:
+    """Who is to lead, and who cannot; unclean elections are asked for twice."""
+    where = ("-b", cluster.bootstrap_servers)
+    topic = cluster.create_topic("t", partitions=3, min_insync_replicas=1)
+    cluster.wait_in_sync(topic)
+    away = cluster.leader(topic, 1)
+    cluster.stop(away)
+    refused = run("topics", "elect-leaders", topic, *where)
+    assert refused.code == 1
+    assert refused.out == "Elected the leaders of 0 partitions; 2 needed none.\n"
+    assert refused.err == (
+        "pybroker: nobody was elected for 1 partitions: t-1: the preferred leader is not alive, or not in sync\n"
+    )
+    cluster.start()
+    cluster.wait_in_sync(topic)
+    told = run("topics", "elect-leaders", topic, "--json", *where).json
+    assert told == {"elected": ["t-1"], "not_needed": ["t-0", "t-2"], "failed": {}}
+    until("it leads", lambda: cluster.leader(topic, 1) == away)
+    run("topics", "elect-leaders", *where)  # that of groups, perhaps
+    assert run("topics", "elect-leaders", *where).out == "Elected the leaders of 0 partitions; 0 needed none.\n"
+    assert "wants the names of topics" in run("topics", "elect-leaders", "--unclean", *where).err
+    assert "answer yes, or give --yes" in run("topics", "elect-leaders", topic, "--unclean", *where).err
+    last = cluster.leader(topic, 0)
+    others = [number for number in cluster.running if number != last]
+    cluster.kill(*others)
+    until("it is alone", lambda: list(cluster.in_sync(topic, 0)) == [last])
+    cluster.kill(last)
+    cluster.start(*others)
+    until("nobody leads", lambda: cluster.leader(topic, 0) == -1)
+    assert "t-0" in run("topics", "elect-leaders", topic, "--unclean", "--yes", "--json", *where).json["elected"]
+    until("another leads", lambda: cluster.leader(topic, 0) in others)
 
 
 def test_an_unclean_election_is_asked_for(cluster: ClusterHandle) -> None:

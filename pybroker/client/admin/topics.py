@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from pybroker import errors
 from pybroker.client import arguments, list_offsets
 from pybroker.client.admin.base import AdminBase, only, raise_for
+from pybroker.client.connection import Connection
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -24,6 +25,10 @@ _NAME: Final = "a topic's name"
 def absent(topic: TopicInfo) -> str | None:
     """The sentence for a topic that is not there."""
     return f"topic {topic.name} does not exist" if topic.error == errors.UNKNOWN_TOPIC_OR_PARTITION else None
+
+
+def _problem(code: int, message: str | None) -> KafkaError | None:
+    return KafkaError(code, message or "") if code else None
 
 
 class CreatedTopic(NamedTuple):
@@ -93,6 +98,35 @@ class TopicsAdmin(AdminBase):
         """The number of a topic's partitions; 0 while the topic is not shown, or one of them has no leader."""
         topic = only(self.cluster.metadata([name]), f"topic {name}")
         return len(topic.partitions) if all(p.leader >= 0 for p in topic.partitions) else 0
+
+    def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have the preferred replica of each partition lead, or of all partitions that it does not lead; what became of
+        each, None where it was elected (KIP-460). KafkaError(ELECTION_NOT_NEEDED) is for one that has that leader.
+
+        `unclean`: where nobody leads, a replica that is alive, though it was not in sync: records that it has not got
+        are lost."""
+        asked: dict[str, list[int]] = {}
+        for tp in partitions or ():
+            topic, index = TopicPartition.of(tp)
+            asked.setdefault(topic, []).append(index)
+        kind = m.ElectLeadersRequest.TopicPartitions
+        request = m.ElectLeadersRequest(
+            election_type=int(unclean), timeout_ms=self._timeout_ms,
+            topic_partitions=None if partitions is None else [kind(topic=t, partitions=p) for t, p in asked.items()],
+        )  # fmt: skip
+
+        def ask(controller: Connection) -> dict[TopicPartition, KafkaError | None]:
+            answer = controller.request(request)
+            raise_for(answer.error_code, "the election")
+            return {
+                TopicPartition(topic.topic, p.partition_id): _problem(p.error_code, p.error_message)
+                for topic in answer.replica_election_results
+                for p in topic.partition_result
+            }
+
+        return self.cluster.ask_controller(ask)
 
     # -- offsets and records ------------------------------------------------------------------------------------------
 
