@@ -1,5 +1,6 @@
 """`pybroker`, and `python -m pybroker`: what has to be so before the first import that takes its time."""
 
+import gc
 import os
 import signal
 import sys
@@ -15,7 +16,10 @@ def main() -> None:
 
     if heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    command()
+    try:
+        command()
+    finally:
+        gc.freeze()  # a tenth of a second that Python would look for cycles before it ends
 
 
 def _open_streams() -> None:

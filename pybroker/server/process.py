@@ -1,6 +1,7 @@
 """A broker as a process of its own: its kind, its signals, its end."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -77,6 +78,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_
     except StartLeft:
         event(log, logging.INFO, "stopped")
         return
+    gc.freeze()  # modules and classes stay: no collection looks at them again
     if not asked_to_stop.is_set():
         on_ready(broker)
     ends = [loop.create_task(each.wait()) for each in (asked_to_stop, broker.disks_failed)]

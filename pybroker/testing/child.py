@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -33,6 +34,7 @@ async def _serve() -> int:
         say({"failed": f"the broker did not start: {problem}"})
         await writer.drain()
         return 1
+    gc.freeze()  # what was imported stays: neither a collection nor the end of the process looks through it again
     say({"ok": None})
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():

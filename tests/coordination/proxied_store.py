@@ -30,6 +30,8 @@ class ProxiedSession(ZooKeeperSession):
 
     @fate.setter
     def fate(self, fate: Callable[[], Fate]) -> None:
+        if self._next is not None:
+            self._next.cancel()  # what the session asks by itself would meet a fate that is another request's
         self._proxy.fate = fate
 
     def disconnect(self) -> None:
