@@ -1,10 +1,12 @@
 """Topics of a cluster come, grow and go by nodes that any broker may write; the controller sees them and does the rest.
 
-    create   /config/topics/T, then /brokers/topics/T in one multi   ──> states, leaders, logs
-    grow     /brokers/topics/T with more partitions                  ──> the same for these
-    delete   /admin/delete_topics/T                                  ──> replicas go, then its nodes
+    create   /config/topics/T, then /brokers/topics/T in one multi       ──> states, leaders, logs
+    grow     /brokers/topics/T with more partitions, by the controller   ──> the same for these
+    delete   /admin/delete_topics/T                                      ──> replicas go, then its nodes
 
-Who asked is answered once this broker was told that all partitions have leaders, or that the topic is gone.
+A topic grows where topics are deleted, one after the other: where one was deleted between a look at it and the write,
+another of its name would get its partitions, for its node has the same version. Who asked is answered once this broker
+was told that all partitions have leaders, or that the topic is gone.
 """
 
 import asyncio
@@ -20,12 +22,13 @@ from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
+from pybroker.controller.controller import Controller
+from pybroker.controller.election import write
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import (
     BadVersion,
     Check,
-    ConnectionLoss,
     Create,
     NodeExists,
     NoNode,
@@ -52,10 +55,13 @@ class ClusterTopics:
         config: BrokerConfig,
         metadata: MetadataCache,
         random: Random,
+        controller: Callable[[], Controller | None],
         shown_s_max: float = SHOWN_S_MAX,
     ) -> None:
-        """`session` is the present one; `random` draws topic ids and the brokers where assignments begin."""
+        """`session` is the present one, `controller` that of this broker, which may not be elected; `random` draws
+        topic ids and the brokers where assignments begin."""
         self._session = session
+        self._controller = controller
         self._metadata = metadata
         self._planner = Planner(config, random)
         self._shown_s_max = shown_s_max
@@ -116,32 +122,37 @@ class ClusterTopics:
         return Topic(name, topic_id, topic.partitions)
 
     async def grow(self, name: str, count: int, given: rules.Assignment | None, validate_only: bool = False) -> None:
-        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 41, 42, 56."""
-        topic = self._known(name)
+        """Give a topic more partitions, `count` in all. Raises KafkaError: 3, 7, 37, 38, 39, 41, 42, 56; NOT_CONTROLLER
+        at every other broker, as Kafka's."""
+        topic, controller = self._known(name), self._controller()
         if topic.internal:
             problem = f"{name} cannot grow: who keeps what in which partition goes by their number"
             raise KafkaError(errors.INVALID_REQUEST, problem)
-        wanted: list[tuple[int, ...]] = []
+        if controller is None:
+            raise KafkaError(errors.NOT_CONTROLLER, "this broker is not the controller")
+        await controller.ask(lambda: self._grow(controller, topic, count, given, validate_only))
+        if not validate_only:
+            made = f"the partitions of {name} are made"
+            await self._shown(lambda image: _led(image.topic(name), topic.id, count), made)
+
+    async def _grow(
+        self, controller: Controller, topic: TopicImage, count: int, given: rules.Assignment | None, validate_only: bool
+    ) -> None:
+        """Write it, in the controller's turn. Raises as `grow`."""
+        context = controller.context
+        assert context is not None
         while True:
-            there, version = await self._node(name)
+            there, version = await self._node(topic.name)
             if there.id != topic.id:
-                problem = f"topic {name} has the id {there.id.hex()}, and {topic.id.hex()} where it was to grow"
+                problem = f"topic {topic.name} has the id {there.id.hex()}, and {topic.id.hex()} where it was to grow"
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, problem)
-            if wanted and there.replicas[:count] == wanted:
-                break  # it was written, though the answer was lost
-            added = self._planner.growth(name, there.replicas, count, given, self._metadata.image.brokers)
+            added = self._planner.growth(topic.name, there.replicas, count, given, self._metadata.image.brokers)
             if validate_only:
                 return
-            wanted = [*there.replicas, *map(tuple, added)]
-            node = nodes.dump_assignment(topic.id, wanted)
-            try:
-                await self._session().set(nodes.topic(name), node, version)
-                break
-            except (BadVersion, NoNode, ConnectionLoss):  # it has grown, or its name may be another's by now
-                continue
-            except StoreError as problem:
-                raise _unwritable(problem) from problem
-        await self._shown(lambda image: _led(image.topic(name), topic.id, count), f"the partitions of {name} are made")
+            node = nodes.dump_assignment(topic.id, [*there.replicas, *map(tuple, added)])
+            with contextlib.suppress(BadVersion, NoNode):  # somebody else has changed it
+                await write(context.session, context.fence, [Set(nodes.topic(topic.name), node, version)])
+                return
 
     @property
     def waits_for(self) -> str:

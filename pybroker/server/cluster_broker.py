@@ -184,7 +184,7 @@ class ClusterBroker(Broker):
         assert self.replicas is not None
         config, metadata, member, replicas = self.config, self.metadata, self._member, self.replicas
         groups, workers = self._work(replicas)
-        topics = ClusterTopics(lambda: member.session, config, metadata, self._random)
+        topics = ClusterTopics(lambda: member.session, config, metadata, self._random, lambda: self._controller)
         located = ClusterGroups(config, metadata, topics, groups)
         self._manager.on_leadership.append(located.lead)
         metadata.watch(located.show)

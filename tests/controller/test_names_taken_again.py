@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pybroker import errors
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.controller import nodes
@@ -19,7 +20,7 @@ from pybroker.model import TopicPartition
 from pybroker.server.cluster_groups import ClusterGroups
 from tests.controller.brokers import FakeCluster
 from tests.controller.stage import live_broker
-from tests.harness import eventually
+from tests.harness import eventually, looked
 
 KEY = TopicPartition("t", 0)
 FIRST, SECOND = b"t".ljust(16, b"_"), b"another".ljust(16, b"_")
@@ -35,7 +36,9 @@ class Asker:
         live = [live_broker(number) for number in (1, 2, 3)]
         metadata = MetadataCache("cluster")
         metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))
-        self.topics = ClusterTopics(lambda: session, cluster.config, metadata, Random(1), shown_s_max=1.0)
+        self.topics = ClusterTopics(
+            lambda: session, cluster.config, metadata, Random(1), lambda: cluster.brokers[1].controller, shown_s_max=1.0
+        )
 
     def lose_the_answer_of(self, path: str) -> None:
         """To the next write of a node: it is done, and the session is not connected again until it is said."""
@@ -118,29 +121,77 @@ async def test_a_next_controller_finds_the_wish_of_another(cluster: FakeCluster)
     assert [cluster.brokers[number].image[KEY].leader for number in (2, 3)] == [2, 2]
 
 
-async def test_growth_whose_answer_is_lost(asker: Asker) -> None:
+async def test_growth_whose_answer_is_lost(cluster: FakeCluster) -> None:
+    """Another controller is elected, and deletes it: the first does nothing to whatever has the name then."""
+    await cluster.create("t", (2, 3))
+    asker = Asker(cluster, cluster.brokers[1].session)
     asker.lose_the_answer_of(nodes.topic("t"))
     asked = asyncio.create_task(asker.topics.grow("t", 2, None))
-    grown = TopicPartition("t", 1)
-    await eventually("it has grown", lambda: any(grown in broker.states for broker in asker.cluster.living))
-    await asker.cluster.admin.create(nodes.deletion("t"))
+
+    async def grown() -> bool:
+        return len((await asker.there())[1]) == 2
+
+    await eventually("it has grown", grown)
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await cluster.admin.create(nodes.deletion("t"), nodes.dump_deletion(FIRST))
     await asker.first_is_gone()
     await asker.make_the_second()
     asker.session.reconnect()
-    with pytest.raises(KafkaError, match=f"topic t has the id {SECOND.hex()}"):
+    with pytest.raises(KafkaError, match="controller"):
         await asked
     assert await asker.there() == (SECOND, [(3, 1)])
 
 
-async def test_growth_whose_answer_is_lost_is_done_once(asker: Asker) -> None:
+async def test_growth_whose_answer_is_lost_is_done_once(cluster: FakeCluster) -> None:
+    await cluster.create("t", (2, 3))
+    asker = Asker(cluster, cluster.brokers[1].session)
     asker.lose_the_answer_of(nodes.topic("t"))
     asked = asyncio.create_task(asker.topics.grow("t", 3, None))
-    grown = TopicPartition("t", 2)
-    await eventually("it has grown", lambda: any(grown in broker.states for broker in asker.cluster.living))
+
+    async def grown() -> bool:
+        return len((await asker.there())[1]) == 3
+
+    await eventually("it has grown", grown)
     asker.session.reconnect()
     with pytest.raises(KafkaError, match="the partitions of t are made"):  # nobody tells this broker so
         await asked
     assert len((await asker.there())[1]) == 3
+
+
+async def test_growth_beside_a_deletion(asker: Asker) -> None:
+    """It is deleted between a look at it and the write, as others see it: not before the growth is done."""
+    session = asker.cluster.brokers[1].session
+    write = session.multi
+    wished = False
+
+    def late(ops: list[Op]) -> Any:
+        nonlocal wished
+        if any(op.path == nodes.topic("t") for op in ops) and not wished:
+            wished = True
+            return asyncio.ensure_future(after_a_wish(ops))
+        return write(ops)
+
+    async def after_a_wish(ops: list[Op]) -> Any:
+        await asker.cluster.admin.create(nodes.deletion("t"), nodes.dump_deletion(FIRST))
+        await looked()
+        assert len((await asker.there())[1]) == 1  # neither deleted nor grown
+        return await write(ops)
+
+    session.multi = late  # type: ignore[method-assign,assignment]
+    asked = asyncio.create_task(asker.topics.grow("t", 2, None))
+    await asker.first_is_gone()
+    assert wished
+    await asker.make_the_second()
+    with pytest.raises(KafkaError, match="the partitions of t are made"):
+        await asked
+    assert await asker.there() == (SECOND, [(3, 1)])
+
+
+async def test_growth_is_the_controller_s(asker: Asker) -> None:
+    asker.cluster.brokers[1].controller = asker.cluster.brokers[2].controller
+    with pytest.raises(KafkaError) as refused:
+        await asker.topics.grow("t", 2, None)
+    assert refused.value.code == errors.NOT_CONTROLLER
 
 
 async def test_growth_where_the_second_was_not_told_of(asker: Asker) -> None:

@@ -117,7 +117,9 @@ class Life(Process):
         )  # fmt: skip
         self._changes = changes
         self.groups = Coordinator(config, None, wall_ms=loop.ms, draw_id=lambda: world.random.getrandbits(64))  # type: ignore[arg-type]
-        self.topics = ClusterTopics(lambda: member.session, config, self.metadata, world.random)
+        self.topics = ClusterTopics(
+            lambda: member.session, config, self.metadata, world.random, lambda: self.controller
+        )
         located = ClusterGroups(config, self.metadata, self.topics, self.groups)
         self.manager.on_leadership.append(located.lead)
         self.metadata.watch(located.show)
