@@ -120,6 +120,11 @@ def test_values_are_typed() -> None:
             "it takes at most group.max.session.timeout.ms, which is 1800000 (default)",
         ),
         (
+            "replica.fetch.wait.max.ms=30001",
+            "replica.fetch.wait.max.ms = '30001' (--set) is not allowed: "
+            "it takes at most replica.lag.time.max.ms, which is 30000 (default)",
+        ),
+        (
             "queued.max.request.bytes=104857599",
             "queued.max.request.bytes = '104857599' (--set) is not allowed: "
             "it takes -1 or at least socket.request.max.bytes, which is 104857600 (default)",

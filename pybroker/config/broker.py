@@ -201,6 +201,9 @@ class BrokerConfig:
         pool, request = "queued.max.request.bytes", "socket.request.max.bytes"
         if 0 < self[pool] < self[request]:
             raise self._refuse(pool, f"-1 or at least {request}, which is {self[request]} ({self.where(request)})")
+        wait, lag = "replica.fetch.wait.max.ms", "replica.lag.time.max.ms"
+        if self[wait] > self[lag]:  # a follower of an idle leader would be taken for one that lags
+            raise self._refuse(wait, f"at most {lag}, which is {self[lag]} ({self.where(lag)})")
         try:
             _ = self.listeners
         except Refused as problem:

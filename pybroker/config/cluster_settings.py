@@ -113,7 +113,7 @@ CLUSTER = table(
         "replica.fetch.wait.max.ms",
         INT,
         "500",
-        "How long a leader holds back the answer to a follower's fetch while nothing comes. It has to be below "
+        "How long a leader holds back the answer to a follower's fetch while nothing comes. It may not be more than "
         "replica.lag.time.max.ms.",
         Range(1),
     ),

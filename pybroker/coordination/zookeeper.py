@@ -365,6 +365,7 @@ class ZooKeeperStore(s.Store):
             path = f"{path}/{name}"
             with contextlib.suppress(s.NodeExists):
                 await session.create(path)
+                event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
         await session.close()
 
     async def session(self, timeout_ms: int) -> ZooKeeperSession:

@@ -181,7 +181,8 @@ class Membership:
                 if not await self._make_once():  # where this process stood still, it may have gone long ago
                     raise
                 break
-        event(log, logging.INFO, "broker registered", broker=self._current().id, epoch=self.epoch)
+        granted = self.session.timeout_ms
+        event(log, logging.INFO, "broker registered", broker=self._current().id, epoch=self.epoch, session_ms=granted)
 
     async def _make_once(self) -> bool:
         """Make the node; False where another session has it, and then a watch says when it goes. Raises StoreError."""

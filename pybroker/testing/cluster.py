@@ -314,9 +314,13 @@ class ClusterHandle:
         return ",".join(f"{HOST}:{self._members.ports[number]}" for number in numbers)
 
     def _heard(self) -> Sequence[int]:
-        """Those that know what is so: they run, and are neither paused nor cut off; in a forked child, all."""
+        """Those that know what is so: they run, and are neither paused nor cut off; in a forked child, all. Raises
+        BrokerFailed where none runs."""
+        running = self.brokers if self._members.inherited else self.running
+        if not running:
+            raise BrokerFailed("no broker of the cluster runs: start() begins those that are down")
         silent = self._paused | self._cuts.keys()
-        return [number for number in self.running if number not in silent] or self.running or self.brokers
+        return [number for number in running if number not in silent] or running
 
     def _make_groups(self) -> None:
         """Have the topic of consumer groups made while all brokers are there: it is made when the first group is looked

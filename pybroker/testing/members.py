@@ -31,6 +31,7 @@ class Members:
         self.zookeeper: ZooKeeper | None = None
         self.network = Network()
         self.lives: dict[int, Life] = {}
+        self.inherited = False  # by a forked child
         self._directory = DataDir()
         self._held = {number: hold_port() for number in range(1, count + 1)}
         self.ports: dict[int, int] = {number: held.getsockname()[1] for number, held in self._held.items()}
@@ -138,6 +139,7 @@ class Members:
 
     def forked(self) -> None:
         """In a forked child: all is the parent's, and nothing here ends it."""
+        self.inherited = True
         self.lives = {number: Inherited(os.getppid()) for number in self.lives}
         self._together, self.zookeeper, self._starting = None, None, None
         self.network.forked()

@@ -120,9 +120,10 @@ async def test_what_is_led_no_more_is_not_held() -> None:
 
     log = Log()
     replica: Any = Led(key=KEY, topic_id=ID, offline=False)
+    config = BrokerConfig.load(None, ["replica.lag.time.max.ms=1", "replica.fetch.wait.max.ms=1"])
     keeper = IsrKeeper(
-        1, BrokerConfig.load(None, ["replica.lag.time.max.ms=1"]), MetadataCache("c"), Controller(), lambda: 10,
-        lambda: 0, lambda: False, Changes(lambda: 0),
+        1, config, MetadataCache("c"), Controller(), lambda: 10, lambda: 0, lambda: False,
+        Changes(lambda: 0),
     )  # type: ignore[arg-type]  # fmt: skip
     keeper.lead(replica, 5, 7, (1, 2, 3))
     looked.clear()

@@ -76,6 +76,19 @@ def test_all_are_killed_and_come_back(kind: Kind) -> None:
         assert [record.value for record in cluster.records("t")] == [b"a", b"b", b"c"]
 
 
+def test_nobody_is_asked_while_no_broker_runs(pybroker_cluster: ClusterHandle) -> None:
+    """It is said at once."""
+    topic = pybroker_cluster.create_topic("orders")
+    pybroker_cluster.kill()
+    began = time.monotonic()
+    for ask in (pybroker_cluster.wait_in_sync, pybroker_cluster.leader, pybroker_cluster.produce):
+        with pytest.raises(BrokerFailed, match="no broker of the cluster runs"):
+            ask(topic)
+    assert time.monotonic() - began < 1
+    pybroker_cluster.start()
+    pybroker_cluster.wait_in_sync(topic)
+
+
 def test_a_group_begins_while_a_broker_is_dead(pybroker_cluster: ClusterHandle) -> None:
     """The topic of the groups is there from the start: it could not be made with a broker less than it has replicas."""
     pybroker_cluster.produce("t", "a")

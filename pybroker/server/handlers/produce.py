@@ -87,7 +87,7 @@ class Produce:
                     work = partial(apply, replica.rules, records, now_ms, replica.key)
                     records = await loop.run_in_executor(self._workers, work)
                 if request.acks == ACKS_ALL and replica.log is not None and replica.log.under_min_isr:
-                    raise KafkaError(errors.NOT_ENOUGH_REPLICAS, f"{replica.key} has too few replicas in sync")
+                    raise KafkaError(errors.NOT_ENOUGH_REPLICAS, "there are too few replicas in sync")
                 if request.acks != ACKS_ALL and self._replicas.lease_lapsed:
                     raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, "another broker may lead by now")
             except _REFUSALS as problem:
