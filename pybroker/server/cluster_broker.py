@@ -377,11 +377,10 @@ class ClusterBroker(Broker):
         }  # fmt: skip
 
     def _no_member(self) -> str:
-        """Why others may have taken over what it leads; nothing, if they may not."""
-        if not self._member.registered:
-            return "it is not registered in ZooKeeper"
-        lapsed = self.replicas is not None and self.replicas.lease_lapsed
-        return "its lease has lapsed: ZooKeeper does not answer" if lapsed else ""
+        """It reaches ZooKeeper, which does not know it. While that is away for all, they serve on: nobody is to turn
+        from them."""
+        missed = self._member.connected and not self._member.registered
+        return "it is not registered in ZooKeeper" if missed else ""
 
     async def _leave(self) -> None:
         """Follow nobody, ask nobody, be nobody's controller."""

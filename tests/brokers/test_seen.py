@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import pybroker.testing
 from pybroker import errors
 from pybroker.client.admin import Admin
 from pybroker.protocol import messages as m
+from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.testing import ClusterHandle
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -161,8 +163,8 @@ def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
     assert row in (ROOT / "docs/metrics.md").read_text().splitlines()
 
 
-def test_a_broker_that_zookeeper_does_not_know(cluster: ClusterHandle) -> None:
-    """It is not ready once others may have taken over, and its metrics say since when the store is away."""
+def test_the_store_is_away(cluster: ClusterHandle) -> None:
+    """Its metrics say so. It is ready all the same: it serves on, as all do where the store is away for all."""
     number = cluster.brokers[0]
     told = {f.name: f for f in parse(get(cluster, number, "/metrics")) if f.name.startswith("pybroker_zookeeper")}
     rows = (ROOT / "docs/metrics.md").read_text().splitlines()
@@ -173,14 +175,26 @@ def test_a_broker_that_zookeeper_does_not_know(cluster: ClusterHandle) -> None:
     assert ready(cluster, number) == (200, "ok\n")
     assert metric(cluster, number, "zookeeper_connected") == 1
     cluster.cut_off(number, "store")
-    until("it is not ready", lambda: ready(cluster, number)[0] == 503, timeout_s=30)
-    assert ready(cluster, number)[1] in (
-        "its lease has lapsed: ZooKeeper does not answer\n", "it is not registered in ZooKeeper\n"
-    )  # fmt: skip
-    until("it knows", lambda: metric(cluster, number, "zookeeper_connected") == 0)
+    until("it knows", lambda: metric(cluster, number, "zookeeper_connected") == 0, timeout_s=30)
+    assert ready(cluster, number) == (200, "ok\n")
     cluster.heal()
-    until("it is ready again", lambda: ready(cluster, number) == (200, "ok\n"), timeout_s=30)
-    assert metric(cluster, number, "zookeeper_connected") == 1
+    until("it is known again", lambda: metric(cluster, number, "zookeeper_connected") == 1, timeout_s=30)
+    until("it is ready", lambda: ready(cluster, number) == (200, "ok\n"))
+
+
+def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """It is not ready while another session has its id."""
+    port = free_port()
+    with Cluster(tmp_path, zookeeper, count=1, metrics_listener=f"{HOST}:{port}") as processes:
+        processes.brokers[1].stop()
+        with closing(KazooClient(zookeeper.connect + processes.chroot)) as client:
+            client.start(10)
+            client.create("/brokers/ids/1", b"{}", ephemeral=True)
+            processes.brokers[1].begin()
+            until("it says so", lambda: told(port) == (503, "it is not registered in ZooKeeper\n"), timeout_s=20)
+            client.stop()
+        processes.brokers[1].wait_ready()
+        assert told(port) == (200, "ok\n")
 
 
 def test_a_change_while_the_store_is_away(cluster: ClusterHandle) -> None:
@@ -201,11 +215,19 @@ def test_a_change_while_the_store_is_away(cluster: ClusterHandle) -> None:
 
 
 def ready(cluster: ClusterHandle, number: int) -> tuple[int, str]:
+    return told(cluster._members.lives[number]._injector.broker.metrics_port)
+
+
+def told(port: int) -> tuple[int, str]:
+    """What /readyz answers; 0 where nobody listens."""
     try:
-        return 200, get(cluster, number, "/readyz")
+        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=10) as answer:
+            return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, refused.read().decode()
+    except OSError as problem:
+        return 0, str(problem)
 
 
 def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> None:
