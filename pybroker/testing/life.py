@@ -33,7 +33,8 @@ class Plan:
         from pybroker.config import BrokerConfig
 
         where = {"log.dirs": self.log_dir, "listeners": f"PLAINTEXT://{HOST}:{self.port}"}
-        config = BrokerConfig.load(None, [f"{name}={text}" for name, text in (where | dict(self.settings)).items()])
+        given = where | dict(self.settings)
+        config = BrokerConfig({name: (text, "settings of the test") for name, text in given.items()})
         if config.warnings:
             raise BrokerFailed("; ".join(config.warnings))
         return config

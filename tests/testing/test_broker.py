@@ -127,7 +127,10 @@ def test_settings_reach_the_broker(mode: Mode) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"num.partition": 3}, "did you mean num.partitions"), ({"num.partitions": 0}, "num.partitions = '0'")],
+    [
+        ({"num.partition": 3}, "did you mean num.partitions"),
+        ({"num.partitions": 0}, r"num.partitions = '0' \(settings of the test\)"),
+    ],
 )
 def test_a_setting_that_is_wrong_is_said_in_a_sentence(mode: Mode, settings: dict[str, object], says: str) -> None:
     """Neither a name that nobody knows nor a value that is not allowed goes by unseen."""
