@@ -99,6 +99,10 @@ class ClusterBroker(Broker):
             await self._join()
         except StoreDamaged as problem:
             raise StartError(str(problem)) from None
+        except (StartLeft, StartError):
+            if self._serving:
+                await self._leave()
+            raise
 
     async def _join(self) -> None:
         config = self.config
