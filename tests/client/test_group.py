@@ -14,10 +14,10 @@ from pybroker import errors
 from pybroker.client.connection import Connection
 from pybroker.client.consumer import Consumer, OffsetAndMetadata, RebalanceListener
 from pybroker.errors import KafkaError
-from pybroker.model import HostPort, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.client.kit import WAIT_S, create, fill, read
-from tests.harness import BrokerProcess, Server, until
+from tests.harness import HOST, BrokerProcess, Server, until
 
 PARTITIONS = 6
 QUICK = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000, "auto_offset_reset": "earliest"}
@@ -276,7 +276,7 @@ def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assign
         read(consumer, 1)
         assert consumer._group is not None
         gone = m.LeaveGroupRequest.Members(member_id=consumer._group.member_id, group_instance_id=None)
-        with Connection(*HostPort.parse(target.bootstrap)) as connection:
+        with Connection(HOST, target.coordinator_port(group)) as connection:
             asked = m.LeaveGroupRequest(group_id=group, member_id=gone.member_id, members=[gone])
             assert connection.request(asked).error_code == 0
         if ends == "a rebalance":

@@ -19,7 +19,7 @@ def filled(client: Client, topic: str) -> str:
     """A topic with 1,000 records in many batches, one each 10 ms of their own time."""
     client.create_topic(topic)
     records = [Record(b"%d" % i, timestamp_ms=START_MS + STEP_MS * i) for i in range(1000)]
-    assert client.send_all(topic, records, batch_bytes=512) == list(range(1000))
+    assert client.send_all(topic, records, batch_bytes=512, idempotent=True) == list(range(1000))
     return topic
 
 
