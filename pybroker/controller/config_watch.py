@@ -1,4 +1,5 @@
-"""Settings as a cluster's store has them: each broker reads them all when its session begins, then what changed.
+"""Settings as a cluster's store has them: each broker reads them all when its session begins, then what changed, and
+goes by them each time.
 
     /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>; it is read anew
     /config/topics         topics come with their settings, and go: nobody writes a notice for that
@@ -11,11 +12,9 @@ Who alters settings writes them with a notice (`cluster_configs.py`), as Kafka's
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import TopicImage
-from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
@@ -32,6 +31,10 @@ READ_AT_ONCE = 1000
 """Nodes that are asked for before the first answer is waited for."""
 PATIENCE_S = 1.0
 """How long whoever needs a topic's settings waits for them; they are gone by once they are there."""
+UNKNOWN = {
+    "min.insync.replicas": str((1 << 31) - 1), "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"
+}  # fmt: skip
+"""What a topic goes by whose settings are not known: acks=all is refused, and nothing is deleted."""
 LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 """How long a server of ZooKeeper that lags is given, between two looks, to hear of a topic."""
 
@@ -39,14 +42,11 @@ LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 class ConfigWatch:
     """Keeps a broker's settings, and those of all topics, as the store has them."""
 
-    def __init__(
-        self, broker_id: int, config: BrokerConfig, topics: ConfigRepository, metadata: MetadataCache, held: Configured
-    ) -> None:
+    def __init__(self, broker_id: int, config: BrokerConfig, topics: ConfigRepository, held: Configured) -> None:
         """`held` goes by what topics' settings say."""
         self._broker_id = broker_id
         self._config = config
         self._topics = topics
-        self._metadata = metadata
         self._held = held
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
         self._learning: set[asyncio.Task[None]] = set()
@@ -75,6 +75,7 @@ class ConfigWatch:
             names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=look_again))
             if seen is None:
                 await self.read_all(session)  # behind the watches, or what comes in between is missed
+                await self._go_by_all()
             else:
                 self._forget(self._ids.keys() - set(names))
                 await self._learn(session, set(names) - self._ids.keys())
@@ -90,21 +91,28 @@ class ConfigWatch:
             await self._learn(session, [name])
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
             await load(session, self._config, self._broker_id)
-            await self._go_by(self._metadata.image.topics())
-            for tell in self.on_broker_altered:
-                await tell()
+            await self._go_by_all()
+            return
         for hear in self.on_altered:
             hear()
 
-    async def topic(self, session: Session, name: str, topic_id: bytes) -> None:
-        """Know the settings of the topic that has this id, which may have come a moment ago, in the place of an earlier
-        one of its name. What takes longer goes on behind this."""
-        if self._ids.get(name) == topic_id:
-            return
-        task = asyncio.get_running_loop().create_task(self._learn_of(session, name, topic_id))
-        self._learning.add(task)
-        task.add_done_callback(self._learning.discard)
-        await asyncio.wait([task], timeout=PATIENCE_S)
+    async def _go_by_all(self) -> None:
+        """Whatever may have changed."""
+        await self._go_by(list(self._ids))
+        for tell in self.on_broker_altered:
+            await tell()
+        for hear in self.on_altered:
+            hear()
+
+    async def topic(self, session: Session, name: str, topic_id: bytes) -> Mapping[str, str]:
+        """The settings of the topic that has this id, which may have come a moment ago, in the place of an earlier one
+        of its name; UNKNOWN where that takes longer, and it goes by them once they are there."""
+        if self._ids.get(name) != topic_id:
+            task = asyncio.get_running_loop().create_task(self._learn_of(session, name, topic_id))
+            self._learning.add(task)
+            task.add_done_callback(self._learning.discard)
+            await asyncio.wait([task], timeout=PATIENCE_S)
+        return self._topics.topic(name) if self._ids.get(name) == topic_id else UNKNOWN
 
     async def close(self) -> None:
         """Learn no more."""
@@ -127,10 +135,12 @@ class ConfigWatch:
     async def _learn(self, session: Session, names: Collection[str]) -> None:
         """Read the settings of topics, and go by them."""
         await self._read_topics(session, names)
-        await self._go_by([topic for name in names if (topic := self._metadata.image.topic(name)) is not None])
+        await self._go_by(names)
 
-    async def _go_by(self, topics: Iterable[TopicImage]) -> None:
-        await self._held.configure([Topic(t.name, t.id, t.partitions, self._topics.topic(t.name)) for t in topics])
+    async def _go_by(self, names: Iterable[str]) -> None:
+        """What is open of these topics, told of or not."""
+        known = [(name, topic_id) for name in names if (topic_id := self._ids.get(name)) is not None]
+        await self._held.configure([Topic(name, topic_id, (), self._topics.topic(name)) for name, topic_id in known])
 
     async def _named(self, session: Session, notices: Iterable[str]) -> Iterable[str]:
         """The entities that notices name, each once; a notice that is gone was read by everybody long ago."""
@@ -155,14 +165,18 @@ class ConfigWatch:
 
     async def _read_topic(self, session: Session, name: str) -> None:
         """The id first: both are written at once, so the settings are of that topic or of a later one."""
-        topic_id = None
+        topic_id, config = None, dict[str, str]()
         try:
             with contextlib.suppress(NoNode):
                 topic_id = nodes.load_topic((await read(session, nodes.topic(name)))[0]).id
-            self._topics.put(name, nodes.load_config((await read(session, nodes.topic_config(name)))[0]))
+            try:
+                config = nodes.load_config((await read(session, nodes.topic_config(name)))[0])
+            except NoNode:
+                if topic_id is None:
+                    self._forget([name])
+                    return
+            self._topics.put(name, config)
             self._ids[name] = topic_id
-        except NoNode:
-            self._forget([name])
         except StoreDamaged as problem:
             event(log, logging.ERROR, "settings of a topic ignored", topic=name, reason=problem)
 

@@ -221,12 +221,14 @@ class Replicas:
         await asyncio.to_thread(self._configure, topics)
 
     def _configure(self, topics: Sequence[Topic]) -> None:
+        held: dict[tuple[str, bytes], list[Replica]] = {}
+        for replica in self:
+            held.setdefault((replica.key.topic, replica.topic_id), []).append(replica)
         for topic in topics:
-            settings = TopicConfig(self._config, topic.config, stored=True)
-            rules, core_config = Rules.of(settings), settings.core()
-            for index in range(len(topic.partitions)):
-                replica = self.get(topic.name, index)
-                if replica is not None:
+            if replicas := held.get((topic.name, topic.id)):
+                settings = TopicConfig(self._config, topic.config, stored=True)
+                rules, core_config = Rules.of(settings), settings.core()
+                for replica in replicas:
                     replica.configure(settings, core_config, rules)
 
     # -- the native plane ------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class ClusterBroker(Broker):
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
-        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, self.metadata, replicas)
+        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
@@ -249,9 +249,8 @@ class ClusterBroker(Broker):
             self.metadata.expects_topics = False
 
     async def _topic_config(self, topic: str, topic_id: bytes) -> Mapping[str, str]:
-        """A topic's own settings, which may have come a moment ago; none where the store does not tell."""
-        await self._watch.topic(self._member.session, topic, topic_id)
-        return self._topic_configs.topic(topic)
+        """A topic's own settings, which may have come a moment ago."""
+        return await self._watch.topic(self._member.session, topic, topic_id)
 
     # -- other brokers -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
-from pybroker.controller.config_watch import ConfigWatch
+from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Create, Delete, Op
@@ -27,6 +27,7 @@ from pybroker.errors import KafkaError
 from tests.controller.stage import live_broker
 from tests.harness import eventually
 
+T_ID = b"t" * 16
 KEEP = Change("retention.ms", Operation.SET, "7000")
 SMALL = Change("segment.bytes", Operation.SET, "1048576")
 
@@ -53,9 +54,10 @@ class Member:
         told = TopicStates("t", b"t" * 16, {0: state})
         self.metadata.update(UpdateMetadata(1, 1, [live_broker(1), live_broker(2)], [told]))
         self.held = Held()
-        self.watch = ConfigWatch(number, self.config, self.topics, self.metadata, self.held)
+        self.watch = ConfigWatch(number, self.config, self.topics, self.held)
 
     async def join(self, store: MemoryStore) -> None:
+        self.store = store
         self.session: MemorySession = await store.session(60_000)
         present = lambda: self.session  # noqa: E731
         self.configs = ClusterConfigs(
@@ -72,6 +74,7 @@ async def members() -> AsyncIterator[tuple[Member, Member]]:
     session = await store.session(60_000)
     await prepare(session, nodes.OF_A_CLUSTER)
     await session.create(nodes.topic_config("t"), nodes.dump_config({"max.message.bytes": "1000"}))
+    await session.create(nodes.topic("t"), nodes.dump_assignment(T_ID, [(1, 2)]))
     two = Member(1), Member(2)
     for member in two:
         await member.join(store)
@@ -88,10 +91,49 @@ async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) 
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
     after = {"max.message.bytes": "1000", "retention.ms": "7000"}
     assert one.topics.topic("t") == after == one.held.configured[-1], "who wrote it goes by it at once"
-    await eventually("the other goes by it", lambda: other.held.configured == [after])
+    await eventually("the other goes by it", lambda: other.held.configured[-1] == after)
     assert other.topics.topic("t") == after
     notice = (await one.session.children(nodes.CONFIG_CHANGES))[0][-1]
     assert json.loads((await one.session.get(f"{nodes.CONFIG_CHANGES}/{notice}"))[0])["entity_path"] == "topics/t"
+
+
+async def test_what_was_altered_before_a_session_began(members: tuple[Member, Member]) -> None:
+    """While a broker had none it was told of nothing: it goes by all that there is then, its own settings too."""
+    one, other = members
+    told: list[str] = []
+
+    async def hear() -> None:
+        told.append("broker")
+
+    other.watch.on_broker_altered.append(hear)
+    other.watch.on_altered.append(lambda: told.append("any"))
+    other.following.cancel()
+    other.session.expire()
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    change = Change("log.retention.ms", Operation.SET, "9000")
+    await one.configs.alter_broker("", [change], replace=False, validate_only=False)
+    assert other.held.configured[-1] == {"max.message.bytes": "1000"}
+    await other.join(one.store)
+    after = {"max.message.bytes": "1000", "retention.ms": "7000"}
+    await eventually("it goes by them", lambda: other.held.configured[-1] == after)
+    await eventually("its own are told of", lambda: told == ["broker", "any"])
+    assert other.config["log.retention.ms"] == 9000
+
+
+async def test_what_is_not_known_is_not_led_by_defaults(members: tuple[Member, Member]) -> None:
+    """Acks=all is refused and nothing deleted until the store has told; then the topic's own hold."""
+    one, _ = members
+    new = b"n" * 16
+    assert await one.watch.topic(one.session, "t", T_ID) == {"max.message.bytes": "1000"}
+    one.session.suspend()
+    assert await one.watch.topic(one.session, "new", new) == UNKNOWN
+    assert await one.watch.topic(one.session, "t", new) == UNKNOWN, "of an earlier topic of that name"
+    one.session.resume()
+    admin = await one.store.session(60_000)
+    config = Create(nodes.topic_config("new"), nodes.dump_config({"min.insync.replicas": "2"}))
+    await admin.multi([config, Create(nodes.topic("new"), nodes.dump_assignment(new, [(1, 2)]))])
+    await eventually("it goes by them", lambda: one.held.configured[-1] == {"min.insync.replicas": "2"})
+    assert await one.watch.topic(one.session, "new", new) == {"min.insync.replicas": "2"}
 
 
 async def test_two_changes_at_once(members: tuple[Member, Member]) -> None:
@@ -147,21 +189,21 @@ async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member
     await eventually("it is forgotten", lambda: not one.topics.topic("new"))
 
 
-def born(topic_id: bytes, config: dict[str, str], *, again: bool) -> list[Op]:
-    """A topic named t, with its settings; `again`: in the place of an earlier one."""
-    made: list[Op] = [
+def born(topic_id: bytes, config: dict[str, str]) -> list[Op]:
+    """A topic named t, with its settings, in the place of an earlier one."""
+    return [
+        Delete(nodes.topic_config("t")),
+        Delete(nodes.topic("t")),
         Create(nodes.topic_config("t"), nodes.dump_config(config)),
         Create(nodes.topic("t"), nodes.dump_assignment(topic_id, [(1, 2)])),
     ]
-    gone: list[Op] = [Delete(nodes.topic_config("t"))]
-    return [*gone, *made] if again else made
 
 
 async def test_a_topic_that_takes_a_name(members: tuple[Member, Member]) -> None:
     """It does not go by the settings of the topic that had its name before, which came and went between two looks."""
     one, _ = members
     new_id = b"u" * 16
-    await one.session.multi(born(new_id, {"retention.ms": "7"}, again=True))
+    await one.session.multi(born(new_id, {"retention.ms": "7"}))
     await asyncio.sleep(0.1)  # what the watches tell has been heard
     await one.watch.topic(one.session, "t", new_id)
     assert one.topics.topic("t") == {"retention.ms": "7"}
@@ -177,7 +219,7 @@ async def test_a_topic_that_its_server_has_not_heard_of(members: tuple[Member, M
     assert one.topics.topic("t") == {"max.message.bytes": "1000"}, "nobody waits for it for ever"
     one.session.reconnect()
     await asyncio.sleep(0.05)
-    await one.session.multi(born(new_id, {"retention.ms": "7"}, again=True))
+    await one.session.multi(born(new_id, {"retention.ms": "7"}))
     await eventually("it goes by them", lambda: one.held.configured[-1:] == [{"retention.ms": "7"}])
     await one.watch.close()
 
