@@ -327,6 +327,22 @@ class LogDir:
             kept = {key: offset for key, offset in self.recorded[name].items() if key in offline}
             self._replace(name, kept | {key: offset for key, offset in told.items() if offset is not None})
 
+    @contextlib.contextmanager
+    def cutting(self, key: TopicPartition, offset: int) -> Iterator[None]:
+        """While a log is cut back to an offset: nothing that is recorded says that it had more, or the next start would
+        miss that. Raises OSError."""
+        self._lower(checkpoints.CLEANED, key, offset)
+        points, high_watermarks = checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS
+        with self._recording[points], self._recording[high_watermarks]:  # else one may be recorded as it was before
+            self._lower(points, key, offset)
+            self._lower(high_watermarks, key, offset)
+            yield
+
+    def _lower(self, name: str, key: TopicPartition, offset: int) -> None:
+        with self._recording[name]:
+            if self.recorded[name].get(key, offset) > offset:
+                self._replace(name, self.recorded[name] | {key: offset})
+
     def record_cleaned(self, key: TopicPartition, first_dirty: int, is_gone: Callable[[], bool]) -> None:
         """Write up to where a log is compacted, unless it was deleted: nobody would forget it again. Raises OSError."""
         with self._recording[checkpoints.CLEANED]:

@@ -307,7 +307,9 @@ class Replicas:
         log = replica.partition()
         if plane is not None:
             plane.withdraw(log)
-        log.truncate(offset, leader_epoch=leader_epoch)
+        assert replica.directory is not None
+        with replica.directory.cutting(replica.key, offset):
+            log.truncate(offset, leader_epoch=leader_epoch)
 
     async def remove(self, keys: Iterable[TopicPartition]) -> None:
         """Take replicas from view at once, tell those who wait, then have their files removed."""

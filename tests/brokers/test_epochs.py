@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -160,3 +161,31 @@ def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Net
             cluster.until_in_sync(topic)
             witness.until_acked()
             witness.judge()
+
+
+def test_what_was_cut_is_not_missed(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A broker stops with records that no other has, cuts them off at its start, and is killed: nothing that it wrote
+    down of itself before asks for them, and it is in sync again."""
+    with contextlib.closing(Cluster(tmp_path, zookeeper)) as cluster:
+        cluster.start(1)  # the controller, which is not frozen
+        cluster.start(2, 3)
+        topic = cluster.create("t", replicas=[[1, 2, 3]])
+        cluster.until_in_sync(topic)
+        with Wire(cluster.brokers[1].port) as wire:
+            assert wire.produce(topic, batch([b"everywhere"]), acks=-1).error == 0
+            for number in (2, 3):
+                cluster.signal(number, signal.SIGSTOP)
+            for _ in range(5):
+                assert wire.produce(topic, batch([b"here alone"]), acks=1).error == 0
+        cluster.brokers[1].stop()
+        for number in (2, 3):
+            cluster.signal(number, signal.SIGCONT)
+        until("another leads", lambda: cluster.leader(topic) in (2, 3), 30)
+        assert "t 0 6" in (cluster.brokers[1].data_dir / "recovery-point-offset-checkpoint").read_text().splitlines()
+        cluster.start(1)
+        cluster.until_in_sync(topic)
+        assert cluster.brokers[1].count("log truncated") == 1
+        cluster.kill(1)
+        cluster.start(1)
+        cluster.until_in_sync(topic)
+        assert not cluster.differing(topic)
