@@ -42,7 +42,8 @@ def rows(partition: int, told: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]
     return [
         (
             partition, each["time"], each["broker"], each.get("what"), each.get("leader"), each.get("leader_epoch"),
-            ",".join(map(str, each.get("isr") or ())) or None, each.get("cause"),
+            ",".join(map(str, each["isr"])) if isinstance(each.get("isr"), list) and each["isr"] else None,
+            each.get("cause"),
         )
         for each in told
     ]  # fmt: skip

@@ -30,27 +30,36 @@ class Unanswered(Silent):
 
 
 def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
-    """What each broker tells that is asked at its address, beside each other: none that hangs holds up the rest. `ask`
-    raises Silent."""
+    """What each broker tells over HTTP, where `ask` is given its address, and raises Silent."""
+    return beside(nodes, lambda node: ask(address(node)))
+
+
+def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, T | Silent]]:
+    """What brokers say that are asked beside each other: none that hangs holds up the rest. `ask` raises Silent, and
+    KafkaError."""
 
     def one(node: Node) -> T | Silent:
         try:
-            return ask(address(node))
+            return ask(node)
         except Silent as reason:
             return reason
+        except KafkaError as problem:
+            kind = Unanswered if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) else Silent
+            return kind(problem.message)
 
     with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
         return list(zip(nodes, threads.map(one, nodes), strict=True))
 
 
+def admin_of(node: Node) -> Admin:
+    """For what this broker alone can say, soon."""
+    return Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX)
+
+
 def address(node: Node) -> str:
-    """Where a broker serves HTTP. Raises Silent if it does not, or nobody can know where."""
-    try:
-        with Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX) as admin:
-            entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
-    except KafkaError as problem:
-        kind = Unanswered if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) else Silent
-        raise kind(problem.message) from None
+    """Where a broker serves HTTP. Raises Silent if it does not, KafkaError if nobody can know where."""
+    with admin_of(node) as admin:
+        entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
     value = next((entry.value for entry in entries if entry.name == LISTENER), None)
     if not value:
         raise Silent(f"it has no {LISTENER}")
@@ -69,7 +78,7 @@ def objects(where: str, path: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in told.splitlines()]
     except URLError as problem:
         raise Silent(str(problem.reason)) from None
-    except (OSError, HTTPException, ValueError) as problem:
+    except (OSError, HTTPException, ValueError, RecursionError) as problem:
         raise Silent(str(problem)) from None
     if not all(isinstance(line, dict) for line in lines):
         raise Silent(f"{url} is not of pybroker")

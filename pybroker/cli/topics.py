@@ -11,9 +11,10 @@ from pybroker import errors
 from pybroker.cli import changes, output
 from pybroker.cli.configs import source_name
 from pybroker.cli.main import Failure, Misuse, Whole
+from pybroker.cli.metrics_listener import Silent, admin_of, beside
 from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
-from pybroker.client.metadata import TopicInfo
+from pybroker.client.metadata import Node, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -101,18 +102,19 @@ def describe(
 ) -> None:
     """Show partitions, leaders, replicas, offsets, sizes, and the configs that differ from their default.
 
-    A partition's size is that of its leader's log on disk; "-" where a broker does not tell it. Changes are asked of
-    every broker over HTTP, at its metrics.listener: the controller knows the cause of an election, the leader that of a
-    change of its ISR. Each keeps the last 16 of a partition, until it stops.
+    A partition's offsets and size are those of its leader; "-" where that does not tell them, or not within 2 s.
+    Changes are asked of every broker over HTTP, at its metrics.listener: the controller knows the cause of an election,
+    the leader that of a change of its ISR. Each keeps the last 16 of a partition, until it stops.
     """
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
         configs = admin.topic_configs([t.name for t in topics])
-        first, last = admin.offsets(topics, EARLIEST), admin.offsets(topics, LATEST)
-        sizes = _sizes(admin, topics)
-        if with_changes:
-            wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
-            told, silent = changes.changes(admin.describe_cluster().nodes, wanted)
+        nodes = admin.describe_cluster().nodes
+    first, last, sizes, silent = _of_leaders(topics, nodes)
+    if with_changes:
+        wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
+        told, more = changes.changes(nodes, wanted)
+        silent += more
     documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
     for document in documents if with_changes else ():
         for p in document["partitions"]:
@@ -124,7 +126,7 @@ def describe(
             if number:
                 click.echo()
             _show_topic(document)
-    for why in silent if with_changes else ():
+    for why in silent:
         click.echo(f"pybroker: {why}", err=True)
 
 
@@ -206,16 +208,42 @@ def _summary(topic: TopicInfo) -> dict[str, Any]:
     }
 
 
-def _sizes(admin: Admin, topics: Sequence[TopicInfo]) -> dict[tuple[str, int, int], int]:
-    """{(topic, partition, broker): bytes}; none of brokers that cannot be asked or do not want to tell (an ACL)."""
-    names = [topic.name for topic in topics]
-    leaders = {p.leader for topic in topics for p in topic.partitions if p.leader >= 0}
-    found: dict[tuple[str, int, int], int] = {}
-    for broker in sorted(leaders):
-        with contextlib.suppress(KafkaError):
-            for log_dir in admin.log_dirs([broker], names):
-                found |= {(*r.partition, broker): r.size_bytes for r in log_dir.replicas if not r.future}
-    return found
+Offsets = dict[TopicPartition, int | None]
+Sizes = dict[tuple[str, int, int], int]
+"""{(topic, partition, broker): bytes}"""
+
+
+def _of_leaders(topics: Sequence[TopicInfo], nodes: Sequence[Node]) -> tuple[Offsets, Offsets, Sizes, list[str]]:
+    """Where partitions begin and end, and their sizes, as their leaders tell; and which leaders do not answer."""
+    nobody = {TopicPartition(topic.name, p.partition): None for topic in topics for p in topic.partitions}
+    first: Offsets = dict(nobody)
+    last: Offsets = dict(nobody)
+    sizes: Sizes = {}
+
+    def ask(node: Node) -> tuple[Offsets, Offsets, Sizes]:
+        led = [topic._replace(partitions=tuple(p for p in topic.partitions if p.leader == node.id)) for topic in topics]
+        led = [topic for topic in led if topic.partitions]
+        with admin_of(node) as admin:
+            return admin.offsets(led, EARLIEST), admin.offsets(led, LATEST), _sizes(admin, led, node.id)
+
+    leaders = {p.leader for topic in topics for p in topic.partitions}
+    silent = []
+    for node, told in beside([node for node in nodes if node.id in leaders], ask):
+        if isinstance(told, Silent):
+            silent.append(f"broker {node.id} does not tell of what it leads: {told}")
+            continue
+        for mine, its in ((first, told[0]), (last, told[1])):
+            mine.update(its)
+        sizes |= told[2]
+    return first, last, sizes, silent
+
+
+def _sizes(admin: Admin, topics: Sequence[TopicInfo], broker: int) -> Sizes:
+    """None of a broker that does not want to tell (an ACL)."""
+    with contextlib.suppress(KafkaError):
+        log_dirs = admin.log_dirs([broker], [topic.name for topic in topics])
+        return {(*r.partition, broker): r.size_bytes for each in log_dirs for r in each.replicas if not r.future}
+    return {}
 
 
 def _description(

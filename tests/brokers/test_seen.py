@@ -270,7 +270,7 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     processes = start_cluster(
         metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
     )
-    topic = processes.create("t")
+    topic = processes.create("t", replicas=[[2, 1, 3]])
     processes.until_in_sync(topic)
     processes.restart(1)
     processes.until_in_sync(topic)
@@ -290,4 +290,8 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     shown = run("cluster", "-b", processes.bootstrap)
     assert time.monotonic() - began < ANSWER_S_MAX
     assert "broker 2 does not answer: " in shown.out and "broker 1 does" not in shown.out
+    began = time.monotonic()
+    shown = run("topics", "describe", topic, "-b", processes.bootstrap)
+    assert time.monotonic() - began < ANSWER_S_MAX
+    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of what it leads: ")
     processes.signal(2, signal.SIGCONT)
