@@ -101,14 +101,14 @@ class ZooKeeperSession(s.Session):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._reached.wait()
+            self.id = self._client.client_id[0]
+            self._reads_many = await self._version() >= MULTI_READ_SINCE
         except TimeoutError:
             self.close()
             raise s.StoreFailed(detail=f"no ZooKeeper answered in {timeout_s:g} s") from None
-        except asyncio.CancelledError:
+        except BaseException:
             self.close()
             raise
-        self.id = self._client.client_id[0]
-        self._reads_many = await self._version() >= MULTI_READ_SINCE
         self._ask()
 
     async def _version(self) -> tuple[int, ...]:
@@ -360,13 +360,21 @@ class ZooKeeperStore(s.Store):
         if not self._chroot:
             return
         session = await self._reach(self._hosts, int(self._timeout_s * 1000))
+        self._sessions.append(session)
         path = ""
-        for name in self._chroot.strip("/").split("/"):
-            path = f"{path}/{name}"
-            with contextlib.suppress(s.NodeExists):
-                await session.create(path)
-                event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
-        await session.close()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for name in self._chroot.strip("/").split("/"):
+                    path = f"{path}/{name}"
+                    with contextlib.suppress(s.NodeExists):
+                        await session.create(path)
+                        event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
+        except TimeoutError:
+            problem = f"ZooKeeper at {self._hosts} did not make {path} in {self._timeout_s:g} s (zookeeper.connect)"
+            raise s.StoreFailed(detail=problem) from None
+        finally:
+            ended = session.close()
+        await ended
 
     async def session(self, timeout_ms: int) -> ZooKeeperSession:
         session = await self._reach(self._hosts + self._chroot, timeout_ms)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
+import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
 from pybroker.controller import nodes
+from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
-from tests.harness import HOST, BrokerProcess, free_port
+from tests.harness import HOST, BrokerProcess, eventually, free_port
 
 STOP_S_MAX = 3.0
 """Of a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
@@ -72,3 +77,25 @@ def test_it_says_why_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
         assert f"{HOST}:{closed}: connection refused" in said
         assert "nowhere.invalid:2181: " in said
         assert f"{HOST}:{silent} accepts connections, and does not answer as a ZooKeeper that serves" in said
+
+
+async def test_an_opening_that_is_given_up_leaves_nothing(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread of a session that had begun to make the chroot."""
+    begun, create, before = asyncio.Event(), ZooKeeperSession.create, set(threading.enumerate())
+
+    def create_and_tell(session: ZooKeeperSession, *what: Any, **how: Any) -> Any:
+        begun.set()
+        return create(session, *what, **how)
+
+    monkeypatch.setattr(ZooKeeperSession, "create", create_and_tell)
+    store = ZooKeeperStore(f"{zookeeper.connect}/{uuid.uuid4().hex}/b")
+    opening = asyncio.ensure_future(store.open())
+    await begun.wait()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await store.close()
+    left = lambda: [each for each in set(threading.enumerate()) - before if "zk_loop" in each.name]  # noqa: E731
+    await eventually("its thread has ended", lambda: not left())
