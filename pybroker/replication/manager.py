@@ -281,8 +281,34 @@ class ReplicaManager:
         """The way to a leader: in core, or in Python where there is no native plane."""
         replicas = self._replicas
         suspects = self._metadata.suspects
-        given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, replicas.truncate, suspects
+        given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, self._cut_back, suspects
         return NativeFetcher(*given, self._dial, replicas.open_fetcher) if self.follow_in_core else Fetcher(*given)
+
+    async def _cut_back(self, replica: Replica, offset: int, leader_epoch: int) -> None:
+        """Have a log agree with its leader's up to `offset`. Raises core.LogError, KafkaError, OSError."""
+        if replica.partition().log_start_offset <= offset:
+            await self._replicas.truncate(replica, offset, leader_epoch)
+        else:
+            await self._copy_anew(replica, offset, leader_epoch)
+
+    async def _copy_anew(self, replica: Replica, offset: int, leader_epoch: int) -> None:
+        """Follow with a new log: after an unclean election the leader's may end before this one begins, so that nothing
+        of it is to stay."""
+        key = replica.key
+        async with self._in_order:
+            leader = self._follows.get(key)
+            if leader is None or self._replicas.get(*key) is not replica or replica.leader_epoch != leader_epoch:
+                return  # it is followed otherwise by now
+            role, start = replica.partition().role, replica.partition().log_start_offset
+            reason = f"the leader's ends at {offset}, before this one begins at {start}"
+            event(log, logging.ERROR, "log dropped, to be copied anew", partition=key, leader=leader, reason=reason)
+            self._leave(key)
+            await self._replicas.remove([key])
+            await self._open_logs([(key, replica.topic_id)])
+            fresh = self._replicas.get(*key)
+            if fresh is not None and not fresh.offline:
+                await fresh.follow(leader, leader_epoch, role.partition_epoch)
+                self._follow(fresh, leader, leader_epoch)
 
     def _leave(self, key: TopicPartition) -> None:
         leader = self._follows.pop(key, None)

@@ -222,9 +222,11 @@ class NativeFetcher(Fetcher):
         else:
             self._hold_off(followed, what.code)
             return
+        if self._followed.get(replica.key) is not followed:
+            return
         if self._goes_on_at(replica) == before:  # its leader would say the same, at once
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
-        elif self._followed.get(replica.key) is followed:
+        else:
             self._copy(replica.key)
 
     def _goes_on_at(self, replica: Replica) -> tuple[int, int]:

@@ -82,6 +82,35 @@ def tells(consumer: Consumer) -> bool:
     return True
 
 
+def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
+    """Nothing that it has is of the log as it goes on: it copies all of it, and comes into the ISR."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
+    cluster.until_in_sync(topic)
+    with Wire(cluster.brokers[1].port) as wire:
+        for _ in range(BOTH):
+            assert wire.produce(topic, batch([b"both"])).error == 0
+        cluster.until_in_sync(topic)
+        cluster.kill(2, 3)
+        until("it is alone", lambda: cluster.partition(topic) == (1, [1]))
+        for _ in range(ALONE):
+            assert wire.produce(topic, batch([b"alone"])).error == 0
+    start = ck.TopicPartition(topic, 0, BOTH + ALONE - 1)
+    cluster.admin.delete_records([start])[ck.TopicPartition(topic, 0)].result(10)
+    cluster.kill(1)
+    cluster.restart(2, 3)
+    allow_unclean(cluster, topic)
+    until("another leads", lambda: cluster.leader(topic) in (2, 3), timeout_s=30)
+    with Wire(cluster.brokers[cluster.leader(topic)].port) as wire:
+        assert wire.produce(topic, batch([b"after"])).error == 0
+    cluster.restart(1)
+    cluster.until_in_sync(topic)
+    assert cluster.brokers[1].count("log dropped, to be copied anew") == 1
+    assert not cluster.differing(topic)
+    cluster.kill(1)
+    cluster.restart(1)
+    cluster.until_in_sync(topic)
+
+
 def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
     """Its partition is offline until a person allows another replica to lead; who has read what is lost, notices."""
     topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
