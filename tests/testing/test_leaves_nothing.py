@@ -99,7 +99,9 @@ def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
     running.close()  # once more does nothing
     assert not os.path.exists(directory)
     until("its threads have ended", lambda: set(threading.enumerate()) <= threads)
-    until("its descriptors are closed", lambda: descriptors() <= files)
+    with contextlib.suppress(AssertionError):  # the sets say more
+        until("its descriptors are closed", lambda: descriptors() <= files)
+    assert descriptors() - files == set()
     assert children() <= processes
 
 
