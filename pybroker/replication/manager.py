@@ -20,7 +20,7 @@ from pybroker.client.link import Link
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import DELETED, LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import FULL, MetadataCache, TopicStates, UpdateMetadata
-from pybroker.cluster.topics import check_name
+from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -104,10 +104,15 @@ class ReplicaManager:
         await self._open_logs([(key, each.topic_id) for key, each in found if each.topic_id is not None])
 
     async def _open_logs(self, logs: list[tuple[TopicPartition, bytes]]) -> None:
-        configs = await self._settings((key.topic, topic_id) for key, topic_id in logs)
+        before = await self._settings((key.topic, topic_id) for key, topic_id in logs)
         await self._replicas.open_in_no_role(
-            [Wanted(key, topic_id, configs[key.topic, topic_id], None, None) for key, topic_id in logs]
+            [Wanted(key, topic_id, before[key.topic, topic_id], None, None) for key, topic_id in logs]
         )
+        # Whoever goes by what is altered, or known at last, has not found them until now.
+        now = await self._settings(before)
+        altered = [Topic(*topic, (), config) for topic, config in now.items() if config != before[topic]]
+        if altered:
+            await self._replicas.configure(altered)
 
     async def _settings(self, topics: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Mapping[str, str]]:
         """Of topics, by name and id: all are asked for at once."""

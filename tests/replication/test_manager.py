@@ -11,8 +11,10 @@ import pytest
 from pybroker import errors
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.manager import ReplicaManager
 
@@ -21,6 +23,36 @@ def told(broker_epoch: int) -> Any:
     return m.UpdateMetadataRequest(
         controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[], live_brokers=[]
     )
+
+
+async def test_settings_that_are_altered_while_a_log_is_opened() -> None:
+    """The replica is nowhere yet when they are gone by: it goes by them once it is."""
+    altered = asyncio.Event()
+    held: list[tuple[str, object]] = []
+
+    async def settings(topic: str, topic_id: bytes) -> dict[str, str]:
+        return {"retention.ms": "-1" if altered.is_set() else "7"}
+
+    class Held:
+        is_native = False
+
+        def survey(self, ids: object) -> dict[TopicPartition, Any]:
+            return {TopicPartition("t", 0): SimpleNamespace(topic_id=b"t" * 16)}
+
+        async def open_in_no_role(self, wanted: list[Any]) -> None:
+            held.extend(("opened", dict(each.config)) for each in wanted)
+            altered.set()
+
+        async def configure(self, topics: list[Topic]) -> None:
+            held.extend((topic.name, dict(topic.config)) for topic in topics)
+
+    nobody, replicas = Any, Held()
+    manager = ReplicaManager(
+        1, BrokerConfig.load(None, []), replicas, MetadataCache("c"), nobody, settings, nobody, nobody,
+        Changes(lambda: 0),
+    )  # type: ignore[arg-type]  # fmt: skip
+    await manager.open_found()
+    assert held == [("opened", {"retention.ms": "7"}), ("t", {"retention.ms": "-1"})]
 
 
 async def test_what_is_said_before_a_registration_waits_for_it() -> None:
