@@ -82,8 +82,8 @@ def tells(consumer: Consumer) -> bool:
     return True
 
 
-def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
-    """Nothing that it has is of the log as it goes on: it copies all of it, and comes into the ISR."""
+def led_alone(cluster: Cluster) -> str:
+    """A topic that broker 1 leads, with records that all have, and some that it took while the others were dead."""
     topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
     cluster.until_in_sync(topic)
     with Wire(cluster.brokers[1].port) as wire:
@@ -94,6 +94,12 @@ def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
         until("it is alone", lambda: cluster.partition(topic) == (1, [1]))
         for _ in range(ALONE):
             assert wire.produce(topic, batch([b"alone"])).error == 0
+    return topic
+
+
+def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
+    """Nothing that it has is of the log as it goes on: it copies all of it, and comes into the ISR."""
+    topic = led_alone(cluster)
     start = ck.TopicPartition(topic, 0, BOTH + ALONE - 1)
     cluster.admin.delete_records([start])[ck.TopicPartition(topic, 0)].result(10)
     cluster.kill(1)
@@ -113,16 +119,7 @@ def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
 
 def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
     """Its partition is offline until a person allows another replica to lead; who has read what is lost, notices."""
-    topic = cluster.create("t", replicas=[[1, 2, 3]], min_insync_replicas="1")
-    cluster.until_in_sync(topic)
-    with Wire(cluster.brokers[1].port) as wire:
-        for _ in range(BOTH):
-            assert wire.produce(topic, batch([b"both"])).error == 0
-        cluster.until_in_sync(topic)
-        cluster.kill(2, 3)
-        until("it is alone", lambda: cluster.partition(topic) == (1, [1]))
-        for _ in range(ALONE):
-            assert wire.produce(topic, batch([b"alone"])).error == 0
+    topic = led_alone(cluster)
     reader = ck.Consumer({
         "bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "error",
         "enable.auto.commit": False, "log_level": 0,
