@@ -42,7 +42,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     told = dict(metrics_listener.told(found.nodes, lambda where: metrics_listener.objects(where, "/epochs")))
     epochs = _epochs(told)
     silent = {node.id: str(reason) for node, reason in told.items() if isinstance(reason, Unanswered)}
-    of_controller = max((told["controller_epoch"] for told in epochs.values()), default=None)
+    of_controller = max((each["controller_epoch"] for each in epochs.values()), default=None)
     controller = found.controller if found.controller >= 0 else None
     led = Counter(p.leader for topic in topics for p in topic.partitions)
     held = Counter(broker for topic in topics for p in topic.partitions for broker in p.replicas)

@@ -49,7 +49,7 @@ class ConfigWatch:
         self._topics = topics
         self._held = held
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
-        self._learning: set[asyncio.Task[None]] = set()
+        self._learning: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
         self.on_altered: list[Callable[[], object]] = []  # who goes by those of topics too
 
@@ -108,15 +108,17 @@ class ConfigWatch:
         """The settings of the topic that has this id, which may have come a moment ago, in the place of an earlier one
         of its name; UNKNOWN where that takes longer, and it goes by them once they are there."""
         if self._ids.get(name) != topic_id:
-            task = asyncio.get_running_loop().create_task(self._learn_of(session, name, topic_id))
-            self._learning.add(task)
-            task.add_done_callback(self._learning.discard)
+            task = self._learning.get((name, topic_id))
+            if task is None:
+                task = asyncio.get_running_loop().create_task(self._learn_of(session, name, topic_id))
+                self._learning[name, topic_id] = task
+                task.add_done_callback(lambda _: self._learning.pop((name, topic_id), None))
             await asyncio.wait([task], timeout=PATIENCE_S)
         return self._topics.topic(name) if self._ids.get(name) == topic_id else UNKNOWN
 
     async def close(self) -> None:
         """Learn no more."""
-        await cancel_and_wait(*self._learning)
+        await cancel_and_wait(*self._learning.values())
 
     async def _learn_of(self, session: Session, name: str, topic_id: bytes) -> None:
         for lag_s in LAGS_S:
