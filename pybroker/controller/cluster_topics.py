@@ -130,7 +130,10 @@ class ClusterTopics:
             raise KafkaError(errors.INVALID_REQUEST, problem)
         if controller is None:
             raise KafkaError(errors.NOT_CONTROLLER, "this broker is not the controller")
-        await controller.ask(lambda: self._grow(controller, topic, count, given, validate_only))
+        try:
+            await controller.ask(lambda: self._grow(controller, topic, count, given, validate_only))
+        except StoreError as problem:
+            raise _unwritable(problem) from problem
         if not validate_only:
             made = f"the partitions of {name} are made"
             await self._shown(lambda image: _led(image.topic(name), topic.id, count), made)
@@ -150,9 +153,12 @@ class ClusterTopics:
             if validate_only:
                 return
             node = nodes.dump_assignment(topic.id, [*there.replicas, *map(tuple, added)])
-            with contextlib.suppress(BadVersion, NoNode):  # somebody else has changed it
+            try:
                 await write(context.session, context.fence, [Set(nodes.topic(topic.name), node, version)])
                 return
+            except (BadVersion, NoNode) as problem:
+                if problem.path != nodes.topic(topic.name):  # the node of the fence: the whole tree is gone
+                    raise
 
     @property
     def waits_for(self) -> str:

@@ -187,6 +187,14 @@ async def test_growth_beside_a_deletion(asker: Asker) -> None:
     assert await asker.there() == (SECOND, [(3, 1)])
 
 
+async def test_growth_without_the_node_of_the_controller_s_epoch(asker: Asker) -> None:
+    """Somebody has removed it: no controller can write, and none tries for ever."""
+    await asker.cluster.admin.delete(nodes.CONTROLLER_EPOCH)
+    async with asyncio.timeout(5):
+        with pytest.raises(KafkaError, match="controller_epoch"):
+            await asker.topics.grow("t", 2, None)
+
+
 async def test_growth_is_the_controller_s(asker: Asker) -> None:
     asker.cluster.brokers[1].controller = asker.cluster.brokers[2].controller
     with pytest.raises(KafkaError) as refused:
