@@ -5,7 +5,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pybroker.cli import metrics_listener
-from pybroker.cli.metrics_listener import Silent
+from pybroker.cli.beside import Silent
 from pybroker.client.metadata import Node
 from pybroker.model import TopicPartition
 

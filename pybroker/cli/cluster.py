@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from pybroker.cli import metrics_listener, output
-from pybroker.cli.metrics_listener import Silent, Unanswered
+from pybroker.cli.beside import Silent, Unanswered
 from pybroker.cli.options import cluster_options
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import Node, TopicInfo

@@ -2,58 +2,25 @@
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Any, Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from pybroker.client.admin import Admin, ConfigResource, ResourceType
+from pybroker.cli.beside import TELL_S_MAX, Silent, admin_of, beside
+from pybroker.client.admin import ConfigResource, ResourceType
 from pybroker.client.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
-from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
 from pybroker.model import HostPort
 
 LISTENER: Final = "metrics.listener"
 ANSWER_BYTES_MAX: Final = 1 << 20
-TELL_S_MAX: Final = 2.0
-AT_ONCE_MAX: Final = 32
 T = TypeVar("T")
-
-
-class Silent(Exception):
-    """A broker does not tell; the text says why."""
-
-
-class Unanswered(Silent):
-    """It does not answer Kafka's protocol either."""
 
 
 def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
     """What each broker tells over HTTP, where `ask` is given its address, and raises Silent."""
     return beside(nodes, lambda node: ask(address(node)))
-
-
-def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, T | Silent]]:
-    """What brokers say that are asked beside each other: none that hangs holds up the rest. `ask` raises Silent, and
-    KafkaError."""
-
-    def one(node: Node) -> T | Silent:
-        try:
-            return ask(node)
-        except Silent as reason:
-            return reason
-        except KafkaError as problem:
-            kind = Unanswered if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) else Silent
-            return kind(problem.message)
-
-    with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
-        return list(zip(nodes, threads.map(one, nodes), strict=True))
-
-
-def admin_of(node: Node) -> Admin:
-    """For what this broker alone can say, soon."""
-    return Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX)
 
 
 def address(node: Node) -> str:

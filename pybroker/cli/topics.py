@@ -9,9 +9,9 @@ import click
 
 from pybroker import errors
 from pybroker.cli import changes, output
+from pybroker.cli.beside import Silent, admin_of, beside
 from pybroker.cli.configs import source_name
 from pybroker.cli.main import Failure, Misuse, Whole
-from pybroker.cli.metrics_listener import Silent, admin_of, beside
 from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
 from pybroker.client.metadata import Node, TopicInfo

@@ -1,0 +1,44 @@
+"""Brokers that are asked beside each other, each for what it alone can say: none that hangs holds up the rest."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from pybroker.client.admin import Admin
+from pybroker.client.metadata import Node
+from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
+from pybroker.model import HostPort
+
+TELL_S_MAX: Final = 2.0
+AT_ONCE_MAX: Final = 32
+T = TypeVar("T")
+
+
+class Silent(Exception):
+    """A broker does not tell; the text says why."""
+
+
+class Unanswered(Silent):
+    """It does not answer Kafka's protocol either."""
+
+
+def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, T | Silent]]:
+    """What brokers say that are asked beside each other: none that hangs holds up the rest. `ask` raises Silent, and
+    KafkaError."""
+
+    def one(node: Node) -> T | Silent:
+        try:
+            return ask(node)
+        except Silent as reason:
+            return reason
+        except KafkaError as problem:
+            kind = Unanswered if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) else Silent
+            return kind(problem.message)
+
+    with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
+        return list(zip(nodes, threads.map(one, nodes), strict=True))
+
+
+def admin_of(node: Node) -> Admin:
+    """For what this broker alone can say, soon."""
+    return Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX)
