@@ -148,9 +148,11 @@ class Group:
         except (KafkaError, TimeoutError) as error:
             _log.info("the group was not told that this member leaves: %s", error)
 
-    def _leave(self, reason: str, future: Future[None]) -> None:
-        """On the loop's thread."""
-        member_id, self.member_id, self.generation = self.member_id, "", -1
+    def _leave(self, reason: str, future: Future[None], lost: str = "") -> None:
+        """On the loop's thread. The consumer's sees that its partitions are `lost` before it is no member any more."""
+        member_id, self.member_id = self.member_id, ""
+        self._lost = self._lost or lost
+        self.generation = -1
         self._stop_heart()
         if not member_id or self._instance_id is not None:
             future.set_result(None)
@@ -405,8 +407,7 @@ class Group:
         now_s = time.monotonic()
         if now_s - self._polled_s > self._settings.max_poll_interval_ms / 1000:
             late = f"poll() was not called for max_poll_interval_ms of {self._settings.max_poll_interval_ms}"
-            self._leave(late, Future())
-            self._lost = late
+            self._leave(late, Future(), lost=late)
             return
         if now_s - self._heard_s > self._settings.session_timeout_ms / 1000:
             self._coordinator.node = -1

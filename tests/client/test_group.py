@@ -248,6 +248,41 @@ def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[...
         assert len(lost) == PARTITIONS
 
 
+def test_it_polls_in_the_moment_it_is_out(
+    target: Server, topic: str, join: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes the membership away while poll() begins a rebalance: the partitions are lost, not given up."""
+    heard: list[str] = []
+    out, polled = threading.Event(), threading.Event()
+
+    class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            heard.append("revoked")
+
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            heard.append("lost")
+
+    settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "max_poll_interval_ms": 700, **QUICK}
+    with Consumer(bootstrap_servers=target.bootstrap, **settings) as late:
+        late.subscribe([topic], listener=Listener())
+        until("it has all", lambda: late.poll(10) == [] and len(late.assignment()) == PARTITIONS, WAIT_S)
+        group = late._group
+        assert group is not None
+
+        def held(stop: Callable[[], None] = group._stop_heart) -> None:
+            if group.generation < 0 and not out.is_set():
+                out.set()
+                polled.wait(WAIT_S)
+            stop()
+
+        monkeypatch.setattr(group, "_stop_heart", held)
+        assert out.wait(WAIT_S), "it left the group"
+        group._rejoin = "the group is rebalancing"  # as the last heartbeat could have said
+        late.poll(10)
+        polled.set()
+        assert heard == ["lost"]
+
+
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("ends", ["a rebalance", "close"])
 def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assignor: str, ends: str) -> None:
