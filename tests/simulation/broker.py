@@ -6,7 +6,7 @@ Not the product's are sockets and the plane of core: a follower copies by the fe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ class Life(Process):
         self.listens = False
         self.links: dict[SimLink, None] = {}  # in order, as a replay needs it
         self.sessions: list[MemorySession] = []
+        self.parts: Collection[Replica] = ()
+        """The replicas that it has, open or not."""
         self.epoch = -1
         self.freezes = 0
         self.controllers = -1, -1
@@ -101,6 +103,7 @@ class Life(Process):
         self.metadata = MetadataCache("cluster", loop.time)
         self.dirs = open_log_dirs([str(self.home)])
         replicas = self.replicas = Replicas(self.number, config, self.metadata, self.dirs)
+        self.parts = replicas._held.values()
         changes = Changes(loop.ms)
         member = self.member = Membership(
             StoreOfLife(world, self), SESSION_MS, lambda: live_broker(self.number), loop.ms
@@ -222,11 +225,6 @@ class Life(Process):
                     found, p.records = p.records, p.records.tobytes()
                     found.close()
         return answer
-
-    def open_replicas(self) -> Iterator[Replica]:
-        """The replicas that are open."""
-        if hasattr(self, "replicas") and not self.dead:
-            yield from (replica for replica in self.replicas if replica.log is not None and not replica.gone)
 
 
 def _partitions(answer: Any) -> Iterator[Any]:

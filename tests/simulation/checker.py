@@ -24,7 +24,6 @@ from pybroker.replication.replica import LEADER
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Life
-    from tests.simulation.virtual import Process
     from tests.simulation.world import World
 
 T, U, GROUPS = TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition(OFFSETS_TOPIC, 0)
@@ -64,6 +63,8 @@ class Checker:
         self._world = world
         self.states: dict[TopicPartition, PartitionState] = {}
         self._controller_epoch = -1
+        self._read: dict[TopicPartition, tuple[bytes, bytes, int]] = {}
+        """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
         self._committed: dict[tuple[TopicPartition, bytes], Committed] = {}
 
@@ -86,9 +87,11 @@ class Checker:
             except NoNode:
                 self.states.pop(key, None)
                 continue
-            node, before = nodes.load_topic(topic), self.states.get(key)
-            if before is not None and before.partition_epoch == stat.version and self._ids[key] == node.id:
+            before = self.states.get(key)
+            if before is not None and self._read[key] == (topic, data, stat.version):
                 continue
+            self._read[key] = topic, data, stat.version
+            node = nodes.load_topic(topic)
             state = nodes.load_state(data, node.replicas[0], stat.version)
             same = before if before is not None and self._ids[key] == node.id else None
             self.states[key], self._ids[key] = state, node.id
@@ -121,27 +124,29 @@ class Checker:
         """What it is in sync with from now on counts for this life of it."""
         life.lost = {key for key in life.lost if key in self.states and life.number in self.states[key].isr}
 
-    def after_turn(self, ran: set[Process]) -> None:
+    def after_turn(self, ran: set[Life]) -> None:
         for life in ran:
             if life.dead:
                 continue
-            self._check_controller(life)  # type: ignore[arg-type]
-            for replica in life.open_replicas():  # type: ignore[attr-defined]
+            if life.listens:
+                self._check_controller(life)
+            for replica in life.parts:
                 log = replica.log
+                if log is None or replica.gone:
+                    continue
                 key = replica.key, replica.topic_id
-                seen = life.seen.get(key)  # type: ignore[attr-defined]
+                seen = life.seen.get(key)
                 if seen is None:
-                    seen = life.seen[key] = Seen()  # type: ignore[attr-defined]
-                high_watermark, role = log.high_watermark, log.role
-                seen.end = log.log_end_offset
-                seen.matched = min(seen.matched, seen.end)
+                    seen = life.seen[key] = Seen()
+                high_watermark, end, role = log.high_watermark, log.log_end_offset, log.role
+                seen.end = end
+                if end < seen.matched:
+                    seen.matched = end
                 if high_watermark != seen.high_watermark or role != seen.role:
-                    self._changed(life, key, seen, high_watermark, role)  # type: ignore[arg-type]
+                    self._changed(life, key, seen, high_watermark, role)
 
     def _check_controller(self, life: Life) -> None:
         """No controller is obeyed once a later one has spoken."""
-        if not life.listens:
-            return
         known = life.manager._controller_epoch, life.metadata.image.controller_epoch
         if known[0] < life.controllers[0] or known[1] < life.controllers[1]:
             self.fail(f"{life.number} obeyed a controller of epochs {known} after {life.controllers}")

@@ -71,10 +71,12 @@ class Clients:
             network.send(number, 0, lambda: None if answer.done() else answer.set_result(found))
 
         network.send(0, number, lambda: None if life.dead else life.run(serve()))
-        await asyncio.wait([answer], timeout=TIMEOUT_S)
-        if not answer.done():
+        late = loop.call_later(TIMEOUT_S, lambda: None if answer.done() else answer.set_result(None))
+        found = await answer
+        late.cancel()
+        if found is None:
             raise Unanswered
-        return answer.result(), life
+        return found, life
 
     def _leader(self, key: TopicPartition) -> int:
         """Who leads, as some broker says, and no earlier one than was heard of before; anybody, where nobody knows."""

@@ -79,6 +79,7 @@ class SimLink:
         self._network, self._by, self._to = network, by, to
         self.closed: asyncio.Future[str] = network.loop.create_future()
         self._one = asyncio.Lock()
+        self._awaited: asyncio.Future[Any] | None = None
         by.links[self] = None
         to.links[self] = None
 
@@ -90,15 +91,20 @@ class SimLink:
         async with self._one:
             if self.closed.done():
                 raise ConnectionError("closed")
-            answer: asyncio.Future[Any] = self._network.loop.create_future()
+            loop = self._network.loop
+            answer: asyncio.Future[Any] = loop.create_future()
             self._network.send(self._by.number, self._to.number, lambda: self._arrive(message, version, answer))
-            await asyncio.wait([answer, self.closed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                if self.closed.done():
-                    raise ConnectionError("closed while it waited")
-                self.close()
-                raise TimeoutError
-            return answer.result()
+            self._awaited, late = answer, loop.call_later(timeout_s, self._late, answer)
+            found = await answer
+            late.cancel()
+            if isinstance(found, OSError):
+                raise found
+            return found
+
+    def _late(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.done():
+            answer.set_result(TimeoutError())
+            self.close()
 
     def _arrive(self, message: Any, version: int, answer: asyncio.Future[Any]) -> None:
         """What was sent on a connection that ended since may have come before it did."""
@@ -125,5 +131,7 @@ class SimLink:
     def close(self) -> None:
         if not self.closed.done():
             self.closed.set_result("closed")
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(ConnectionError("closed while it waited"))
         self._by.links.pop(self, None)
         self._to.links.pop(self, None)

@@ -39,8 +39,11 @@ class FarStore(MemoryStore):
         return job.future
 
     def _turn(self) -> None:
+        assert self._tree is not None
+        before = self._tree.zxid
         super()._turn()
-        self.changed()
+        if self._tree.zxid != before:
+            self.changed()
 
     def forget(self, session: LocalSession) -> None:
         if session.state is not SessionState.CLOSED:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import selectors
 from collections import deque
 from collections.abc import Callable
@@ -40,8 +41,21 @@ class _Selector(selectors.SelectSelector):
         return []
 
 
+class _Handle(asyncio.Handle):
+    """asyncio's own, made in a fifth of the time: it asks nobody whether it is debugged."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context) -> None:
+        self._callback, self._args, self._loop, self._context = callback, args, loop, context
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """One seed, one order of events. `after_turn` is called with the processes that ran in each turn."""
+    """One seed, one order of events. `after_turn` is called with the processes that ran in each turn.
+
+    What a callback raises ends the schedule, in place of a line in a log.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,10 +63,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-9
         self.outside = copy_context()
         """The context of what belongs to no process: the network, the store, the clients."""
-        self.after_turn: Callable[[set[Process]], None] = lambda ran: None
+        self.after_turn: Callable[[set[Any]], None] = lambda ran: None
         self.slowness: Callable[[], float] = lambda: 0.0
         """How long each piece of work on a thread takes."""
         self.steps = 0
+        self._numbers = itertools.count()
 
     def time(self) -> float:
         return self.now
@@ -95,17 +110,31 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _check_closed(self) -> None:
         """What was killed, or outlives its world, cleans up when Python forgets it: nothing comes of that."""
 
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, copy_context() if context is None else context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, (when, next(self._numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays where it is until its time has come."""
+
     def _run_once(self) -> None:
         ready, timers = self._ready, self._scheduled
         if not ready:
-            while timers and timers[0]._cancelled:
-                heapq.heappop(timers)._scheduled = False
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
             if not timers:
                 raise Deadlock
-            self.now = max(self.now, timers[0]._when)
-        while timers and timers[0]._when <= self.now:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False
+            self.now = max(self.now, timers[0][0])
+        while timers and timers[0][0] <= self.now:
+            timer = heapq.heappop(timers)[2]
             if not timer._cancelled:
                 ready.append(timer)
         ran: set[Process] = set()
@@ -114,7 +143,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            owner = handle._context.get(_OWNER)
+            context = handle._context
+            owner = context.get(_OWNER)
             if owner is not None:
                 if owner.dead:
                     continue
@@ -122,5 +152,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     owner.held.append(handle)
                     continue
                 ran.add(owner)
-            handle._run()
+            context.run(handle._callback, *handle._args)
         self.after_turn(ran)

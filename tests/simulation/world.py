@@ -39,7 +39,8 @@ from tests.simulation.virtual import VirtualLoop
 BROKERS = (1, 2, 3)
 STEPS_MAX = 14
 BEGIN_S = 0.3
-STEP_S = 2.0
+STEPS_S = (0.3, 0.3, 0.5, 2.0)
+"""How far apart faults are at most, in a schedule: within a session mostly, which has 3 s."""
 RECOVERY_S = 40.0
 SLOW_DISK = 0.05
 SETTINGS = (
@@ -79,7 +80,7 @@ class World:
 
     async def run(self, script: Script | None = None) -> None:
         """Faults as the seed has them, or as a script does."""
-        steps = self.random.randint(1, STEPS_MAX)
+        steps, step_s = self.random.randint(1, STEPS_MAX), self.random.choice(STEPS_S)
         await self.store.open()
         admin = await self.store.session(60_000)
         await prepare(admin, nodes.OF_A_CLUSTER)
@@ -95,7 +96,7 @@ class World:
         if script is not None:
             await script(self)
         for _ in range(0 if script is not None else steps):
-            await asyncio.sleep(STEP_S * self.random.random() ** 2)
+            await asyncio.sleep(step_s * self.random.random() ** 2)
             self._look()
             self.faults.next()
         self.faults.end()
@@ -111,12 +112,12 @@ class World:
         """Once nothing fails any more, all come into the ISR, and clients go on."""
         acked, commits, deadline = self.clients.acked, self.clients.commits, self.loop.time() + RECOVERY_S
         while True:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
             self._look()
             states = [self.checker.states.get(key) for key in (T, GROUPS)]
             if (
                 all(state is not None and state.leader > 0 and len(state.isr) == len(BROKERS) for state in states)
-                and self.clients.acked > acked + 3
+                and self.clients.acked > acked + 1
                 and self.clients.commits > commits
             ):
                 break
