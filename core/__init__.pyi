@@ -177,6 +177,7 @@ class Plane:
         broker: Broker,
         *,
         reactors: int = 1,
+        fetchers: int = 0,
         frame_bytes_max: int = 100 << 20,
         fetch_bytes_max: int = 55 << 20,
         idle_ms: int = 600000,

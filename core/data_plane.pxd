@@ -10,6 +10,7 @@ cdef class Plane:
     cdef plane_t state
     cdef reactor_t** reactors
     cdef int count
+    cdef int serving             # of them, the first ones: clients' connections; the others have those to leaders
     cdef int64_t adopted
     cdef Broker owner
     cdef list threads

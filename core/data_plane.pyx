@@ -136,12 +136,12 @@ cdef frame_of(const letter_t* l):
 cdef class Plane:
     """Reactors, the sockets they own, and the way to and from Python. Closed by stop()."""
 
-    def __cinit__(self, Broker broker not None, *, int reactors=1, int64_t frame_bytes_max=100 << 20,
+    def __cinit__(self, Broker broker not None, *, int reactors=1, int fetchers=0, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500,
                   int64_t holder_ms=10000, int32_t replica_listener=-1, str rack=None):
-        if reactors < 1:
-            raise ValueError(f"{reactors} reactors: at least one is needed")
+        if reactors < 1 or fetchers < 0:
+            raise ValueError(f"{reactors} reactors and {fetchers} fetchers: at least one and none are needed")
         memset(&self.state, 0, sizeof(self.state))
         self.owner = broker
         self.threads = []
@@ -160,11 +160,12 @@ cdef class Plane:
         self.state.rack_length = -1 if rack is None else put_text(self.state.rack, rack)
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
-        self.reactors = <reactor_t**>calloc(reactors, sizeof(reactor_t*))
+        self.reactors = <reactor_t**>calloc(reactors + fetchers, sizeof(reactor_t*))
         if self.state.registry == NULL or self.reactors == NULL:
             raise MemoryError()
         raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
-        for _ in range(reactors):
+        self.serving = reactors
+        for _ in range(reactors + fetchers):
             raise_status(reactor_new(&self.state, &self.reactors[self.count]), "a reactor's epoll and eventfd")
             self.count += 1
         PLANES.add(self)
@@ -211,11 +212,17 @@ cdef class Plane:
         """Run each reactor on a thread of its own, without the GIL."""
         self.check()
         for i in range(self.count):
-            thread = threading.Thread(target=self._run, args=(i,), name=f"pybroker-network-{i}", daemon=True)
+            thread = threading.Thread(target=self._run, args=(i,), name=self._name(i), daemon=True)
             thread.start()
             self.threads.append(thread)
 
+    def _name(self, int i) -> str:
+        return f"pybroker-network-{i}" if i < self.serving else f"pybroker-fetcher-{i - self.serving}"
+
     def _run(self, int i) -> None:
+        if i >= self.serving:    # it takes no processor from others: what comes meanwhile is copied at once
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with nogil:
             reactor_run(self.reactors[i])
 
@@ -373,7 +380,9 @@ cdef class Plane:
             free(n)
             del self.sockets[id]
             raise MemoryError()
-        r = self.reactors[self.adopted % self.count]
+        r = self.reactors[self.adopted % self.serving]
+        if fetcher != NULL and self.serving < self.count:
+            r = self.reactors[self.serving + self.adopted % (self.count - self.serving)]
         self.adopted = id
         c.id = id
         c.fd = fd

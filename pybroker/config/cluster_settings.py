@@ -2,6 +2,7 @@
 
 import re
 
+from .broker_settings import NETWORK_THREADS_MAX
 from .settings import INT_MAX, Choice, Range, Setting, Shape, Type, table
 
 BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
@@ -108,6 +109,14 @@ CLUSTER = table(
         "30000",
         "How long a follower may be behind, or not fetch, before its leader has it taken out of the in-sync replicas.",
         Range(1),
+    ),
+    Setting(
+        "num.replica.fetchers",
+        INT,
+        "1",
+        "Threads that copy what other brokers lead; what one of them leads is copied by one thread. They take no "
+        "processor from threads that serve clients.",
+        Range(1, NETWORK_THREADS_MAX),
     ),
     Setting(
         "replica.fetch.wait.max.ms",

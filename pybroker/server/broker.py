@@ -346,6 +346,7 @@ class Broker:
         reactors = config["num.network.threads"] if config.is_set("num.network.threads") else _reactors()
         plane = replicas.native_plane(
             reactors=reactors,
+            fetchers=0 if self._replica_listener() < 0 else config["num.replica.fetchers"],
             frame_bytes_max=config["socket.request.max.bytes"],
             fetch_bytes_max=config["fetch.max.bytes"],
             idle_ms=config["connections.max.idle.ms"],

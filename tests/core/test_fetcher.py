@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -388,3 +390,26 @@ def test_a_plane_that_stops_waits_for_the_disk_of_its_followers(following: Follo
     following.leader.answer({0: batch(3)}, session=SESSION)
     following.step()
     assert following.leader.quiet()
+
+
+def test_connections_to_leaders_have_a_thread_of_their_own(tmp_path: Path) -> None:
+    """It takes no processor from those that serve clients."""
+    broker = core.Broker()
+    plane = core.Plane(broker, reactors=2, fetchers=1)
+    plane.start()
+    sockets = [socket.socketpair() for _ in range(3)]
+    for here, _ in sockets:
+        here.setblocking(False)
+    fetcher = core.Fetcher(plane, sockets[0][0].detach(), replica_id=7, broker_epoch=77)
+    for here, _ in sockets[1:]:
+        plane.adopt(here.detach())
+    until("all are there", lambda: [reactor["connections"] for reactor in plane.stats()] == [1, 1, 1])
+    threads = {thread.name: thread.native_id for thread in threading.enumerate()}
+    policies = {name: os.sched_getscheduler(threads[name] or 0) for name in threads if name.startswith("pybroker-")}
+    assert policies["pybroker-fetcher-0"] == os.SCHED_BATCH
+    assert policies["pybroker-network-0"] == policies["pybroker-network-1"] == os.SCHED_OTHER
+    plane.stop()
+    broker.close()
+    for _, there in sockets:
+        there.close()
+    del fetcher

@@ -16,7 +16,7 @@ from pybroker.testing import ClusterHandle
 from tests.harness import until
 
 SLEEP_MS = 600
-SETTINGS = {"replica.lag.time.max.ms": 500, "num.network.threads": 1}
+SETTINGS = {"replica.lag.time.max.ms": 2000, "num.network.threads": 1}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_follower_whose_disk_fails(cluster: ClusterHandle) -> None:
 
 
 def test_a_follower_whose_disk_is_slow(cluster: ClusterHandle) -> None:
-    """Its network thread waits once. From then on threads append to that log: what else it follows does not wait."""
+    """The thread that copies waits once. From then on others append to that log: what else it follows does not wait."""
     slow, quick = cluster.create_topic("slow"), cluster.create_topic("quick")
     acked(cluster, slow)
     acked(cluster, quick)
@@ -96,6 +96,7 @@ def test_a_follower_whose_disk_is_slow(cluster: ClusterHandle) -> None:
         writing.start()
         until("its disk is known to be slow", lambda: log.slow_appends)
         producer = ck.Producer(cluster.confluent_config(acks="all", linger_ms=0))
+        acked(cluster, quick)  # after that one wait, which is shorter than the lag that is allowed
         cluster.wait_in_sync(quick)
         end, took_s = log.log_end_offset, list[float]()
         while log.log_end_offset == end or len(took_s) < 50:  # while it is appended to

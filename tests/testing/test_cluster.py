@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import confluent_kafka as ck
@@ -140,6 +141,14 @@ def test_it_is_there_soon(kind: Kind, capsys: pytest.CaptureFixture[str]) -> Non
         shown = ", ".join(f"{each:.2f}" for each in took_s)
         print(f"\n  {kind}: first record on three brokers after {shown} s; load {load:.1f} on {processors} processors")
     assert min(took_s) < START_S_MAX * max(1.0, load / processors)
+
+
+def test_threads_that_copy_from_leaders() -> None:
+    """As many as num.replica.fetchers says."""
+    with pybroker.testing.cluster(1, settings={"num.replica.fetchers": 2}) as one:
+        names = [thread.name for thread in threading.enumerate()]
+        assert [names.count(f"pybroker-fetcher-{n}") for n in range(3)] == [1, 1, 0]
+        assert one.in_sync(one.create_topic("t")) == [1]
 
 
 def test_sizes_and_settings() -> None:
