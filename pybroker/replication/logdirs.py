@@ -472,3 +472,13 @@ def owner(log_dirs: Iterable[LogDir]) -> Meta:
                 )
         found = Meta(meta.cluster_id or found.cluster_id, found.broker_id if meta.broker_id is None else meta.broker_id)
     return found
+
+
+def remove(directory: str) -> None:
+    """Remove a partition's directory that was renamed for it. What fails is logged, and done at the next start."""
+    import shutil  # on a thread, and seldom
+
+    try:
+        shutil.rmtree(directory)
+    except OSError as problem:
+        event(log, logging.ERROR, "directory not removed", directory=directory, reason=problem)

@@ -168,13 +168,16 @@ class Opener:
         for key in keys:
             self._found.pop(key, None)
 
-    def set_aside(self, key: TopicPartition, why: str) -> None:
-        """Rename the directory of a partition that is not open; the next start removes those set aside to `delete`."""
+    def set_aside(self, key: TopicPartition, why: str) -> str | None:
+        """Rename the directory of a partition that is not open, if there is one: what it is named then. The next start
+        removes those set aside to `delete`."""
         path = self.directory_of(key)
-        if path is not None:
-            aside = f"{path}.{secrets.token_hex(16)}-{why}"
-            os.rename(path, aside)
-            event(log, logging.WARNING, "directory set aside", directory=aside)
+        if path is None:
+            return None
+        aside = f"{path}.{secrets.token_hex(16)}-{why}"
+        os.rename(path, aside)
+        event(log, logging.WARNING, "directory set aside", directory=aside)
+        return aside
 
     def directory_of(self, key: TopicPartition) -> str | None:
         """Where a partition lies, open or not; None if nowhere."""

@@ -22,7 +22,7 @@ from pybroker.replication import failpoints
 from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.leaders import NO_LEADER, Leader
-from pybroker.replication.logdirs import Found, LogDir
+from pybroker.replication.logdirs import Found, LogDir, remove
 from pybroker.replication.opening import Opener, Opening, Wanted
 from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
@@ -347,14 +347,15 @@ class Replicas:
         await asyncio.get_running_loop().run_in_executor(self._workers, self._delete_share, gone)
 
     def _delete_share(self, gone: Mapping[TopicPartition, Replica | None]) -> None:
+        aside = []
         for key, replica in gone.items():
             try:
                 if replica is not None and replica.log is not None:
                     if self._plane is not None:
                         self._plane.withdraw(replica.log)  # where a fetch of it may be at the disk
                     self._core.delete(replica.log)
-                else:
-                    self._opener.set_aside(key, "delete")
+                elif renamed := self._opener.set_aside(key, "delete"):
+                    aside.append(renamed)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
         # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
@@ -368,6 +369,8 @@ class Replicas:
                 log_dir.forget(gone.keys())
             except OSError as problem:
                 event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
+        for directory in aside:
+            remove(directory)
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.compaction import Compactor
-from pybroker.replication.logdirs import LogDir
+from pybroker.replication.logdirs import LogDir, remove
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.scrub import Scrubber
@@ -153,15 +153,10 @@ class Flusher:
 
 def finish_deletions(log_dirs: Iterable[LogDir]) -> None:
     """Remove what an earlier life renamed to -delete and had no time to remove; show what was set aside."""
-    import shutil  # on a thread, behind the start
-
     for log_dir in log_dirs:
         if log_dir.failure:
             continue
         for directory in log_dir.set_aside():
             event(log, logging.WARNING, "directory set aside", directory=directory)
         for directory in log_dir.deleted():
-            try:
-                shutil.rmtree(directory)
-            except OSError as problem:
-                event(log, logging.ERROR, "directory not removed", directory=directory, reason=problem)
+            remove(directory)

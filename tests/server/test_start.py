@@ -20,6 +20,7 @@ from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.tree import Tree
 from pybroker.errors import KafkaError
 from pybroker.server.directories import STORE_FILE
+from tests.harness import eventually
 from tests.server.live import Live, Wire, batch, values
 
 RECOVERY, STARTS, MARKS = (
@@ -327,6 +328,23 @@ async def test_a_segment_missing_in_the_middle_takes_one_partition_offline(live:
     assert (await wire.produce("fine", batch(b"v"))).base_offset == 6
     await live.stop()
     assert not (live.data_dir / CLEAN).exists()  # what could not be opened was not closed cleanly either
+
+
+async def test_what_could_not_be_opened_is_deleted_too(live: Live) -> None:
+    """Its files go with its topic, and not at the next start."""
+    await filled(live)
+    await filled(live, "kept")
+    await live.stop()
+    [segment] = (live.data_dir / "t-0").glob("*.log")
+    segment.unlink()
+    segment.mkdir()
+    await live.start()
+    wire = await live.connect()
+    assert (await wire.fetch("t", 0)).error_code == errors.KAFKA_STORAGE_ERROR
+    deleted = await wire.call("DeleteTopics", 5, topic_names=["t"], timeout_ms=5000)
+    assert [topic.error_code for topic in deleted.responses] == [0]
+    await eventually("its files are gone", lambda: not list(live.data_dir.glob("t-0*")))
+    assert (await wire.fetch("kept", 0)).error_code == 0
 
 
 # -- adoption ----------------------------------------------------------------------------------------------------------
