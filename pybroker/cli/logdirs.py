@@ -7,9 +7,11 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.main import Whole
+from pybroker.cli.beside import Silent, admin_of, beside
+from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import cluster_options, complete_topics
 from pybroker.client.admin import Admin, LogDir
+from pybroker.client.metadata import Node
 
 
 @click.command(name="logdirs")
@@ -22,12 +24,14 @@ def command(
 ) -> None:
     """Show the log dirs of all brokers: their state, what the partitions in them take, and what the disk has.
 
-    With TOPICs only these are counted, and each of their partitions is shown with its log dir.
+    With TOPICs only these are counted, and each of their partitions is shown with its log dir. A broker that does not
+    tell within 2 s is named, and the others are shown.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
-        found = admin.log_dirs(brokers or None, list(dict.fromkeys(topics)) or None)
+    found, silent = _log_dirs(bootstrap_server, timeout_s, brokers, list(dict.fromkeys(topics)) or None)
+    for why in silent:
+        click.echo(f"pybroker: {why}", err=True)
     if as_json:
         output.as_json([_document(log_dir) for log_dir in found])
         return
@@ -53,6 +57,32 @@ def command(
             ("topic", "partition", "size", "broker", "log dir"),
             [(topic, index, output.size(size), broker, path) for topic, index, size, broker, path in rows],
         )
+
+
+def _log_dirs(
+    bootstrap_server: str, timeout_s: float, brokers: Sequence[int], topics: list[str] | None
+) -> tuple[list[LogDir], list[str]]:
+    """Those of the brokers, all or these, and which of them do not tell, and why. Raises where none does."""
+    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        nodes = admin.describe_cluster().nodes
+        if topics is not None:
+            admin.topics(topics)
+        if unknown := sorted(set(brokers) - {node.id for node in nodes}):
+            return admin.log_dirs(unknown, topics), []
+
+    def ask(node: Node) -> list[LogDir]:
+        with admin_of(node) as admin:
+            return admin.log_dirs([node.id], topics)
+
+    found, silent = list[LogDir](), list[str]()
+    for node, told in beside([node for node in nodes if node.id in (brokers or (node.id,))], ask):
+        if isinstance(told, Silent):
+            silent.append(f"broker {node.id} does not tell of its log dirs: {told}")
+        else:
+            found += told
+    if silent and not found:
+        raise Failure("; ".join(silent))
+    return found, silent
 
 
 def _error(log_dir: LogDir) -> str | None:

@@ -294,4 +294,9 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     shown = run("topics", "describe", topic, "-b", processes.bootstrap)
     assert time.monotonic() - began < ANSWER_S_MAX
     assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of what it leads: ")
+    began = time.monotonic()
+    shown = run("logdirs", "-b", processes.bootstrap)
+    assert time.monotonic() - began < ANSWER_S_MAX
+    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of its log dirs: ")
+    assert [row.split()[0] for row in shown.out.splitlines()[1:]] == ["1", "3"]
     processes.signal(2, signal.SIGCONT)
