@@ -29,8 +29,10 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
 
 
 def lies_in(cluster: Cluster, number: int, topic: str) -> Path:
-    """The log dir of a broker where partition 0 of a topic lies."""
-    (found,) = cluster.brokers[number].data_dir.glob(f"*/{topic}-0")
+    """The log dir of a broker where partition 0 of a topic lies, once the broker has made it."""
+    home, pattern = cluster.brokers[number].data_dir, f"*/{topic}-0"
+    until(f"broker {number} has {topic}", lambda: list(home.glob(pattern)))
+    (found,) = home.glob(pattern)
     return found.parent
 
 
