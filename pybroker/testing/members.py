@@ -7,7 +7,7 @@ brokers, which connect at once and are let through when it serves.
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pybroker.testing.datadir import DataDir
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 StoreKind = Literal["memory", "zookeeper"]
 STORES: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
+AGAIN_S: Final = 0.1
+"""Between two attempts to kill a broker that is about to begin."""
 
 
 class Members:
@@ -91,21 +93,23 @@ class Members:
             self.network.born(number)
         with ThreadPoolExecutor(max(1, len(numbers))) as pool:
             started = {number: pool.submit(self.lives[number].start) for number in numbers}
-            self._wait_for_zookeeper(numbers)
+            self._wait_for_zookeeper(started)
         for number, each in started.items():
             if problem := each.exception():
                 raise BrokerFailed(f"broker {number}: {problem}") from problem
 
-    def _wait_for_zookeeper(self, numbers: Sequence[int]) -> None:
-        """If it is about to start. Raises BrokerFailed."""
+    def _wait_for_zookeeper(self, brokers: Mapping[int, Future[None]]) -> None:
+        """If it is about to start, as `brokers` are. Raises BrokerFailed."""
         starting, self._starting = self._starting, None
         if starting is None:
             return
         try:
             self.zookeeper = starting.result(START_S_MAX)
         except Exception as problem:
-            for number in numbers:
-                self.lives[number].kill()  # it would wait for long
+            for number, begun in brokers.items():
+                while not begun.done():  # it would wait for long, and may have no process yet
+                    self.lives[number].kill()
+                    wait([begun], AGAIN_S)
             raise BrokerFailed(f"ZooKeeper did not start: {problem}") from problem
 
     def kill(self, number: int) -> None:

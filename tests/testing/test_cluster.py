@@ -12,6 +12,7 @@ import pytest
 import pybroker.testing
 from pybroker.errors import KafkaError
 from pybroker.testing import BrokerFailed, ClusterHandle, Record
+from pybroker.testing.process import Subprocess
 from tests.testing.kit import KINDS, Kind, send
 
 START_S_MAX = 1.5
@@ -141,6 +142,22 @@ def test_it_is_there_soon(kind: Kind, capsys: pytest.CaptureFixture[str]) -> Non
         shown = ", ".join(f"{each:.2f}" for each in took_s)
         print(f"\n  {kind}: first record on three brokers after {shown} s; load {load:.1f} on {processors} processors")
     assert min(took_s) < START_S_MAX * max(1.0, load / processors)
+
+
+def test_without_java_brokers_that_begin_late_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper fails before their threads run."""
+    begin = Subprocess.start
+
+    def late(life: Subprocess) -> None:
+        time.sleep(1)
+        begin(life)
+
+    monkeypatch.setattr(Subprocess, "start", late)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    began = time.monotonic()
+    with pytest.raises(BrokerFailed, match=r"ZooKeeper did not start: .*JAVA_HOME is /nowhere"):
+        pybroker.testing.cluster(mode="subprocess", store="zookeeper")
+    assert time.monotonic() - began < 10
 
 
 def test_threads_that_copy_from_leaders() -> None:
