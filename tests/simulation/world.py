@@ -39,7 +39,7 @@ from tests.simulation.virtual import VirtualLoop
 BROKERS = (1, 2, 3)
 STEPS_MAX = 14
 BEGIN_S = 0.3
-STEPS_S = (0.3, 0.3, 0.5, 2.0)
+STEPS_S = (2.0, 0.3, 0.5, 0.3)
 """How far apart faults are at most, in a schedule: within a session mostly, which has 3 s."""
 RECOVERY_S = 40.0
 SLOW_DISK = 0.05
@@ -117,7 +117,7 @@ class World:
             states = [self.checker.states.get(key) for key in (T, GROUPS)]
             if (
                 all(state is not None and state.leader > 0 and len(state.isr) == len(BROKERS) for state in states)
-                and self.clients.acked > acked + 1
+                and self.clients.acked > acked + 3
                 and self.clients.commits > commits
             ):
                 break
