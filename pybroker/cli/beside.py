@@ -39,6 +39,6 @@ def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, 
         return list(zip(nodes, threads.map(one, nodes), strict=True))
 
 
-def admin_of(node: Node) -> Admin:
+def admin_of(node: Node, timeout_s: float = TELL_S_MAX) -> Admin:
     """For what this broker alone can say, soon."""
-    return Admin(str(HostPort(node.host, node.port)), timeout_s=TELL_S_MAX)
+    return Admin(str(HostPort(node.host, node.port)), timeout_s=timeout_s)

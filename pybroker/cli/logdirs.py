@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.beside import Silent, admin_of, beside
+from pybroker.cli.beside import TELL_S_MAX, Silent, admin_of, beside
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import cluster_options, complete_topics
 from pybroker.client.admin import Admin, LogDir
@@ -25,7 +26,7 @@ def command(
     """Show the log dirs of all brokers: their state, what the partitions in them take, and what the disk has.
 
     With TOPICs only these are counted, and each of their partitions is shown with its log dir. A broker that does not
-    tell within 2 s is named, and the others are shown.
+    tell within 2 s, or within --timeout where that is given, is named, and the others are shown.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
@@ -66,12 +67,14 @@ def _log_dirs(
     with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
         nodes = admin.describe_cluster().nodes
         if topics is not None:
-            admin.topics(topics)
+            admin.topics(topics)  # raises for one that is not there
         if unknown := sorted(set(brokers) - {node.id for node in nodes}):
             return admin.log_dirs(unknown, topics), []
 
+    is_given = click.get_current_context().get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
+
     def ask(node: Node) -> list[LogDir]:
-        with admin_of(node) as admin:
+        with admin_of(node, timeout_s if is_given else TELL_S_MAX) as admin:
             return admin.log_dirs([node.id], topics)
 
     found, silent = list[LogDir](), list[str]()

@@ -170,7 +170,7 @@ class Opener:
 
     def set_aside(self, key: TopicPartition, why: str) -> str | None:
         """Rename the directory of a partition that is not open, if there is one: what it is named then. The next start
-        removes those set aside to `delete`."""
+        removes those set aside to `delete` that are left."""
         path = self.directory_of(key)
         if path is None:
             return None

@@ -299,4 +299,7 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     assert time.monotonic() - began < ANSWER_S_MAX
     assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of its log dirs: ")
     assert [row.split()[0] for row in shown.out.splitlines()[1:]] == ["1", "3"]
+    began = time.monotonic()
+    shown = run("logdirs", "--timeout", "4", "-b", processes.bootstrap)
+    assert time.monotonic() - began >= 4 and shown.code == 0 and "broker 2 does not tell" in shown.err
     processes.signal(2, signal.SIGCONT)
