@@ -113,8 +113,10 @@ class IsrKeeper:
     def lead(self, replica: Replica, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> None:
         """A partition is led here in this epoch, with this ISR."""
         known = self._led.get(replica.key)
-        since_ms = self._now_ms() if known is None or known.leader_epoch != leader_epoch else known.since_ms
-        start = dict(replica.partition().epochs()).get(leader_epoch, replica.partition().log_end_offset)
+        # As core has it: one that leads again after a restart, in the same epoch, does not know how much is committed.
+        since_ms, start = self._now_ms(), replica.partition().log_end_offset
+        if known is not None and known.leader_epoch == leader_epoch:
+            since_ms, start = known.since_ms, known.epoch_start
         led = self._led[replica.key] = Led(replica, leader_epoch, partition_epoch, isr, since_ms, start)
         self._wanted.pop(replica.key, None)
         self._watch(led)
