@@ -35,6 +35,10 @@ class Violated(AssertionError):
     """An invariant does not hold."""
 
 
+class NothingPromised(Exception):
+    """The power failed at a member of the ISR, which keeps records in the page cache: the schedule is over."""
+
+
 class Committed:
     """What was committed of one partition in one life of its topic."""
 
@@ -63,6 +67,7 @@ class Checker:
         self._world = world
         self.states: dict[TopicPartition, PartitionState] = {}
         self._controller_epoch = -1
+        self._promised = True
         self._read: dict[TopicPartition, tuple[bytes, bytes, int]] = {}
         """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
@@ -121,10 +126,14 @@ class Checker:
         self.after_turn({life})
 
     def registered(self, life: Life) -> None:
-        """What it is in sync with from now on counts for this life of it."""
+        """What it is in sync with from now on counts for this life of it. Its life before, of which the store still
+        had the broker epoch, may have come into the ISR when its power had failed."""
         life.lost = {key for key in life.lost if key in self.states and life.number in self.states[key].isr}
+        self._promised = not life.lost
 
     def after_turn(self, ran: set[Life]) -> None:
+        if not self._promised:
+            raise NothingPromised
         for life in ran:
             if life.dead:
                 continue
