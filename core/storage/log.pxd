@@ -12,6 +12,7 @@ from pybroker.core.storage.leader_epochs cimport epochs_t
 from pybroker.core.storage.log_dir cimport log_dir_t
 from pybroker.core.storage.open_files cimport files_t
 from pybroker.core.storage.producer_state cimport sequence_t
+from pybroker.core.storage.recent_batches cimport recent_t
 from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.slow_disk cimport slow_t
 
@@ -99,6 +100,7 @@ cdef struct log_t:
     settings_t settings
     sequence_t producers
     epochs_t epochs
+    recent_t recent          # the last batches
     snapshot_t* unwritten    # under append_mutex
     snapshots_t snapshots
     int32_t named            # its directory's entry in the log dir is durable; under flush_mutex

@@ -21,6 +21,7 @@ from pybroker.core.storage.backlog cimport backlog_put
 from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_trust, log_dir_unreadable
 from pybroker.core.storage.producer_state cimport sequence_first_open, sequence_free
+from pybroker.core.storage.recent_batches cimport recent_add, recent_forget
 from pybroker.core.storage.segment cimport segment_free, segment_is_behind, segment_note, segment_t, segment_write
 
 cdef extern from "<assert.h>" nogil:
@@ -211,6 +212,7 @@ cdef int log_add_segment(log_t* l, segment_t* s) noexcept nogil:
     cdef segments_t* list = l.segments
     cdef segments_t* larger
     cdef int64_t i
+    recent_forget(&l.recent)
     if list == NULL or list.count == list.capacity:
         larger = segments_new(list.capacity * 2 if list != NULL else 4)
         if larger == NULL:
@@ -248,7 +250,7 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
     that failed, or a write that could not be undone, takes the log dir offline: the next reader of the file would not
     know which bytes are ours."""
     cdef segment_t* s = log_active(l)
-    cdef int64_t position = s.size
+    cdef int64_t position = s.size, before = l.view.log_end - 1
     cdef int i, status = log_trust(l, segment_write(s, v, n, bytes))
     if status < 0:
         return status
@@ -256,6 +258,9 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
         segment_note(
             s, position, batches[i].bytes, batches[i].last_offset, batches[i].max_timestamp,
             peek_i64(&l.settings.index_interval_bytes))
+        recent_add(
+            &l.recent, s.base_offset, position, before, batches[i].last_offset, position + batches[i].bytes)
+        before = batches[i].last_offset
         position += batches[i].bytes
     store_i64(&s.size, position)
     if segment_is_behind(s, position, l.context.write_behind_bytes):

@@ -1,6 +1,7 @@
 """Where a reader finds its batches: a range of one segment's file, which is held for it.
 
-One binary search among segments, one in an index, then headers; no lock is taken.
+One binary search among segments, one in an index, then headers; at the log's end, what is remembered of its last
+batches. No lock is taken.
 """
 
 from libc.stdint cimport int64_t
@@ -10,6 +11,7 @@ from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log cimport found_t, log_note_index, log_t, segment_limit, segments_floor, segments_t, view_t
 from pybroker.core.storage.open_files cimport files_hold, files_t
+from pybroker.core.storage.recent_batches cimport recent_boundary, recent_copy, recent_find, recent_t
 from pybroker.core.storage.segment cimport segment_files, segment_t
 from pybroker.core.storage.segment_search cimport (
     DAMAGED, NOT_FOUND, search_init, search_t, search_to_boundary, search_to_offset,
@@ -26,8 +28,29 @@ cdef int bound_position(search_t* w, int64_t bound) noexcept nogil:
     return 0 if status == NOT_FOUND or status == DAMAGED else status
 
 
+cdef bint find_recent(
+    const log_t* l, const segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    found_t* out) noexcept nogil:
+    """The range among the last batches of the log, without its files; False if it does not begin there."""
+    cdef recent_t recent
+    cdef int64_t limit = segment_limit(s, v), start = 0, end = 0, after = 0
+    if s.base_offset != v.active_base:
+        return False
+    recent_copy(&l.recent, &recent)
+    if recent.segment != s.base_offset or load_ptr(<void**>&s.spots) != NULL:
+        return False
+    if bound < v.log_end and not recent_find(&recent, bound, &limit, &end):
+        return False
+    if not recent_find(&recent, offset, &start, &end) or end > limit:
+        return False
+    after = limit if most >= limit - start else recent_boundary(&recent, start, start + most)
+    out.position = start
+    out.length = (end if after == start and minimum_one else after) - start
+    return True
+
+
 cdef int read_segment(
-    segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
+    log_t* l, segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
     found_t* out) noexcept nogil:
     """The range of one segment that holds `offset` and what follows; NOT_FOUND if it ends before the offset."""
     cdef files_t* f
@@ -37,6 +60,11 @@ cdef int read_segment(
     cdef int status = segment_files(s, &f)
     if status < 0:
         return status
+    if find_recent(l, s, offset, most, bound, minimum_one, v, out):
+        if out.length > 0:
+            files_hold(f)
+            out.files = f
+        return 0
     search_init(&w, s, f, segment_limit(s, v))
     if bound < v.log_end:
         status = bound_position(&w, bound)
@@ -73,7 +101,7 @@ cdef int log_read(
     if i < 0:
         i = 0
     while i < load_i64(&list.count) and list.items[i].base_offset < bound:
-        status = read_segment(list.items[i].segment, offset, most, bound, minimum_one, v, out)
+        status = read_segment(l, list.items[i].segment, offset, most, bound, minimum_one, v, out)
         log_note_index(l, list.items[i].segment)
         if status == CORRUPT_MESSAGE:
             store_i64(&l.suspect, list.items[i].base_offset + 1)

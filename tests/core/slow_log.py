@@ -79,13 +79,25 @@ class SlowLog:
         base, self.end = self.end, self.batches[-1].end
         return base
 
-    def read(self, offset: int, max_bytes: int, rolls: Sequence[int] = (), *, minimum_one: bool = True) -> bytes:
-        """Whole batches from the one that holds offset; an answer ends where a segment does."""
-        out = b""
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        rolls: Sequence[int] = (),
+        *,
+        minimum_one: bool = True,
+        bound: int = 1 << 62,
+    ) -> bytes:
+        """Whole batches from the one that holds offset, up to the one that holds `bound`; an answer ends where a
+        segment does."""
+        out, before = b"", 0
         for batch in self.batches:
+            before, begins = batch.end, range(before, batch.base + 1)
             if batch.end <= offset:
                 continue
-            if out and (len(out) + len(batch.data) > max_bytes or batch.base in rolls):
+            if batch.end > bound:
+                break
+            if out and (len(out) + len(batch.data) > max_bytes or any(roll in begins for roll in rolls)):
                 break
             if not out and len(batch.data) > max_bytes and not minimum_one:
                 break

@@ -17,6 +17,8 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
 FRAME_MAX = 1 << 20
 STUCK_MS = 60_000
+REMEMBERED = 16
+"""The last batches of a log, which a read finds without a look at the file."""
 """How long a file call sleeps that is over when the test says so, by `disarm()`."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch
+from tests.core.stage import FETCH, PRODUCE, REMEMBERED, STUCK_MS, Client, Stage, batch
 from tests.core.test_stalls import Running, produced
 from tests.harness import until
 
@@ -50,7 +50,8 @@ def test_after_a_slow_append_the_next_ones_are_left_to_threads(stage: Stage, poi
 @pytest.mark.parametrize("point", ["segment.read", "segment.send"])
 def test_after_a_slow_read_the_next_ones_are_left_to_threads(stage: Stage, point: str) -> None:
     """A fetch waited for the disk where its reader had not known of it; appends go on as ever."""
-    stage.log.append(batch(bytes(1000)), now_ms=1)
+    for _ in range(REMEMBERED + 1):
+        stage.log.append(batch(bytes(1000)), now_ms=1)
     first, other = Client(stage), Client(stage)
     assert served_here(stage, first, FETCH) and not stage.log.slow_reads
     stage.broker.arm(point, "sleep", SLOW_MS)

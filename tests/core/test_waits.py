@@ -15,7 +15,7 @@ import pytest
 
 from pybroker import core
 from pybroker.protocol.compression import compress, decompress
-from tests.core.stage import STUCK_MS, Client, Stage, batch
+from tests.core.stage import REMEMBERED, STUCK_MS, Client, Stage, batch
 from tests.harness import until
 
 PATIENCE_S = 20
@@ -203,7 +203,8 @@ def test_who_watches_is_told_of_a_batch_that_came_with_a_piece_of_the_next(tmp_p
 def test_python_does_not_stand_still_while_a_session_reads(tmp_path: Path) -> None:
     """A partition is withdrawn while a fetch of a session that has it stands at the disk: other threads go on."""
     stage = Stage(tmp_path)
-    stage.log.append(batch(b"x"), now_ms=1)
+    for _ in range(REMEMBERED + 1):
+        stage.log.append(batch(b"x"), now_ms=1)
     client = Client(stage)
     client.fetch_in((0, 0), {0: 0, 1: 0})
     stage.step()
