@@ -12,7 +12,7 @@ from libc.errno cimport EAGAIN, ENOMEM
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport poke_i64, seq_begin, seq_end, seq_set
+from pybroker.core.base.atomic cimport poke_i64, seq_begin, seq_end, seq_set, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, NOT_LEADER_OR_FOLLOWER
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
@@ -98,7 +98,7 @@ cdef int partition_lead(
         set_role(p, LEADER, -1, leader_epoch, partition_epoch)
         p.followers, mine = mine, p.followers
         p.follower_count = count
-        p.alone = count == 0
+        store_i32(&p.alone, count == 0)
         poke_i64(&p.isr_size, in_sync)
         poke_i64(&p.replica_count, count + 1)
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
@@ -123,7 +123,8 @@ cdef int lead_no_more(
         log_change(l, &v)
         set_role(p, kind, leader, leader_epoch, partition_epoch)
         p.followers, old = NULL, p.followers
-        p.follower_count = p.alone = 0
+        p.follower_count = 0
+        store_i32(&p.alone, 0)
         poke_i64(&p.isr_size, 0)
         poke_i64(&p.replica_count, 0)
         log_publish(l, &v)

@@ -29,12 +29,14 @@ from pybroker import forks
 from pybroker.replication.logdirs import LOCK, StartError
 from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
+from pybroker.spark.jvm import reason
 
 HOST: Final = "127.0.0.1"
 TICK_MS: Final = 500
 START_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 10.0
 LOOK_S: Final = 0.01
+LOG: Final = "zookeeper.log"
 JARS: Final = (
     "zookeeper-[0-9]*.jar", "zookeeper-jute-[0-9]*.jar", "slf4j-api-[0-9]*.jar", "metrics-core-[0-9]*.jar",
     "snappy-java-[0-9]*.jar",
@@ -76,6 +78,8 @@ class Server:
         self._jars = jars
         self._tick_ms = tick_ms
         self._process: subprocess.Popen[bytes] | None = None
+        self._begun_at = 0
+        """Where the log of the present process begins in the file."""
 
     @property
     def running(self) -> bool:
@@ -100,7 +104,8 @@ class Server:
         java = find_java(needs="ZooKeeper") / "bin" / "java"
         start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *SMALL]
         path = os.pathsep.join(map(str, self._jars))
-        with open(self._directory / "zookeeper.log", "ab") as log:
+        with open(self._directory / LOG, "ab") as log:
+            self._begun_at = log.tell()
             self._process = subprocess.Popen(
                 [*start, "-cp", path, MAIN, str(self._directory / "zoo.cfg")],
                 stdin=subprocess.DEVNULL,
@@ -112,8 +117,8 @@ class Server:
     def serves(self) -> bool:
         """Does it answer, as one alone, leader or follower?"""
         if not self.running:
-            said = (self._directory / "zookeeper.log").read_text(errors="replace")[-2000:]
-            raise StartError(f"ZooKeeper ended:\n{said}")
+            said = (self._directory / LOG).read_bytes()[self._begun_at :]
+            raise StartError(f"ZooKeeper ended: {reason(said.decode(errors='replace'))}")
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1) as asking:
             asking.sendall(b"srvr")
             return b"Mode:" in asking.recv(4096)

@@ -22,7 +22,7 @@ ENDED_S_MAX: Final = 5.0
 """How long the last words of a JVM that has ended are waited for: a child of its may still hold the pipe."""
 _THROWN: Final = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?(.+)$', re.MULTILINE)
 _TRACEBACK: Final = b"Traceback (most recent call last):"
-_CHATTER: Final = re.compile(r"^WARNING: |^Using Spark's default log4j|^\s|^NOTE: Picked up ")
+_CHATTER: Final = re.compile(r"^WARNING: |^Using Spark's default log4j|^\s|^NOTE: Picked up |^SLF4J")
 
 
 def under_spark_submit() -> bool:

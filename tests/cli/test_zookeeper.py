@@ -55,6 +55,20 @@ def test_a_port_that_is_taken() -> None:
     assert done.err == f"pybroker: ZooKeeper could not listen on {at}: {why}\n"
 
 
+@pytest.mark.parametrize(
+    ("java_options", "why"),
+    [("-Xmxlots", "Invalid maximum heap size: -Xmxlots"), ("", "its JVM ended, and said nothing")],
+)
+def test_a_server_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_options: str, why: str) -> None:
+    """It says why as Java told it, in one line; it tells nothing of a file that is where its data is to be."""
+    directory = tmp_path / "1" / "data"
+    directory.mkdir(parents=True)
+    (directory / "version-2").touch()
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", java_options)
+    done = run("zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path))
+    assert (done.code, done.err) == (1, f"pybroker: ZooKeeper ended: {why}\n")
+
+
 @pytest.mark.parametrize("connect", ["", "/kafka", "zk:abc", "zk:2181,", "zk:0", "zk:65536", "zk:2181/a//b", "z k:1"])
 def test_what_names_no_zookeeper(tmp_path: Path, connect: str) -> None:
     """One sentence says what it takes, from whoever is given it."""

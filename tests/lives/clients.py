@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import traceback
 from concurrent.futures import CancelledError, Future
 
 import confluent_kafka as ck
@@ -35,7 +36,8 @@ class Worker(threading.Thread):
                 self.history.counts[f"{self.name} began anew"] += 1
                 self.ended.wait(0.2)
             except Exception as problem:
-                self.history.accuse("client", f"{self.name}: {type(problem).__name__}: {problem}")
+                where = "".join(traceback.format_exception(problem))
+                self.history.accuse("client", f"{self.name}: {type(problem).__name__}: {problem}\n{where}")
                 self.ended.wait(1)
 
     def work(self) -> None:
