@@ -34,9 +34,12 @@ ROUNDS, ROUND_S, WARM_S = 8, 1.5, 5.0
 ROUND_BYTES_MAX = 1 << 30
 PARTITIONS = 4
 KILLS, FREEZES = 5, 3
-WITH_A_FROZEN_BROKER = {"socket.timeout.ms": 2000, "request.timeout.ms": 1000}
-"""Of the producer. What it has sent to a broker that falls silent it sends to nobody else before this time is over:
-with its defaults, a minute, it waits for that broker whoever leads meanwhile."""
+WITH_A_FROZEN_BROKER = {
+    "socket.timeout.ms": 500, "request.timeout.ms": 500, "retry.backoff.ms": 50,
+    "topic.metadata.refresh.interval.ms": 200,
+}  # fmt: skip
+"""Of the producer. What it has sent to a broker that falls silent it sends to nobody else before this time is over, and
+it asks no other who leads meanwhile: with its defaults that is a minute, and with two seconds the gap is two or four."""
 WORKLOADS = (
     Workload("A1", "16 KiB batches, 4 connections, 5 deep", PARTITIONS, 4, 5, 150, acks=-1),
     Workload("A2", "one record a request, 16 connections", PARTITIONS, 16, 1, 1, acks=-1),
