@@ -39,7 +39,7 @@ WITH_A_FROZEN_BROKER = {
     "topic.metadata.refresh.interval.ms": 200,
 }  # fmt: skip
 """Of the producer. What it has sent to a broker that falls silent it sends to nobody else before this time is over, and
-it asks no other who leads meanwhile: with its defaults that is a minute, and with two seconds the gap is two or four."""
+it asks nobody else who leads meanwhile: that is a minute by default, and two seconds make a gap of two or four."""
 WORKLOADS = (
     Workload("A1", "16 KiB batches, 4 connections, 5 deep", PARTITIONS, 4, 5, 150, acks=-1),
     Workload("A2", "one record a request, 16 connections", PARTITIONS, 16, 1, 1, acks=-1),
