@@ -14,6 +14,7 @@ What is cut, and where a log begins again, is decided by the same code as for th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import socket
@@ -107,16 +108,19 @@ class NativeFetcher(Fetcher):
                 await self._changed.wait()
             try:
                 sock = await self._dial(self._leader)
-            except OSError as problem:
+                self._suspects.discard(self._leader)
+                self._pause_s = RETRY_S
+                await self._copy_over(sock)
+                told = False
+            except OSError as problem:  # no connection, or no descriptor for one
                 if not told:
                     event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
                 told = True
                 await asyncio.sleep(RETRY_S)
                 continue
-            told = False
-            self._suspects.discard(self._leader)
-            self._pause_s = RETRY_S
-            await self._copy_over(sock)
+            except Exception as problem:  # or nothing would be copied from this leader any more
+                event(log, logging.ERROR, "fetch failed", leader=self._leader, reason=problem, exc_info=problem)
+                self._pause_s = self._config["replica.fetch.backoff.ms"] / 1000
             self._suspects.add(self._leader)
             await asyncio.sleep(self._pause_s)
 
@@ -124,9 +128,9 @@ class NativeFetcher(Fetcher):
         """Have the plane copy over a connection until it ends."""
         config = self._config
         self._ended.clear()
-        with sock:
-            seen = self._seen = sock.dup()
-            native = self._native = self._open_fetcher(
+        with sock, contextlib.ExitStack() as held:
+            seen = held.enter_context(sock.dup())
+            native = self._open_fetcher(
                 sock.fileno(),
                 self._hear,
                 replica_id=self._broker_id,
@@ -138,9 +142,11 @@ class NativeFetcher(Fetcher):
                 partition_bytes_max=config["replica.fetch.max.bytes"],
             )
             sock.detach()  # it is the plane's now
-        for key in list(self._followed):
-            self._copy(key)
+            held.pop_all()
+        self._native, self._seen = native, seen
         try:
+            for key in list(self._followed):
+                self._copy(key)
             await self._ended.wait()
         finally:
             self._native = self._seen = None

@@ -25,6 +25,9 @@ from pybroker.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
+NAME_MAX = 255
+"""Bytes of a file's name."""
+
 
 def give_up(name: object) -> str:
     """How a person says that what is missing does not come back."""
@@ -174,7 +177,8 @@ class Opener:
         path = self.directory_of(key)
         if path is None:
             return None
-        aside = f"{path}.{secrets.token_hex(16)}-{why}"
+        mark = f"-{key.partition}.{secrets.token_hex(16)}-{why}"
+        aside = os.path.join(os.path.dirname(path), key.topic[: NAME_MAX - len(mark)] + mark)
         os.rename(path, aside)
         event(log, logging.WARNING, "directory set aside", directory=aside)
         return aside

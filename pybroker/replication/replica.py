@@ -64,6 +64,7 @@ class Replica:
         "plane_key",
         "rules",
         "topic_id",
+        "truncating",
     )
 
     def __init__(
@@ -92,6 +93,7 @@ class Replica:
         self._flush_messages: int = config["flush.messages"]
         self._led_since = -1  # the leader epoch from which on we have led without a break
         self._appending: asyncio.Lock | None = None  # made at the first append by Python
+        self.truncating: asyncio.Lock | None = None  # and at the first truncation
         self._waiters: dict[Waiter, bool] | None = None  # made at the first wait: most partitions never need it
 
     def partition(self) -> core.Partition:

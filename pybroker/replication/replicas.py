@@ -294,14 +294,21 @@ class Replicas:
 
     async def truncate(self, replica: Replica, offset: int, leader_epoch: int) -> None:
         """Cut the log of a replica back to `offset`, if it still follows in this leader epoch: nobody is served of it
-        meanwhile. Raises core.LogError, KafkaError."""
-        plane = replica.plane
-        self._unpublish(replica)
-        try:
-            await replica.at_disk(self._cut, replica, plane, offset, leader_epoch)
-        finally:
-            if not replica.gone:
-                self._publish(replica)
+        meanwhile. One at a time, or the second would find it withdrawn and publish it once more. Raises core.LogError,
+        KafkaError."""
+        if replica.truncating is None:
+            replica.truncating = asyncio.Lock()
+        async with replica.truncating:
+            plane = replica.plane
+            self._unpublish(replica)
+            try:
+                await replica.at_disk(self._cut, replica, plane, offset, leader_epoch)
+            finally:
+                if not replica.gone:
+                    self._publish(replica)
+                    replica.grown()  # who began to wait meanwhile is not watched for yet
+                    if self.on_joining is not None:
+                        self.on_joining(replica)
 
     def _cut(self, replica: Replica, plane: "core.Plane | None", offset: int, leader_epoch: int) -> None:
         log = replica.partition()

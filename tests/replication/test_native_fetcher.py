@@ -116,6 +116,28 @@ async def test_one_that_is_closed_while_it_copies_holds_no_plane(follower: Follo
     assert follower.core.open_files == 0
 
 
+@pytest.mark.parametrize("problem", [OSError(errno.EMFILE, "Too many open files"), ValueError("what nobody foresaw")])
+async def test_it_goes_on_after_a_connection_that_came_to_nothing(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: Exception
+) -> None:
+    """The leader was reached, and then there was no descriptor to copy over it; or something else failed."""
+    tries: list[int] = []
+
+    def once(fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.Fetcher:
+        tries.append(fd)
+        if len(tries) == 1:
+            follower.leader.sock.close()
+            raise problem
+        return follower._open(fd, hear, **settings)
+
+    monkeypatch.setattr(follower.fetcher, "_open_fetcher", once)
+    await follower.copy()
+    assert len(tries) == 2 and str(problem) in caplog.text
+    await follower.fetcher.close()
+    assert follower.drop()() is None
+    assert follower.core.open_files == 0
+
+
 async def refuse(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
     """The leader has an error for the partition, and the fetcher has taken note."""
     await follower.copy()
