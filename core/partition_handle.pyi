@@ -57,10 +57,18 @@ class Partition(Log):
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
         Raises LogError: 2, 6, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
     def append_replica(
-        self, records: Bytes, *, leader_epoch: int = -1, high_watermark: int = (1 << 63) - 1, now_ms: int = 0
+        self,
+        records: Bytes,
+        *,
+        leader_epoch: int = -1,
+        high_watermark: int = (1 << 63) - 1,
+        now_ms: int = 0,
+        log_end: int = -1,
     ) -> int:
         """Append batches as the leader of this epoch (-1: ours) stamped them, as a follower (offsets must continue);
-        the new log end offset. They are committed up to the leader's high watermark; all of them without one.
+        the new log end offset. They are committed up to the leader's high watermark; all of them without one. Nothing
+        is appended where the log does not end at `log_end` (-1: wherever it ends): it was cut since they were asked
+        for.
 
         `now_ms` tells the age of a segment whose records carry no timestamps, of which 0 rolls none."""
     def read(

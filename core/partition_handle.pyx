@@ -17,7 +17,7 @@ from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.log_handle cimport Log
 from pybroker.core.partition.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append
-from pybroker.core.partition.append_replica cimport partition_append_replica, replicated_t
+from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, follower_t, partition_drop, partition_find, partition_read,
     partition_role, partition_tell_all, read_t, role_t,
@@ -130,7 +130,7 @@ cdef class Partition(Log):
         return self.check(status, doing)
 
     def append_replica(self, records, *, int32_t leader_epoch=-1, int64_t high_watermark=0x7FFFFFFFFFFFFFFF,
-                       int64_t now_ms=0) -> int:
+                       int64_t now_ms=0, int64_t log_end=-1) -> int:
         """Append batches as a leader stamped them; the new log end offset."""
         cdef Py_buffer buffer
         cdef replicated_t sent
@@ -139,7 +139,7 @@ cdef class Partition(Log):
         sent.data = <const uint8_t*>buffer.buf
         sent.n = buffer.len
         sent.leader_epoch = leader_epoch
-        sent.offset = -1
+        sent.offset = log_end
         sent.high_watermark = high_watermark
         sent.gone = NULL
         try:
@@ -147,7 +147,7 @@ cdef class Partition(Log):
                 status = partition_append_replica(self.state, &sent, now_ms)
         finally:
             PyBuffer_Release(&buffer)
-        self.settle(status, "append to replica", leader_epoch, -1)
+        self.settle(0 if status == NOT_ASKED else status, "append to replica", leader_epoch, -1)
         return self.log_end_offset
 
     def read(self, int64_t offset, int64_t max_bytes, *, int isolation_level=0, bint to_log_end=False,

@@ -6,6 +6,17 @@ from pybroker.core.base.pthread cimport (
 )
 
 
+cdef extern from *:
+    """
+    #include <sched.h>
+    static void schedule_as_others(void) {
+      struct sched_param p = {0};
+      sched_setscheduler(0, SCHED_OTHER, &p);
+    }
+    """
+    void schedule_as_others() nogil  # a thread that copies, which may be the first to need this one, is of SCHED_BATCH
+
+
 cdef void worker_init(worker_t* w) noexcept nogil:
     """All other fields are zero."""
     pthread_mutex_init(&w.lock, NULL)
@@ -52,6 +63,7 @@ cdef void* work(void* worker) noexcept nogil:
     cdef worker_t* w = <worker_t*>worker
     cdef task_t* t
     cdef task_t* after
+    schedule_as_others()
     while True:
         pthread_mutex_lock(&w.lock)
         while w.first == NULL and not w.stopping:

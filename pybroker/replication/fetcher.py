@@ -47,13 +47,15 @@ WAIT = (
 """What the next word of the controller settles."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Followed:
     """A partition since it was last begun to be followed. What was found out for an earlier one of it is of no use: it
     may have been cut, and have gone on, since then, in the same leader epoch, too."""
 
     replica: Replica
     leader_epoch: int
+    asked_end: int = -1
+    """Where its log ended when it was asked for last."""
 
 
 class Fetcher:
@@ -177,6 +179,7 @@ class Fetcher:
             end = max(partition.log_end_offset, self._begins.get(key, 0))
             if end == partition.log_end_offset:
                 self._begins.pop(key, None)
+            each.asked_end = partition.log_end_offset
             epochs = partition.epochs()
             by_id[replica.topic_id] = key.topic
             topics.setdefault(replica.topic_id, []).append(
@@ -213,7 +216,7 @@ class Fetcher:
                 diverging = answer.diverging_epoch
                 await self._cut(followed, diverging.epoch, diverging.end_offset)
             else:
-                await self._append(replica, leader_epoch, answer)
+                await self._append(followed, answer)
         except (ConnectionError, TimeoutError):  # of the link
             raise
         except (core.LogError, KafkaError, OSError) as problem:
@@ -221,12 +224,14 @@ class Fetcher:
                 event(log, logging.ERROR, "partition not followed", partition=replica.key, reason=problem)
             self._hold_back(replica, leader_epoch, errors.NONE)
 
-    async def _append(self, replica: Replica, leader_epoch: int, answer: Any) -> None:
+    async def _append(self, followed: Followed, answer: Any) -> None:
+        replica, leader_epoch = followed.replica, followed.leader_epoch
         partition = replica.partition()
         records = answer.records
         if records:
             await replica.at_disk(
-                replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms()
+                replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms(),
+                followed.asked_end,
             )  # fmt: skip
         elif answer.high_watermark > partition.high_watermark:
             partition.append_replica(b"", leader_epoch=leader_epoch, high_watermark=answer.high_watermark)

@@ -208,11 +208,15 @@ class Replica:
         self._flush_if_due(log)
         return appended
 
-    def append_copied(self, records: bytes, leader_epoch: int, high_watermark: int, now_ms: int) -> None:
-        """Append what our leader sent; where the topic wants it, it is on disk then. Waits for the disk. Raises
-        KafkaError, core.LogError, OSError."""
+    def append_copied(
+        self, records: bytes, leader_epoch: int, high_watermark: int, now_ms: int, log_end: int = -1
+    ) -> None:
+        """Append what our leader sent, if the log still ends where it was asked for (-1: wherever); where the topic
+        wants it, it is on disk then. Waits for the disk. Raises KafkaError, core.LogError, OSError."""
         log = self.partition()
-        log.append_replica(records, leader_epoch=leader_epoch, high_watermark=high_watermark, now_ms=now_ms)
+        log.append_replica(
+            records, leader_epoch=leader_epoch, high_watermark=high_watermark, now_ms=now_ms, log_end=log_end
+        )
         self._flush_if_due(log)
 
     def _flush_if_due(self, log: core.Partition) -> None:

@@ -207,6 +207,16 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
     assert p.epochs() == [(3, 0), (4, 5)]
 
 
+def test_a_replica_takes_nothing_that_was_asked_for_before_it_was_cut(home: Home) -> None:
+    """It would lie behind a hole: offsets may have gaps. It is no error, and is asked for anew."""
+    p = follow(home.open())
+    p.append_replica(stamp(batch(4), 0, 3), log_end=0)
+    late = stamp(batch(1), 4, 3)
+    p.truncate(0)
+    assert p.append_replica(late, log_end=4) == 0 == p.size
+    assert p.append_replica(stamp(batch(2), 0, 3), log_end=0) == 2
+
+
 def test_a_replica_takes_all_that_came_together_or_nothing(home: Home) -> None:
     """A batch with a wrong CRC, one whose offset goes back, one of a later epoch than its leader: what came before it
     in the same bytes is not appended either."""

@@ -281,6 +281,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
                 await never.wait()
             if index == 0:
                 raise OSError(errno.ENOSPC, "No space left on device")
+            assert what[-1] == log.log_end_offset == 0  # where the log ended when it was asked for
             appended.append(index)
 
         return SimpleNamespace(
