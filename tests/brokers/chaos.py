@@ -160,12 +160,13 @@ class Chaos:
             self.history.accuse("back", f"topics that were deleted are there: {self.left()}")
 
     def offsets(self, partition: int) -> tuple[int, int]:
-        """Where a partition starts and ends, though its leadership may be given back to its preferred replica now."""
+        """Where a partition starts and ends, though its leadership may be given back to its preferred replica now. By a
+        new client each time: librdkafka's admin client asks on in the leader epoch that it knew first."""
         found: list[tuple[int, int]] = []
 
         def told() -> bool:
             with suppress(Refused):
-                found.append(self.clients[0].offsets(TOPIC, partition))
+                found.append(LIBRARIES[0](self.cluster.bootstrap).offsets(TOPIC, partition))
             return bool(found)
 
         until("the leader says where it ends", told, BACK_S_MAX, every_s=0.5)
