@@ -38,7 +38,7 @@ from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
 from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.plane.receive cimport drain, has_work, resume_due, serve
-from pybroker.core.plane.replica_fetch cimport replica_fetch_serve, replica_fetch_silence
+from pybroker.core.plane.replica_fetch cimport replica_fetch_hangs, replica_fetch_serve, replica_fetch_silence
 from pybroker.core.plane.timer cimport timer_stop
 
 cdef enum:
@@ -222,9 +222,12 @@ cdef void sweep(reactor_t* r) noexcept nogil:
             conn_free_own(c)
         if r.plane.idle_ms >= 0 and r.now_ms - c.active_ms > r.plane.idle_ms and is_idle(c):
             close_conn(r, c, "")
-        why = replica_fetch_silence(c, r.now_ms) if c.fetcher != NULL and c.state == OPEN else NULL
-        if why != NULL:
-            close_conn(r, c, why)
+        if c.fetcher != NULL and c.state == OPEN:
+            why = replica_fetch_silence(c, r.now_ms)
+            if why != NULL:
+                close_conn(r, c, why)
+            elif replica_fetch_hangs(r, c):
+                make_ready(r, c)
         link = link.next
     collect(&r.plane.context.reclaim)
 

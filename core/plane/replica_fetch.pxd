@@ -14,4 +14,5 @@ cdef enum:
     EVENT_BYTES = 1 + 4 + 8 + 4 + 8  # event, code, the partition's id, epoch, offset
 
 cdef const char* replica_fetch_serve(reactor_t* r, conn_t* c) noexcept nogil
+cdef bint replica_fetch_hangs(reactor_t* r, conn_t* c) noexcept nogil
 cdef const char* replica_fetch_silence(const conn_t* c, int64_t now_ms) noexcept nogil

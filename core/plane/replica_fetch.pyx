@@ -3,7 +3,8 @@
     asks ──> awaits ──the answer is whole──> appends what it brings ──> asks, in the same turn
              nothing is fetched: it asks for nothing until Python adds a partition
 
-Where a topic wants its records on disk (flush.messages), the request that says that we have them waits for the disk.
+Where a topic wants its records on disk (flush.messages), the request that says that we have them waits for the disk;
+a partition whose disk takes too long for that is left to threads, and the others go on.
 The leader keeps a Fetch that finds nothing until there are records or its time is over, so there is no timer here. What
 an answer brings is appended from where it was received: the reactor's arena, or the connection's own buffer where it is
 larger than one read. That buffer grows with the bytes that come.
@@ -39,7 +40,7 @@ from pybroker.core.plane.replica_fetcher cimport (
     replica_fetcher_let_go, replica_fetcher_t, replica_fetcher_take_orders,
 )
 from pybroker.core.storage.log cimport log_sync_due, log_view, view_t
-from pybroker.core.storage.slow_disk cimport slow_is
+from pybroker.core.storage.slow_disk cimport SLOW_MS, slow_is, slow_note
 
 cdef enum:
     VERSION_IDS = 13
@@ -326,6 +327,24 @@ cdef bint is_flushing(reactor_t* r, conn_t* c) noexcept nogil:
             replica_fetcher_flush(f, q, end)
     c.behind = f.flushing > 0
     return c.behind
+
+
+cdef bint replica_fetch_hangs(reactor_t* r, conn_t* c) noexcept nogil:
+    """Take out the partitions whose disk has everything of a connection wait for too long; True if it has to be served.
+
+    Threads go on with them, which may wait."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef link_t* link = f.changed.first
+    cdef fetched_t* q
+    if f.flushing == 0 or r.now_ms - f.flushing_ms < SLOW_MS:
+        return False
+    while link != NULL:
+        q = <fetched_t*>link.owner
+        link = link.next
+        if q.sync.log != NULL:
+            slow_note(&q.partition.log.slow_appends, f.flushing_ms)
+            take_out(r, c, q, SLOW, 0, -1, -1)
+    return True
 
 
 cdef inline bint is_in_session(const replica_fetcher_t* f) noexcept nogil:

@@ -68,7 +68,8 @@ cdef struct replica_fetcher_t:
     int32_t has_new              # partitions that no request named yet
     int32_t keeps_none           # the leader has no room for a session of ours
     int32_t is_skipping          # the next answer is of a session that is over
-    int32_t flushing             # partitions whose log is on its way to the disk: nothing is asked or taken meanwhile
+    int32_t flushing             # partitions whose log is on its way to the disk: nothing is asked or taken meanwhile,
+    int64_t flushing_ms          # which began then
     int64_t asked_ms             # when it was sent
     int64_t looked_ms            # when all partitions were last looked at for another log start
     fetched_t** table            # those listed, by topic and index; open addressing

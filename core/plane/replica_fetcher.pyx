@@ -16,6 +16,7 @@ from libc.string cimport memcmp, memset
 
 from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
+from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
     TOPIC_ID_BYTES, partition_drop, partition_hash, partition_hold, partition_t,
@@ -159,6 +160,8 @@ cdef void replica_fetcher_flush(replica_fetcher_t* f, fetched_t* q, int64_t end)
     add_i32(&q.refs, 1)
     add_i32(&f.refs, 1)
     q.fetcher = f
+    if f.flushing == 0:
+        f.flushing_ms = monotonic_ms()
     f.flushing += 1
     f.inbox.operations += 1      # the reactor does not go before it was told
     sync_put(&q.sync, q.partition.log, end, flushed, q)
@@ -169,7 +172,7 @@ cdef void replica_fetcher_flushed(fetched_t* q) noexcept nogil:
     cdef replica_fetcher_t* f = q.fetcher
     sync_leave(&q.sync)
     q.sync.log = NULL
-    f.flushing -= 1
+    f.flushing -= q.state == FETCHED
     f.inbox.operations -= 1
     fetched_drop(q)
     replica_fetcher_drop(f)
@@ -207,8 +210,9 @@ cdef void admit(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
 
 
 cdef void replica_fetcher_let_go(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
-    """Its answers count no longer, and the next request says so to the leader's session."""
+    """Its answers count no longer, and the next request says so to the leader's session. Nobody waits for its disk."""
     q.state = OUT
+    f.flushing -= q.sync.log != NULL
     f.nameless -= is_nameless(q.partition)
     f.is_table_stale = 1
     chain_remove(&q.changed)

@@ -13,8 +13,9 @@ epoch. A partition that was given to another fetcher meanwhile has another leade
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ class Fetcher:
         self._truncate = truncate
         self._followed: dict[TopicPartition, Followed] = {}
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
-        self._busy: dict[TopicPartition, asyncio.Task[None]] = {}  # takes an answer: nothing more is asked meanwhile
+        self._busy: dict[TopicPartition, asyncio.Task[None]] = {}  # is at work: nothing is asked of them meanwhile
         self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
         self._changed = asyncio.Event()
         self._link: Link | None = None
@@ -112,6 +113,7 @@ class Fetcher:
 
     async def close(self) -> None:
         await cancel_and_wait(self._task)
+        await cancel_and_wait(*self._busy.values())
 
     # -- the round ---------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,8 @@ class Fetcher:
         for key in [key for key, each in asked.items() if each.replica.offline or each.replica.gone]:
             del asked[key]
             self._followed.pop(key, None)
+        for key in [key for key, each in asked.items() if each.replica.flush_due]:
+            self._begin(asked.pop(key), self._flush)  # a request says that we have it
         if not asked:
             await asyncio.sleep(WAIT_S)
             return
@@ -169,6 +173,26 @@ class Fetcher:
                 key = TopicPartition(by_id.get(topic.topic_id, ""), p.partition_index)
                 if key in asked and self._followed.get(key) is asked[key]:
                     await self._take(link, asked[key], p)
+
+    def _begin(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:
+        """Have something done for one partition, which is left out of the requests meanwhile: the others go on."""
+        self._busy[followed.replica.key] = asyncio.get_running_loop().create_task(self._alone(followed, work))
+
+    async def _alone(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:
+        key = followed.replica.key
+        try:
+            await work(followed)
+        except OSError:  # of the link, which the next request sees to, or of the disk, which was told
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
+        except Exception as problem:  # of one partition
+            event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
+        finally:
+            self._busy.pop(key, None)
+
+    async def _flush(self, followed: Followed) -> None:
+        with self._complains(followed):
+            await followed.replica.at_disk(followed.replica.flush_if_due)
 
     def _request(self, asked: dict[TopicPartition, Followed]) -> tuple[Any, dict[bytes, str]]:
         kind = m.FetchRequest.Topics
@@ -207,7 +231,7 @@ class Fetcher:
     async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
         """Append what came for one partition, or do what its leader says of it."""
         replica, leader_epoch = followed.replica, followed.leader_epoch
-        try:
+        with self._complains(followed):
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
                 await self._begin_again(link, followed)
             elif answer.error_code:
@@ -217,12 +241,18 @@ class Fetcher:
                 await self._cut(followed, diverging.epoch, diverging.end_offset)
             else:
                 await self._append(followed, answer)
-        except (ConnectionError, TimeoutError):  # of the link
+
+    @contextlib.contextmanager
+    def _complains(self, followed: Followed) -> Iterator[None]:
+        """What goes wrong with one partition is said, and it is asked for later. Raises OSError of the link."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError):
             raise
         except (core.LogError, KafkaError, OSError) as problem:
             if isinstance(problem, OSError) or problem.code not in WAIT:
-                event(log, logging.ERROR, "partition not followed", partition=replica.key, reason=problem)
-            self._hold_back(replica, leader_epoch, errors.NONE)
+                event(log, logging.ERROR, "partition not followed", partition=followed.replica.key, reason=problem)
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
 
     async def _append(self, followed: Followed, answer: Any) -> None:
         replica, leader_epoch = followed.replica, followed.leader_epoch

@@ -282,27 +282,12 @@ class SlowFetcher(Fetcher):
             self._begins[replica.key] = begin
         self.follow(replica, leader_epoch)
 
-    async def close(self) -> None:
-        await super().close()
-        await cancel_and_wait(*self._busy.values())
-
     async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
-        """Begin to: one whose disk hangs is left out of the next requests, and the others go on."""
-        work = self._take_late(link, followed, answer)
-        self._busy[followed.replica.key] = asyncio.get_running_loop().create_task(work)
+        self._begin(followed, functools.partial(super()._take, link, answer=answer))
 
-    async def _take_late(self, link: Link, followed: Followed, answer: Any) -> None:
-        key = followed.replica.key
-        try:
-            await super()._take(link, followed, answer)
-        except OSError:
-            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)  # the next request sees to the link
-        except Exception as problem:  # of one partition
-            event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
-            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
-        finally:
-            self._busy.pop(key, None)
-        written = followed.replica.log
+    async def _alone(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:
+        await super()._alone(followed, work)
+        key, written = followed.replica.key, followed.replica.log
         if written is not None and not written.slow_appends and self._followed.get(key) is followed:
             self.leave(key)
             self._give_back(key)

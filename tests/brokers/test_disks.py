@@ -14,6 +14,7 @@ from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.harness import until
+from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
@@ -62,6 +63,27 @@ def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
         cluster.until_in_sync(lost)
         until("it is whole", lambda: offline(cluster, 2, lost) == [])
         witness.until_acked()
+        witness.judge()
+
+
+def test_a_sync_that_hangs_holds_up_its_own_topic_alone(cluster: Cluster) -> None:
+    """flush.messages=1: a follower whose disk does not come back leaves the ISR of the topic that waits for it. What
+    else it copies from the same leader it goes on with, and it is in sync again when the disk is back."""
+    broker = cluster.brokers[2]
+    synced = cluster.create("synced", replicas=[[1, 3, 2]], flush_messages="1")
+    plain = cluster.create("plain", replicas=[[1, 3, 2]])
+    broker.stop()
+    broker.failpoints = "segment.sync=sleep:12000:0:1"
+    cluster.start(2)
+    for topic in (synced, plain):
+        cluster.until_in_sync(topic)
+    with Witness(cluster, plain) as witness, Wire(cluster.brokers[1].port) as wire:
+        witness.until_acked()
+        assert wire.produce(synced, batch([b"held up"]), acks=1).error == 0
+        until("it is missed", lambda: cluster.partition(synced)[1] == [1, 3], timeout_s=20)
+        assert 2 in cluster.partition(plain)[1]
+        cluster.until_in_sync(synced)
+        assert not cluster.brokers[1].count("ISR shrunk partition=plain-0")
         witness.judge()
 
 

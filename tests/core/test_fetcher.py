@@ -371,6 +371,39 @@ def test_what_a_follower_says_that_it_has_is_on_disk(following: Following) -> No
     assert following.events() == []
 
 
+def test_a_disk_that_hangs_holds_up_its_own_partition_alone(following: Following) -> None:
+    """flush.messages=1: after a while threads are to go on with it, and the others of its connection are copied."""
+    following.log.configure({"flush.messages": 1})
+    following.add(0, 1)
+    following.broker.arm("segment.sync", "sleep", STUCK_MS)
+    following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
+    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    request = following.leader.request()
+    assert (asked(request), forgotten(request)) == ({1: (EPOCH, 1, EPOCH, 0)}, [0])
+    assert following.events() == [("slow", following.log, 0, -1, -1)]
+    assert following.log.durable_offset == 0
+    assert following.log.slow_appends
+    assert asked(following.turn({1: batch(1, 1)}, session=SESSION)) == {1: (EPOCH, 2, EPOCH, 0)}
+    following.broker.disarm()
+    until("it is on disk", lambda: following.step() or following.log.durable_offset == 3)
+    following.fetcher.add(following.log, EPOCH)
+    assert asked(following.turn(session=SESSION)) == {0: (EPOCH, 3, EPOCH, 0)}
+
+
+def test_nobody_waits_for_the_disk_of_a_partition_that_was_taken_away(following: Following) -> None:
+    following.log.configure({"flush.messages": 1})
+    following.add(0, 1)
+    following.broker.arm("segment.sync", "sleep", STUCK_MS)
+    following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
+    following.step()
+    assert following.leader.quiet()
+    following.fetcher.remove(following.log)
+    following.step()
+    assert asked(following.leader.request()) == {1: (EPOCH, 1, EPOCH, 0)}
+    following.broker.disarm()
+    until("it is on disk", lambda: following.step() or following.log.durable_offset == 3)
+
+
 def test_a_follower_whose_disk_fails_does_not_say_that_it_has_it(following: Following) -> None:
     """The partition is out, the other of its connection goes on."""
     following.log.configure({"flush.messages": 1})

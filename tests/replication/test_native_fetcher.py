@@ -235,11 +235,16 @@ async def test_a_slow_log_is_given_back() -> None:
     fetcher = SlowFetcher(given.append, 7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0))
     fetcher.take(replica, EPOCH, None)
     followed = fetcher._followed[KEY]
-    await fetcher._take_late(nobody, followed, answer)
+
+    async def take() -> None:
+        await fetcher._take(nobody, followed, answer)
+        await fetcher._busy[KEY]
+
+    await take()
     assert (given, len(fetcher)) == ([], 1)
     log.slow_appends = False
-    await fetcher._take_late(nobody, followed, answer)
-    await fetcher._take_late(nobody, followed, answer)
+    await take()
+    await take()
     assert (given, len(fetcher)) == ([KEY], 0)
     await fetcher.close()
 
@@ -286,7 +291,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
         return SimpleNamespace(
             key=TopicPartition("t", index), topic_id=TOPIC_ID, log=log, offline=False, gone=False, at_disk=at_disk,
-            partition=lambda: log, tell=lambda: None, append_copied=None,
+            partition=lambda: log, tell=lambda: None, append_copied=None, flush_due=False,
         )  # fmt: skip
 
     async def connect(broker: int) -> Any:
@@ -301,6 +306,45 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
     await eventually("the other is appended to", lambda: len(appended) > 5)
     assert not link.closed.done() and LEADER not in suspects
     assert link.asked[:2] == [[0, 1], [1]]
+    await fetcher.close()
+
+
+async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
+    """flush.messages=1: the plane leaves a log to it whose disk hangs. It is asked for when it is durable, not before,
+    and the other one at once."""
+    link, durable = OtherLink(), asyncio.Event()
+
+    def follower(index: int) -> Any:
+        log = SimpleNamespace(
+            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list
+        )
+        replica = SimpleNamespace(
+            key=TopicPartition("t", index), topic_id=TOPIC_ID, log=log, offline=False, gone=False,
+            partition=lambda: log, tell=lambda: None, append_copied=None, flush_if_due="flush", flush_due=index == 0,
+        )  # fmt: skip
+
+        async def at_disk(*what: Any) -> None:
+            if what[0] == "flush":
+                await durable.wait()
+                replica.flush_due = False
+
+        replica.at_disk = at_disk
+        return replica
+
+    async def connect(broker: int) -> Any:
+        return link
+
+    nobody: Any = None
+    suspects = Suspects(lambda: 0.0)
+    fetcher = SlowFetcher(
+        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects
+    )
+    for index in (0, 1):
+        fetcher.take(follower(index), EPOCH, None)
+    await eventually("the other is asked for", lambda: len(link.asked) > 5)
+    assert all(asked == [1] for asked in link.asked)
+    durable.set()
+    await eventually("the first, too", lambda: [0, 1] in link.asked or [1, 0] in link.asked)
     await fetcher.close()
 
 
