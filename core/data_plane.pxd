@@ -11,7 +11,8 @@ cdef class Plane:
     cdef reactor_t** reactors
     cdef int count
     cdef int serving             # of them, the first ones: clients' connections; the others have those to leaders
-    cdef int64_t adopted
+    cdef int64_t adopted         # connections, ever,
+    cdef int64_t leaders         # and those of them to leaders
     cdef Broker owner
     cdef list threads
     cdef dict bells              # Partition -> the address of its bell_t

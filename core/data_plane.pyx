@@ -380,10 +380,14 @@ cdef class Plane:
             free(n)
             del self.sockets[id]
             raise MemoryError()
-        r = self.reactors[self.adopted % self.serving]
-        if fetcher != NULL and self.serving < self.count:
-            r = self.reactors[self.serving + self.adopted % (self.count - self.serving)]
+        if fetcher == NULL:
+            r = self.reactors[(self.adopted - self.leaders) % self.serving]
+        elif self.serving < self.count:
+            r = self.reactors[self.serving + self.leaders % (self.count - self.serving)]
+        else:
+            r = self.reactors[self.leaders % self.serving]
         self.adopted = id
+        self.leaders += fetcher != NULL
         c.id = id
         c.fd = fd
         c.listener = listener

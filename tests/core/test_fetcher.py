@@ -446,3 +446,22 @@ def test_connections_to_leaders_have_a_thread_of_their_own(tmp_path: Path) -> No
     for _, there in sockets:
         there.close()
     del fetcher
+
+
+def test_connections_are_spread_evenly(tmp_path: Path) -> None:
+    """Those of clients and those to leaders, whichever comes between which."""
+    broker = core.Broker()
+    plane = core.Plane(broker, reactors=2, fetchers=2)
+    plane.start()
+    sockets, fetchers = [socket.socketpair() for _ in range(8)], []
+    for number, (here, _) in enumerate(sockets):
+        here.setblocking(False)
+        if number % 2:
+            plane.adopt(here.detach())
+        else:
+            fetchers.append(core.Fetcher(plane, here.detach(), replica_id=7, broker_epoch=77))
+    until("all are there", lambda: [reactor["connections"] for reactor in plane.stats()] == [2, 2, 2, 2])
+    plane.stop()
+    broker.close()
+    for _, there in sockets:
+        there.close()
