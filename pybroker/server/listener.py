@@ -250,6 +250,9 @@ class Listener:
                 return
             assert self._sock is not None
             try:
+                if not self._may_take_a_descriptor():
+                    self._wait_for_room("the other file descriptors are kept for the logs")
+                    return
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
@@ -258,12 +261,16 @@ class Listener:
                     raise
                 self._wait_for_room(str(problem))
                 return
-            if sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT:
-                sock.close()
-                self._wait_for_room("the other file descriptors are kept for the logs")
-                return
             self._full = False
             self._admit(sock, address[0], address[1])
+
+    def _may_take_a_descriptor(self) -> bool:
+        """Is the next one none of those that are kept? Asked before a connection is taken, which would be reset: in the
+        backlog it waits. Raises OSError where there is none."""
+        assert self._sock is not None
+        following = os.dup(self._sock.fileno())
+        os.close(following)
+        return following < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT
 
     def _wait_for_room(self, reason: str) -> None:
         """Stop accepting for a moment; said once until a connection is accepted again."""

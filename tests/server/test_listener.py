@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from pybroker.server.connection import QUEUED_BYTES_MAX
-from pybroker.server.listener import RECEIVE_BYTES
+from pybroker.server.listener import DESCRIPTORS_KEPT, RECEIVE_BYTES
 from pybroker.server.pool import Pool
 from tests.harness import eventually, looked
 from tests.server.conftest import Bench
@@ -219,8 +219,10 @@ async def test_max_connections_per_ip_closes_further_ones(bench: Bench) -> None:
     assert len(listener) == 1
 
 
-async def test_without_descriptors_accepting_pauses_without_a_busy_loop(bench: Bench) -> None:
-    """Connections stop being taken while descriptors are short, CPU time stays low, and it goes on afterwards."""
+@pytest.mark.parametrize("left", [0, DESCRIPTORS_KEPT], ids=["none left", "the rest is kept for the logs"])
+async def test_without_descriptors_accepting_pauses_without_a_busy_loop(bench: Bench, left: int) -> None:
+    """Connections stop being taken while descriptors are short, CPU time stays low, and it goes on afterwards: with
+    those that waited, too."""
     bench.start()
     first = await bench.client()
     first.send("echo:1")
@@ -231,7 +233,7 @@ async def test_without_descriptors_accepting_pauses_without_a_busy_loop(bench: B
     lowest = os.dup(0)
     os.close(lowest)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + left, hard))
         with pytest.raises(BlockingIOError):
             late.connect(("127.0.0.1", bench.listener.port))  # type: ignore[union-attr]
         before = os.times().user + os.times().system
