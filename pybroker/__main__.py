@@ -2,20 +2,16 @@
 
 import gc
 import os
-import signal
 import sys
 
 
 def main() -> None:
     """Run the command line; Ctrl-C ends it without a traceback from here on."""
     _open_streams()
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a job in a shell's background ignores it
-    if heard:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from pybroker.cli.main import main as command
+    from pybroker.cli.interrupts import importing
 
-    if heard:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with importing():
+        from pybroker.cli.main import main as command
     try:
         command()
     finally:

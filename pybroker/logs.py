@@ -19,6 +19,8 @@ def _quote(value: Any) -> str:
     if isinstance(value, float):
         value = f"{value:.3f}".rstrip("0").rstrip(".")
     text = str(value)
+    if not text and isinstance(value, BaseException):  # some say nothing, TimeoutError as a rule
+        text = "timed out" if isinstance(value, TimeoutError) else type(value).__name__
     if _PLAIN.fullmatch(text) and text.isprintable():
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from pybroker import __version__
+from pybroker.cli.interrupts import importing
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import printable
 
@@ -101,7 +102,8 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        with importing():
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(

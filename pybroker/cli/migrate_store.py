@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pybroker.cli import output
+from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure
 from pybroker.cli.options import say
 from pybroker.config.cluster_settings import CLUSTER
@@ -35,8 +36,9 @@ def command(data_dirs: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
 
     Exit codes: 0 done; 1 the data or ZooKeeper refuse, or cannot be reached; 2 an option is wrong.
     """
-    from pybroker.coordination.store import StoreError
-    from pybroker.replication.logdirs import StartError
+    with importing():
+        from pybroker.coordination.store import StoreError
+        from pybroker.replication.logdirs import StartError
 
     try:
         CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
@@ -57,11 +59,12 @@ def command(data_dirs: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
 
 async def _move(data_dirs: tuple[str, ...], zookeeper: str) -> Moved:
     """Under the locks of the log dirs, which a running broker holds."""
-    from pybroker.controller.migration import migrate
-    from pybroker.coordination.embedded import EmbeddedStore
-    from pybroker.coordination.zookeeper import ZooKeeperStore
-    from pybroker.replication.logdirs import StartError, open_log_dirs
-    from pybroker.server.directories import STORE_FILE, claim, with_store
+    with importing():
+        from pybroker.controller.migration import migrate
+        from pybroker.coordination.embedded import EmbeddedStore
+        from pybroker.coordination.zookeeper import ZooKeeperStore
+        from pybroker.replication.logdirs import StartError, open_log_dirs
+        from pybroker.server.directories import STORE_FILE, claim, with_store
 
     for path in data_dirs:
         if not os.path.isdir(path):  # which opening would make

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from pybroker.cli import output
+from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
 from pybroker.errors import INVALID_CONFIG, KafkaError
@@ -160,9 +161,10 @@ def command(
     Exit codes: 0 it ended by --once, SIGTERM or Ctrl-C; 1 the query failed; 2 an option is wrong, or Spark or Java is
     not there.
     """
-    from pybroker.spark.pipeline import Job, run
-    from pybroker.spark.pipeline.progress import Progress
-    from pybroker.spark.streams import standard_error
+    with importing():
+        from pybroker.spark.pipeline import Job, run
+        from pybroker.spark.pipeline.progress import Progress
+        from pybroker.spark.streams import standard_error
 
     sys.stderr = standard_error()  # also for the sentence that a failure ends with
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,8 @@ def command(
     config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
-    from pybroker.server.process import run
+    with importing():
+        from pybroker.server.process import run
 
     run(config, _say_ready, give_up)
 

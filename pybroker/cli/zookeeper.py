@@ -5,6 +5,7 @@ import threading
 
 import click
 
+from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Whole
 
 
@@ -21,8 +22,9 @@ def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> 
 
     Exit codes: 0 stopped; 1 it could not start; 2 an option is wrong.
     """
-    from pybroker.replication.logdirs import StartError
-    from pybroker.server.zookeeper_server import ZooKeeper
+    with importing():
+        from pybroker.replication.logdirs import StartError
+        from pybroker.server.zookeeper_server import ZooKeeper
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
