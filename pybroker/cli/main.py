@@ -120,6 +120,12 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
 
+    def make_context(self, *args: Any, **named: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **named)
+        except KeyboardInterrupt:  # while the command line is read
+            sys.exit(EXIT_INTERRUPTED)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)

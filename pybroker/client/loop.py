@@ -59,7 +59,8 @@ class Loop:
 
     @property
     def running(self) -> bool:
-        return self._running and self._thread.is_alive()
+        """As the thread itself says: Thread.is_alive() takes it for ended for good once a Ctrl-C interrupts it."""
+        return self._running
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,18 @@ def test_ctrl_c_while_modules_are_imported(module: str, command: str, handler: s
         assert (done.returncode, done.stderr) == (code, "")
     else:
         assert done.returncode >= 0 and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_the_command_line_is_read(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """It ends with 130, as later, and says nothing."""
+
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.Commands, "parse_args", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main.cli(["version"], prog_name="pybroker")
+    assert (ended.value.code, tuple(capfd.readouterr())) == (130, ("", ""))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
-"""The end of a program that did not close its producer: what it sent arrives, or is named."""
+"""The end of a program: what it sent and did not flush arrives, or is named; after Ctrl-C it may go on."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from pybroker.client import accumulator
+from pybroker.client.consumer import Consumer
 from pybroker.client.producer import Producer
 from tests.client.kit import create, read_all
 from tests.harness import ROOT, Server
@@ -48,3 +50,23 @@ def test_what_cannot_be_flushed_is_named(
     caplog.clear()
     accumulator._flush_at_exit()
     assert not caplog.text
+
+
+def test_after_ctrl_c_a_client_goes_on() -> None:
+    """Wherever it came: a program may still commit, look at something, and close."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
+            for turn in range(300):
+                with pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + turn % 50 / 1e5)
+                    while True:
+                        consumer.pause()
+                consumer.pause()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
