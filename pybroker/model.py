@@ -7,8 +7,16 @@ _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z][A-Za-z0-9_.-]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
 )
 PORT_MAX = 65535
+TEXT_BYTES_MAX = 255
+"""Of a host's name, and of a rack's, in UTF-8: the plane has so much room for them."""
 PLAINTEXT = "PLAINTEXT"
 """The security protocol of a listener without any, and the name of the listener that there is by default."""
+
+
+def check_told(text: str) -> None:
+    """ValueError for the name of a host or of a rack that is too long to be told to clients."""
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        raise ValueError(f"{text[:50]!r}... is longer than {TEXT_BYTES_MAX} bytes")
 
 
 class TopicPartition(NamedTuple):
@@ -57,7 +65,13 @@ class Endpoint(NamedTuple):
         found = _ENDPOINT.fullmatch(text)
         if not found or int(found["port"]) > PORT_MAX:
             raise ValueError(f"{text!r} is not NAME://HOST:PORT with a port of at most {PORT_MAX}")
-        return cls(found["listener"].upper(), found["host"].strip("[]"), int(found["port"]))
+        host = found["host"].strip("[]")
+        check_told(host)
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{text!r} has no name of a host: a label of it is empty, or too long") from None
+        return cls(found["listener"].upper(), host, int(found["port"]))
 
     def __str__(self) -> str:
         return f"{self.listener}://{HostPort(self.host, self.port)}"

@@ -11,9 +11,11 @@ is closed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, read_answer
@@ -51,7 +53,8 @@ class Link(asyncio.Protocol):
         """Connect. Raises OSError: TimeoutError in time, ConnectionRefusedError where nobody listens."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            transport, link = await loop.create_connection(lambda: cls(host, port, client_id), host, port)
+            with _resolved(host, port):
+                transport, link = await loop.create_connection(lambda: cls(host, port, client_id), host, port)
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
             # Where nobody listens, the kernel may connect a socket of its own range of ports to itself.
             transport.abort()
@@ -131,12 +134,23 @@ class Link(asyncio.Protocol):
         self._received.clear()
 
 
+@contextlib.contextmanager
+def _resolved(host: str, port: int) -> Iterator[None]:
+    """OSError for what no resolver can be asked for: an empty label (kafka..example.com), or one that is too long."""
+    try:
+        yield
+    except (ValueError, OverflowError) as problem:
+        raise OSError(f"{HostPort(host, port)} is no address") from problem
+
+
 async def dial(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> socket.socket:
     """A socket that is connected to another broker, and does not block. Raises OSError as `Link.open` does."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     async with asyncio.timeout(timeout_s):
-        for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with _resolved(host, port):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)

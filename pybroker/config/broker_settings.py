@@ -4,7 +4,7 @@ A setting is listed when the broker honours it: a name that is not here warns at
 setting that does nothing.
 """
 
-from pybroker.model import HostPort
+from pybroker.model import TEXT_BYTES_MAX, HostPort, check_told
 
 from .listeners import SECURITY_PROTOCOLS, parse_advertised, parse_endpoints, parse_protocols
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
@@ -33,7 +33,13 @@ GENERAL = table(
         "new, the next free one above 1000.",
         Range(-1),
     ),
-    Setting("broker.rack", STRING, None, "The rack or zone of the broker, which Metadata tells to clients."),
+    Setting(
+        "broker.rack",
+        STRING,
+        None,
+        "The rack or zone of the broker, which Metadata tells to clients.",
+        Shape(f"text of at most {TEXT_BYTES_MAX} bytes", check_told),
+    ),
     Setting(
         "auto.create.topics.enable",
         BOOLEAN,

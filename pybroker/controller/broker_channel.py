@@ -24,12 +24,16 @@ from pybroker.cluster.metadata_cache import FULL
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.tasks import keep_up
 
 log = logging.getLogger(__name__)
 
 LEADER_AND_ISR, UPDATE_METADATA, STOP_REPLICA = 7, 8, 4
 PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 RETRY_S = 0.1
+AGAIN_S = 1.0
+OVER = (errors.STALE_CONTROLLER_EPOCH, errors.STALE_BROKER_EPOCH, errors.BROKER_NOT_AVAILABLE)
+"""Who is told, or who tells it, is no more: it is not told again."""
 
 
 class Asked(Protocol):
@@ -91,6 +95,14 @@ class Reports(Protocol):
         """Nobody listens any more at the address of the broker that was registered under this epoch."""
 
 
+class _Failed(Exception):
+    """A broker did nothing of a request, because of itself."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class BrokerChannel:
     """The queue of one broker in its present registration: `epoch` is the czxid of its node."""
 
@@ -108,7 +120,11 @@ class BrokerChannel:
         self._link: Asked | None = None
         self._reached = False
         """Did a connection stand in this registration, at this address?"""
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._sending: Batch | None = None
+        self._refused: int = errors.NONE
+        """What the last request was refused with, as it was said."""
+        work = keep_up(self._work, f"what broker {broker.id} is told")
+        self._task = asyncio.get_running_loop().create_task(work)
 
     # -- what is to be told ------------------------------------------------------------------------------------------
 
@@ -161,15 +177,14 @@ class BrokerChannel:
     # -- telling it --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        batch: Batch | None = None
         try:
             while True:
                 if self._link is None or self._link.closed.done():
                     self._link = await self._connect()
-                if batch is None:
-                    batch = await self._next(self._link)
-                if batch is not None and await self._send(self._link, batch):
-                    batch = None
+                if self._sending is None:
+                    self._sending = await self._next(self._link)
+                if self._sending is not None and await self._send(self._link, self._sending):
+                    self._sending = None
         finally:
             if self._link is not None:
                 self._link.close()
@@ -207,8 +222,8 @@ class BrokerChannel:
         return None if link.closed.done() or not self._batches else self._batches.pop(0)
 
     async def _send(self, link: Asked, batch: Batch) -> bool:
-        """Send a batch, and report what came of it; False where the connection ended first. What is sent twice is
-        harmless: the epochs say so."""
+        """Send a batch, and report what came of it; False where it is to be sent again, as the connection ended, or the
+        broker failed with it. What is sent twice is harmless: the epochs say so."""
         try:
             if batch.leaders:
                 self._led(batch, await link.ask(self._leader_and_isr(batch), LEADER_AND_ISR))
@@ -222,6 +237,14 @@ class BrokerChannel:
             event(log, logging.WARNING, "broker not told", broker=self.broker.id, reason=problem)
             link.close()
             return False
+        except _Failed as problem:
+            if problem.code != self._refused:
+                reason = f"it answered {errors.lookup(problem.code).name}"
+                event(log, logging.WARNING, "broker not told", broker=self.broker.id, reason=reason)
+            self._refused = problem.code
+            await asyncio.sleep(AGAIN_S)
+            return False
+        self._refused = errors.NONE
         return True
 
     def _leader_and_isr(self, batch: Batch) -> Any:
@@ -308,8 +331,11 @@ class BrokerChannel:
     # -- what came of it ---------------------------------------------------------------------------------------------
 
     def _whole(self, code: int) -> None:
-        if code:
+        """Raises _Failed for a code that says nothing of who is told what: it may be another one the next time."""
+        if code in OVER:
             self._reports.answered(self.broker.id, code)
+        elif code:
+            raise _Failed(code)
 
     def _led(self, batch: Batch, answer: Any) -> None:
         self._whole(answer.error_code)

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
@@ -31,6 +30,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 
 from . import store as s
+from .kazoo_handler import OneThread
 from .multi_read import MultiRead
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ READS_AT_ONCE: Final = 200
 """How many nodes one request reads."""
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
 ASK_WHY_S: Final = 1.0
+STOP_AGAIN_S: Final = 1.0
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
@@ -90,14 +91,17 @@ class ZooKeeperSession(s.Session):
         logger = logging.getLogger("pybroker.coordination.kazoo")
         logger.setLevel(logging.ERROR)  # each host that is tried, it tells: what counts, the states say
         self._client = KazooClient(
-            hosts, timeout=timeout_ms / 1000, handler=_OneThread(), connection_retry=RETRY, logger=logger
+            hosts, timeout=timeout_ms / 1000, handler=OneThread(), connection_retry=RETRY, logger=logger
         )
         self._client.add_listener(lambda state: self._soon(self._come_to, state))
         self._watch_handshake()
 
     async def open(self, timeout_s: float) -> None:
         """Reach a server; who is cancelled waits for nobody. Raises StoreFailed where none answers in time."""
-        self._client.start_async()
+        try:
+            self._client.start_async()
+        except RuntimeError as problem:  # there may be no more threads
+            raise s.StoreFailed(detail=str(problem)) from problem
         try:
             async with asyncio.timeout(timeout_s):
                 await self._reached.wait()
@@ -116,7 +120,7 @@ class ZooKeeperSession(s.Session):
         try:
             async with asyncio.timeout(ASK_VERSION_S):
                 text = await self.loop.run_in_executor(None, self._client.command, b"srvr")
-        except (OSError, TimeoutError, exceptions.KazooException):
+        except (OSError, TimeoutError, exceptions.KazooException, AttributeError):  # its connection ended meanwhile
             return ()
         found = re.match(r"Zookeeper version: (\d+)\.(\d+)", text)
         return tuple(map(int, found.groups())) if found else ()
@@ -329,9 +333,15 @@ class ZooKeeperSession(s.Session):
             self._next.cancel()
         if self._stopping is None:
             self._stopping = self.loop.create_future()
-            # A thread of its own, for which no end of a process waits: a server that says nothing holds it up.
-            threading.Thread(target=self._stop, name="pybroker-zookeeper-stop", daemon=True).start()
+            self._begin_to_stop()
         return self._stopping
+
+    def _begin_to_stop(self) -> None:
+        """On a thread of its own, for which no end of a process waits: a server that says nothing holds it up."""
+        try:
+            threading.Thread(target=self._stop, name="pybroker-zookeeper-stop", daemon=True).start()
+        except RuntimeError:  # there may be no more threads; or its session would live on
+            self.loop.call_later(STOP_AGAIN_S, self._begin_to_stop)
 
     def _stop(self) -> None:
         with contextlib.suppress(exceptions.KazooException):  # its own thread did not end in time
@@ -418,29 +428,6 @@ def _found_at(at: HostPort) -> str:
     return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
 
 
-class _AtOnce:
-    """A queue whose entries are called by who puts them there."""
-
-    def put(self, call: Callable[[], object]) -> None:
-        call()
-
-
-class _OneThread(SequentialThreadingHandler):  # type: ignore[misc]
-    """Has the connection's thread call back: watches, answers and states come in the order of the wire.
-
-    kazoo's own handler has a thread for watches and another one for answers, which overtake each other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.callback_queue = self.completion_queue = _AtOnce()
-
-    def start(self) -> None:
-        self._running = True
-
-    def stop(self) -> None:
-        self._running = False
-
-
 class _Watch:
     """A watch that is called on the loop; the same callable is one watch, as in ZooKeeper's own client."""
 
@@ -477,4 +464,8 @@ def _pass_on(done: asyncio.Future[Any], to: asyncio.Future[Any]) -> None:
 
 def _translated(error: BaseException, path: str = "", index: int | None = None) -> BaseException:
     known = next((ours for theirs, ours in ERRORS.items() if isinstance(error, theirs)), None)
-    return error if known is None else known(path, index=index)
+    if known is not None:
+        return known(path, index=index)
+    if isinstance(error, exceptions.KazooException):  # it refuses (NoAuth, quotas), or is out of order
+        return s.StoreFailed(path, index=index, detail=f"ZooKeeper answered {type(error).__name__}")
+    return error

@@ -27,8 +27,11 @@ from pybroker.groups.offsets import Offsets
 from pybroker.groups.shard import Entry, Shard
 from pybroker.groups.writer import OffsetsLog, Writer
 from pybroker.logs import event
+from pybroker.tasks import keep_up
 
 OFFSETS_TOPIC = "__consumer_offsets"
+LOAD_AGAIN_S = 0.1
+LOAD_AGAIN_S_MAX = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +112,14 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         shard.loader = loop.create_task(self._load(shard))
         if self._upkeep is None:
-            self._upkeep = loop.create_task(self._keep_up())
+            self._upkeep = loop.create_task(keep_up(self._keep_up, "expiry of offsets"))
 
     async def loaded(self) -> None:
-        """Wait until no partition is being loaded."""
-        while loaders := [s.loader for s in self._shards.values() if s.loader is not None and not s.loader.done()]:
-            await asyncio.wait(loaders)
+        """Wait until no partition is being loaded, but for those where that has failed and is tried again."""
+        while loaders := [
+            s.loader for s in self._shards.values() if s.loader and not s.loader.done() and s.failure is None
+        ]:
+            await asyncio.wait(loaders, timeout=LOAD_AGAIN_S)
 
     def _shard(self, index: int, replica: OffsetsLog) -> Shard:
         leader_epoch, lost = self._epochs[index], partial(self._log_lost, index)
@@ -122,16 +127,26 @@ class Coordinator:
         return Shard(index, replica, writer)
 
     async def _load(self, shard: Shard) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            found, lost, end = await loop.run_in_executor(self._workers, load, shard.replica, self._read_bytes)
-            await shard.replica.committed(
-                end, self._epochs[shard.index]
-            )  # nothing is shown that a next leader may not have
-        except (KafkaError, core.LogError, OSError) as problem:
-            shard.failure = str(problem)
-            event(log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem)
-            return
+        loop, wait_s = asyncio.get_running_loop(), LOAD_AGAIN_S
+        while True:
+            try:
+                found, lost, end = await loop.run_in_executor(self._workers, load, shard.replica, self._read_bytes)
+                await shard.replica.committed(
+                    end, self._epochs[shard.index]
+                )  # nothing is shown that a next leader may not have
+                break
+            except Exception as problem:  # it may pass: nobody else loads them while they are led here
+                known = isinstance(problem, (KafkaError, core.LogError, OSError))
+                event(
+                    log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem,
+                    exc_info=None if known else problem,
+                )  # fmt: skip
+                shard.failure = str(problem)
+            if shard.replica.offline:
+                return
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LOAD_AGAIN_S_MAX)
+        shard.failure = None
         if shard.replica.offline:  # about to be resigned
             return
         self.members.welcome(shard, found)
@@ -149,6 +164,12 @@ class Coordinator:
         if leader_epoch >= self._epochs.get(index, leader_epoch):
             self._epochs[index] = leader_epoch
             self._let_go(index)
+
+    def begin_anew(self) -> None:
+        """The offsets topic is another one by this name: its groups are, and its epochs begin again."""
+        for index in list(self._shards):
+            self._let_go(index)
+        self._epochs.clear()
 
     def resign_all(self) -> None:
         """The broker stops, or the topic is gone, and with it all epochs of its partitions."""

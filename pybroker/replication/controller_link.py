@@ -12,7 +12,7 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.client.link import Link
-from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.image import Image, LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 
@@ -30,6 +30,7 @@ class ControllerLink:
         self._link: Link | None = None
         self._to: LiveBroker | None = None
         self._one = asyncio.Lock()
+        metadata.watch(self._look)
 
     async def ask(self, message: Any, version: int, timeout_s: float = TIMEOUT_S) -> Any:
         """What the controller answers, whoever that is by then. Raises KafkaError: REQUEST_TIMED_OUT."""
@@ -61,6 +62,11 @@ class ControllerLink:
             if self._link is None and to is not None:
                 self._link, self._to = await self._connect(to), to
             return self._link
+
+    def _look(self, image: Image) -> None:
+        """Another controls: what the last one has not answered, as it stands still perhaps, is asked of the next."""
+        if self._link is not None and image.brokers.get(image.controller_id) != self._to:
+            self.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

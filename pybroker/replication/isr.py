@@ -27,7 +27,7 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.replica import Replica
-from pybroker.tasks import cancel_and_wait
+from pybroker.tasks import cancel_and_wait, keep_up
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ class IsrKeeper:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._look_now_and_then()), loop.create_task(self._ask_on())]
+        works = {"lag of followers": self._look_now_and_then, "ISR changes": self._ask_on}
+        self._tasks = [loop.create_task(keep_up(work, what)) for what, work in works.items()]
 
     async def stop(self) -> None:
         await cancel_and_wait(*self._tasks)
@@ -242,9 +243,13 @@ class IsrKeeper:
                 wanted, self._wanted = self._wanted, {}
                 try:
                     await self._ask({key: asked for key, asked in wanted.items() if self._asks(key)})
-                except (KafkaError, core.LogError, LookupError) as problem:  # of an answer to something else, too
+                except Exception as problem:  # of an answer to something else, too: they are asked for again
                     if str(problem) != said:
-                        event(log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem)
+                        mistake = None if isinstance(problem, (KafkaError, core.LogError, LookupError)) else problem
+                        event(
+                            log, logging.WARNING, "ISR not changed", partitions=len(wanted), reason=problem,
+                            exc_info=mistake,
+                        )  # fmt: skip
                     said = str(problem)
                     for key, isr in wanted.items():
                         if self._asks(key) and self._led[key].asked is not None:

@@ -24,7 +24,7 @@ from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.model import HostPort, TopicPartition
+from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
 from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.native_fetcher import Dial, NativeFetcher
@@ -35,9 +35,6 @@ from pybroker.replication.replicas import Replicas
 log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-TEXT_BYTES_MAX = 255
-"""Of a host's name, and of a rack's: the plane has so much room for them."""
-PORT_MAX = 65535
 Leadership = Callable[[Replica, bool, int, bool], object]
 """Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
 Told = Callable[[int, list[TopicPartition]], object]
@@ -80,6 +77,8 @@ class ReplicaManager:
         self._in_order = asyncio.Lock()
         self.on_leadership: list[Leadership] = []
         self.on_told: list[Told] = []
+        self.on_failure: list[Callable[[], object]] = []
+        """Called where a log cannot be used that the controller believes is."""
 
     def look(self) -> None:
         """See which leaders hung up."""
@@ -169,7 +168,7 @@ class ReplicaManager:
                     continue
                 states = {p.partition_index: _state(p, alive) for p in topic.partition_states}
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
-            live = [_broker(broker) for broker in request.live_brokers]
+            live = [broker for told in request.live_brokers if (broker := _broker(told)) is not None]
             known = self._metadata.image
             if request.type == FULL:
                 named = {topic.topic_name for topic in request.topic_states}
@@ -308,12 +307,17 @@ class ReplicaManager:
             reason = f"the leader's ends at {offset}, before this one begins at {start}"
             event(log, logging.ERROR, "log dropped, to be copied anew", partition=key, leader=leader, reason=reason)
             self._leave(key)
-            await self._replicas.remove([key])
-            await self._open_logs([(key, replica.topic_id)])
-            fresh = self._replicas.get(*key)
-            if fresh is not None and not fresh.offline:
-                await fresh.follow(leader, leader_epoch, role.partition_epoch)
-                self._follow(fresh, leader, leader_epoch)
+            try:
+                await self._replicas.remove([key])
+                await self._open_logs([(key, replica.topic_id)])
+                fresh = self._replicas.get(*key)
+                if fresh is not None and not fresh.offline:
+                    await fresh.follow(leader, leader_epoch, role.partition_epoch)
+                    self._follow(fresh, leader, leader_epoch)
+            finally:
+                if key not in self._follows:  # the controller tells again what the brokers are of this one
+                    for tell in self.on_failure:
+                        tell()
 
     def _leave(self, key: TopicPartition) -> None:
         leader = self._follows.pop(key, None)
@@ -406,15 +410,19 @@ def _state(p: Any, alive: Container[int] = ()) -> PartitionState:
     )
 
 
-def _broker(told: Any) -> LiveBroker:
-    """A live broker as UpdateMetadata has it. Raises INVALID_REQUEST."""
+def _broker(told: Any) -> LiveBroker | None:
+    """A live broker as UpdateMetadata has it; None, and a line in the log, for one that no client could be told of: the
+    others are known still."""
+    wrong = ""
     if told.id < 0 or len((told.rack or "").encode()) > TEXT_BYTES_MAX:
-        raise KafkaError(errors.INVALID_REQUEST, f"there is no broker {told.id} in the rack {told.rack!r:.50}")
+        wrong = f"there is no broker {told.id} in the rack {told.rack!r:.50}"
     for e in told.endpoints:
         known = 0 <= e.security_protocol < len(PROTOCOLS) and 0 <= e.port <= PORT_MAX
         if not known or len(e.host.encode()) > TEXT_BYTES_MAX:
-            what = f"{e.host!r:.50} port {e.port} with the security protocol {e.security_protocol}"
-            raise KafkaError(errors.INVALID_REQUEST, f"broker {told.id} cannot be reached at {what}")
+            wrong = f"it cannot be reached at {e.host!r:.50} port {e.port} with the protocol {e.security_protocol}"
+    if wrong:
+        event(log, logging.ERROR, "broker left out", broker=told.id, reason=wrong)
+        return None
     endpoints = {e.listener: HostPort(e.host, e.port) for e in told.endpoints}
     protocols = {e.listener: PROTOCOLS[e.security_protocol] for e in told.endpoints}
     return LiveBroker(told.id, endpoints, protocols, told.rack)

@@ -52,6 +52,7 @@ from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
 from pybroker.server.table import Collaborators
+from pybroker.tasks import keep_up
 
 log = logging.getLogger(__name__)
 
@@ -174,13 +175,14 @@ class ClusterBroker(Broker):
         member.on_lost.append(self._end_reign)
         lease = self._lease = Lease(replicas.set_lease)
         self._manager.on_told.append(lease.told)
+        self._manager.on_failure.append(self._report_failure)
         member.on_lease.append(lease.renew)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
         await self._wait(member.register())
         if config["broker.death.proof.enable"]:
             watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._connect_to)
-            self._watching = asyncio.get_running_loop().create_task(watch.run())
+            self._watching = asyncio.get_running_loop().create_task(keep_up(watch.run, "watch of the controller"))
         with contextlib.suppress(StartLeft):  # the stop is as any other from here on
             await self._wait(self._told())
 
@@ -299,8 +301,12 @@ class ClusterBroker(Broker):
     def _heed_failures(self) -> None:
         """A log dir failed: the controller is told, or what is led from there would be led by nobody."""
         super()._heed_failures()
-        if self._serving and any(log_dir.failure for log_dir in self._dirs):
-            self._report = asyncio.get_running_loop().create_task(self._report_log_dirs())
+        if any(log_dir.failure for log_dir in self._dirs):
+            self._report_failure()
+
+    def _report_failure(self) -> None:
+        if self._serving and (self._report is None or self._report.done()):
+            self._report = asyncio.get_running_loop().create_task(keep_up(self._report_log_dirs, "report of log dirs"))
 
     async def _report_log_dirs(self) -> None:
         """Leave the notice, as soon as the store takes it."""

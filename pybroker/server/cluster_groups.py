@@ -50,6 +50,8 @@ class ClusterGroups:
         self._problem = ""
         """Why the offsets topic could not be made when it was tried last."""
         self._topics: dict[str, bytes] = {}
+        self._topic_id: bytes | None = None
+        """Of the offsets topic whose partitions are led here, or were."""
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
@@ -57,6 +59,11 @@ class ClusterGroups:
         went."""
         if replica.key.topic != OFFSETS_TOPIC:
             return
+        if replica.topic_id != self._topic_id:
+            if not leads and self._topic_id is not None:
+                return  # a replica of the topic that was deleted stops
+            self._groups.begin_anew()
+            self._topic_id = replica.topic_id
         if leads:
             self._groups.lead(replica.key.partition, leader_epoch, replica, led_on=led_on)
         else:

@@ -36,7 +36,7 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.replication.logdirs import StartError
-from pybroker.tasks import cancel_and_wait
+from pybroker.tasks import cancel_and_wait, keep_up
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,10 @@ class Membership:
         for tell in self.on_registered:
             await tell(self.session, self.epoch)
         self._registered = True
-        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._renew_lease())]
+        self._tasks = [
+            asyncio.create_task(keep_up(self._keep, "membership")),
+            asyncio.create_task(keep_up(self._renew_lease, "lease")),
+        ]
 
     async def renew(self) -> None:
         """Show the broker as its settings are now, if that is not how it is shown. Raises StoreError."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pybroker.client.link import Link
+from pybroker.client.link import Link, dial
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.testing import async_broker
@@ -100,6 +100,15 @@ async def test_nobody_listens(unused: int) -> None:
     """A refused connection is an error of its own: that of a process that is gone."""
     with pytest.raises(ConnectionRefusedError):
         await Link.open(HOST, unused, client_id="1")
+
+
+@pytest.mark.parametrize("host", ["kafka..example.com", "k" * 64 + ".example.com"])
+async def test_what_is_no_name_of_a_host_is_not_reached(host: str) -> None:
+    """As one that does not resolve: whoever tries again does so."""
+    with pytest.raises(OSError, match="is no address"):
+        await Link.open(host, 9092, client_id="1")
+    with pytest.raises(OSError, match="is no address"):
+        await dial(host, 9092)
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x63", b"\0\0\0\x01" + b"\xff" * 7])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from pybroker import errors
-from pybroker.controller import nodes
+from pybroker import errors, tasks
+from pybroker.controller import broker_channel, nodes
 from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
 from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
@@ -339,3 +340,51 @@ async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: Fake
     await eventually("what is gone is gone", lambda: all(broker.image.keys() == {t, u} for broker in others))
     await dies.die()
     await cluster.until_led(t, 5 - dies.number)
+
+
+async def test_what_a_broker_failed_with_is_told_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it was, no thread perhaps, or no memory: it did nothing of the request, and lives."""
+    answer, failures = FakeBroker.answer, 0
+
+    def fails_twice(self: FakeBroker, request: Any) -> Any:
+        nonlocal failures
+        if self.number == 2 and isinstance(request, m.LeaderAndIsrRequest) and failures < 2:
+            failures += 1
+            kind = m.LeaderAndIsrResponse
+            parts = [kind.Topics.PartitionErrors(partition_index=0, error_code=errors.UNKNOWN_SERVER_ERROR)]
+            topics = [kind.Topics(topic_id=t.topic_id, partition_errors=parts) for t in request.topic_states]
+            return kind(error_code=errors.UNKNOWN_SERVER_ERROR, topics=topics)
+        return answer(self, request)
+
+    monkeypatch.setattr(FakeBroker, "answer", fails_twice)
+    monkeypatch.setattr(broker_channel, "AGAIN_S", 0.01)
+    (key,) = await cluster.create("t", (2,))
+    await eventually("it is told again", lambda: key in cluster.brokers[2].states, 5)
+    said = [r.getMessage() for r in caplog.records if "broker not told" in r.getMessage()]
+    assert failures == 2
+    assert said == ['broker not told broker=2 reason="it answered UNKNOWN_SERVER_ERROR"']
+
+
+async def test_what_cannot_be_told_keeps_nobody_from_the_rest(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake in what tells a broker is logged, and the broker is told on."""
+    opens, failures = cluster.open_link, 0
+
+    async def slips(broker: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures < 3:
+            raise ValueError("nobody foresaw it")
+        return await opens(broker)
+
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
+    channel = cluster.controller.controller.channels[2]
+    channel._open_link = slips
+    for link in list(cluster.brokers[2].links):
+        link.close()
+    (key,) = await cluster.create("t", (2,))
+    await eventually("it is told", lambda: key in cluster.brokers[2].states, 5)
+    assert sum("task failed" in r.getMessage() for r in caplog.records) == 2

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import EXCEPTIONS
 
 from pybroker.clock import boot_ms
 from pybroker.coordination.memory import Fate
@@ -18,9 +21,10 @@ from pybroker.coordination.store import (
     SessionExpired,
     SessionState,
     Set,
+    StoreError,
     WatchEvent,
 )
-from pybroker.coordination.zookeeper import ZooKeeperStore
+from pybroker.coordination.zookeeper import ZooKeeperStore, _translated
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
 
@@ -312,3 +316,25 @@ async def test_how_a_server_is_asked_for_many_nodes(
     assert root == b"" and isinstance(none, NoNode)
     assert [name for name in asked if name != "Exists"] == (["MultiRead"] if many else ["GetData", "GetData"])
     await store.close()
+
+
+@pytest.mark.parametrize("code", [code for code in EXCEPTIONS if code])
+def test_whatever_zookeeper_answers_is_an_error_of_a_store(code: int) -> None:
+    """Also what an operator's ACLs and quotas refuse: who keeps up a registration tries again."""
+    problem = _translated(EXCEPTIONS[code](), "/n")
+    assert isinstance(problem, StoreError) and "/n" in str(problem)
+
+
+@pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
+async def test_nobody_waits_to_ask_while_zookeeper_is_away(a: Any) -> None:
+    """However much is asked then, as by a controller of many topics: it is answered when ZooKeeper is back."""
+    a.disconnect()
+    await until(a, DISCONNECTED)
+    began_s = time.monotonic()
+    guard = threading.Timer(5, a._client._connection._write_sock.close)  # whoever waits for it is woken then
+    guard.start()
+    asked = [a.exists("/") for _ in range(2000)]
+    guard.cancel()
+    assert time.monotonic() - began_s < 5
+    a.reconnect()
+    assert all(found is not None for found in await asyncio.gather(*asked))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pybroker import core, errors
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
+from pybroker.groups import coordinator
 from pybroker.groups.coordinator import partition_of
+from pybroker.server.cluster_groups import ClusterGroups
 from tests.groups import virtual
 from tests.groups.consumers import Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated, at
@@ -259,3 +265,59 @@ async def test_an_append_that_fails_as_nobody_foresaw_leaves_nobody_waiting(stag
     log.appending.set()
     await virtual.settle()
     assert stage.stands() == -1
+
+
+@pytest.mark.parametrize("problem", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("no more threads")])
+@virtual.story
+async def test_groups_that_could_not_be_loaded_are_loaded_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: Exception
+) -> None:
+    """Their partition is led here on, so nobody else loads them; who asks meanwhile is sent elsewhere, and comes again.
+    """
+    await stage.stored(7)
+    load, times = coordinator.load, 0
+
+    def fails(*given: Any) -> Any:
+        nonlocal times
+        times += 1
+        if times < 4:
+            raise problem
+        return load(*given)
+
+    monkeypatch.setattr(coordinator, "load", fails)
+    stage.lead(1)
+    await asyncio.wait_for(stage.groups.loaded(), 5)
+    assert stage.stands() == -errors.NOT_COORDINATOR
+    await asyncio.sleep(5)
+    assert (stage.stands(), times) == (7, 4)
+    said = [r for r in caplog.records if r.getMessage().startswith("groups not loaded")]
+    assert len(said) == 3 and all(bool(r.exc_info) == isinstance(problem, RuntimeError) for r in said)
+
+
+@virtual.story
+async def test_the_offsets_topic_is_made_anew(stage: Stage) -> None:
+    """Its leader epochs begin again, and a replica of the one before that stops late changes nothing."""
+    metadata, nobody = MetadataCache("c"), Any
+    located = ClusterGroups(BrokerConfig.load(None, []), metadata, nobody, stage.groups)  # type: ignore[arg-type]
+    log = stage.log
+
+    def replica(topic_id: bytes) -> Any:
+        class OfTopic:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+        made: Any = OfTopic()
+        made.topic_id = topic_id
+        return made
+
+    first, second = replica(b"1" * 16), replica(b"2" * 16)
+    located.lead(first, True, 5, False)
+    await stage.groups.loaded()
+    assert stage.stands() == -1
+    located.lead(second, True, 0, False)
+    await stage.groups.loaded()
+    assert stage.stands() == -1
+    located.lead(first, False, 5, False)
+    assert stage.stands() == -1
+    located.lead(second, False, 1, False)
+    assert stage.stands() == -errors.NOT_COORDINATOR

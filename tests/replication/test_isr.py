@@ -7,6 +7,8 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pybroker import errors
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker
@@ -14,6 +16,7 @@ from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.config import BrokerConfig
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
 
 KEY, ID = TopicPartition("t", 0), b"i" * 16
@@ -135,3 +138,57 @@ async def test_what_is_led_no_more_is_not_held() -> None:
     del replica
     assert gone() is None
     await keeper.stop()
+
+
+async def test_a_mistake_in_asking_ends_no_asking(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it is: it is logged with its traceback, once, and what was wanted is asked for again."""
+    metadata, controller = MetadataCache("c"), Controller(errors.NONE)
+    metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
+    failures = iter([ValueError("nobody foresaw it")] * 2)
+
+    def fail() -> None:
+        for problem in failures:
+            raise problem
+
+    controller.before = fail
+    keeper = keeper_of(metadata, controller)
+    keeper.start()
+    keeper.lead(replica_of(Log()), 5, 7, (1, 2))
+    async with asyncio.timeout(10):
+        await controller.settled.wait()
+    await keeper.stop()
+    assert len(controller.asked) == 3
+    (said,) = [r for r in caplog.records if r.getMessage().startswith("ISR not changed")]
+    assert said.exc_info
+
+
+async def test_a_controller_that_stands_still_is_not_waited_for() -> None:
+    """Another one is elected: what the last one has not answered is asked of it at once."""
+    metadata, asked = MetadataCache("c"), list[int]()
+    old, new = (LiveBroker(n, {}, {}) for n in (1, 2))
+    metadata.update(UpdateMetadata(1, 1, [old, new]))
+
+    class Link:
+        def __init__(self, broker: LiveBroker) -> None:
+            self.broker = broker.id
+            self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def ask(self, message: Any, version: int, timeout_s: float) -> Any:
+            asked.append(self.broker)
+            if self.broker == 1:
+                raise ConnectionError(await self.closed)
+            return m.AlterPartitionResponse()
+
+        def close(self) -> None:
+            self.closed.set_result("it was closed here")
+
+    async def connect(broker: LiveBroker) -> Any:
+        return Link(broker)
+
+    link = ControllerLink(metadata, connect)
+    answer = asyncio.ensure_future(link.ask(m.AlterPartitionRequest(broker_id=3, broker_epoch=1, topics=[]), 3))
+    while not asked:
+        await asyncio.sleep(0)
+    metadata.update(UpdateMetadata(2, 2, [old, new]))
+    await asyncio.wait_for(answer, 5)
+    assert asked == [1, 2]

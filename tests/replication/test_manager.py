@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,3 +74,63 @@ async def test_what_is_said_before_a_registration_waits_for_it() -> None:
     assert refusal.value.code == errors.STALE_BROKER_EPOCH and metadata.image.controller_id == -1
     await manager.update_metadata(told(7))
     assert metadata.image.controller_id == 3
+
+
+async def test_a_broker_that_nobody_can_be_told_of_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Another program's: of the others, and of topics, is heard all the same."""
+    metadata, nobody = MetadataCache("c"), Any
+    unused: Any = SimpleNamespace(is_native=False)
+    manager = ReplicaManager(
+        1, BrokerConfig.load(None, []), unused, metadata, unused, nobody, nobody, nobody, Changes(lambda: 0)
+    )  # type: ignore[arg-type]
+    manager.epoch = 7
+    request, kind = told(7), m.UpdateMetadataRequest.LiveBrokers
+    at = [kind.Endpoints(host="h", port=1, listener="PLAINTEXT", security_protocol=0)]
+    odd = [kind.Endpoints(host="h" * 256, port=1, listener="PLAINTEXT", security_protocol=0)]
+    request.live_brokers = [
+        kind(id=1, endpoints=at, rack=None), kind(id=2, endpoints=at, rack="r" * 256), kind(id=3, endpoints=odd),
+        kind(id=4, endpoints=at, rack="r" * 255),
+    ]  # fmt: skip
+    await manager.update_metadata(request)
+    assert sorted(metadata.image.brokers) == [1, 4]
+    assert sorted(r.getMessage().split(" reason=")[0] for r in caplog.records) == [
+        "broker left out broker=2", "broker left out broker=3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["is offline", "cannot be opened"])
+async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None:
+    """It was dropped, to be copied anew from its leader: nobody else would know that nothing follows."""
+    key, reported = TopicPartition("t", 0), []
+
+    class Held(dict[TopicPartition, Any]):
+        is_native = False
+
+        def get(self, *key: Any) -> Any:
+            return dict.get(self, TopicPartition(*key))
+
+        async def remove(self, keys: list[TopicPartition]) -> None:
+            for each in keys:
+                self.pop(each)
+
+        async def open_in_no_role(self, wanted: list[Any]) -> None:
+            if fault == "cannot be opened":
+                raise KafkaError(errors.KAFKA_STORAGE_ERROR)
+            self[key] = SimpleNamespace(key=key, offline=True, leader_epoch=3)
+
+    async def settings(topic: str, topic_id: bytes) -> dict[str, str]:
+        return {}
+
+    held: Any = Held()
+    nobody = Any
+    manager = ReplicaManager(
+        1, BrokerConfig.load(None, []), held, MetadataCache("c"), nobody, settings, nobody, nobody, Changes(lambda: 0)
+    )  # type: ignore[arg-type]
+    manager.on_failure.append(lambda: reported.append(key))
+    log = SimpleNamespace(log_start_offset=50, role=SimpleNamespace(partition_epoch=4))
+    held[key] = replica = SimpleNamespace(key=key, topic_id=b"t" * 16, leader_epoch=3, partition=lambda: log)
+    left: Any = SimpleNamespace(leave=lambda key: None)
+    manager._fetchers[2], manager._follows[key] = left, 2
+    with contextlib.suppress(KafkaError):
+        await manager._cut_back(replica, 10, 3)
+    assert reported == [key]
