@@ -55,7 +55,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     "--give-up",
     multiple=True,
     metavar="NAME",
-    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N); repeatable.",
+    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N), or what broker N had "
+    "(broker-N); or leave its cluster for good (zookeeper). Repeatable.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
               help="The lowest level to log.")  # fmt: skip

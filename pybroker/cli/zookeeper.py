@@ -7,11 +7,12 @@ import click
 
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Whole
+from pybroker.model import PORT_MAX
 
 
 @click.command(name="zookeeper")
 @click.option("--servers", type=Whole(1, 7), default=1, show_default=True, help="How many; 3 are an ensemble.")
-@click.option("--port", type=Whole(1, 65535), default=2181, show_default=True, help="The first's; others follow.")
+@click.option("--port", type=Whole(1, PORT_MAX), default=2181, show_default=True, help="The first's; others follow.")
 @click.option("--data-dir", metavar="DIR", help="Where the data lies; without it, it goes with the servers.")
 @click.option("--jars", metavar="DIR", help="A directory with ZooKeeper's jars; without it, PySpark's.")
 def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> None:
@@ -26,6 +27,8 @@ def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> 
         from pybroker.replication.logdirs import StartError
         from pybroker.server.zookeeper_server import ZooKeeper
 
+    if port + servers - 1 > PORT_MAX:
+        raise click.UsageError(f"there are no {servers} ports from {port} on: {PORT_MAX} is the last")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

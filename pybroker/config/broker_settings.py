@@ -63,8 +63,16 @@ GENERAL = table(
         INT,
         "1",
         "Replicas that must be in sync for a Produce with acks=all; with fewer the Produce fails with "
-        "NOT_ENOUGH_REPLICAS.",
+        "NOT_ENOUGH_REPLICAS. A partition that has fewer replicas needs all of them.",
         Range(1),
+        dynamic=True,
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        "false",
+        "In a cluster: a replica that is not in sync may lead where no other one lives. Records that were acknowledged "
+        "may be lost then.",
         dynamic=True,
     ),
     Setting(
@@ -269,7 +277,8 @@ GROUPS = table(
         "offsets.topic.replication.factor",
         SHORT,
         "1",
-        "Replicas of __consumer_offsets when it is created. Kafka's own default is 3, which one broker cannot give.",
+        "Replicas of __consumer_offsets when it is created. Kafka's own default is 3, which one broker cannot give: "
+        "in a cluster that does not set it, it is 3 here, too.",
         Range(1),
     ),
     Setting("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", Range(1)),

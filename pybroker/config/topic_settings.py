@@ -245,7 +245,7 @@ DURABILITY = table(
         INT,
         "1",
         "Replicas that must be in sync for a Produce with acks=all; with fewer the Produce fails with "
-        "NOT_ENOUGH_REPLICAS.",
+        "NOT_ENOUGH_REPLICAS. A partition that has fewer replicas needs all of them.",
         Range(1),
         synonyms=_of("min.insync.replicas"),
     ),
@@ -253,7 +253,9 @@ DURABILITY = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Without effect: a partition with one replica has no other leader to elect.",
+        "In a cluster: a replica that is not in sync may lead where no other one lives. Records that were acknowledged "
+        "may be lost then. A partition with one replica has no other leader to elect.",
+        synonyms=_of("unclean.leader.election.enable"),
     ),
     Setting(
         "leader.replication.throttled.replicas",

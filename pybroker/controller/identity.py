@@ -1,6 +1,7 @@
 """Who this broker is: its number and its cluster, which the store, the log dirs and the configuration must agree on."""
 
 import contextlib
+import functools
 from random import Random
 from typing import NamedTuple
 
@@ -68,8 +69,7 @@ async def join(
     if broker_id < 0:
         if in_use:
             raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
-        drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
-        return Identity(cluster, GENERATED_ABOVE + drawn.version)
+        return Identity(cluster, await _free_id(session))
     if recorded.broker_id < 0 and not in_use and not forced and await _holds(session, broker_id):
         raise KafkaError(
             errors.INVALID_CONFIG,
@@ -77,6 +77,16 @@ async def join(
             f"it has lost. Give it the log directories that it had, or go on without: --give-up broker-{broker_id}",
         )
     return Identity(cluster, broker_id)
+
+
+async def _free_id(session: Session) -> int:
+    """One above those that people give, which nobody has, and nobody had who may come back for its partitions."""
+    while True:
+        drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
+        found = GENERATED_ABOVE + drawn.version
+        path = nodes.broker(found)
+        if await until_answered(functools.partial(session.exists, path)) is None and not await _holds(session, found):
+            return found
 
 
 async def check_cluster(session: Session, recorded: str) -> None:

@@ -284,6 +284,10 @@ class Store(ABC):
     async def close(self) -> None:
         """Finish what was submitted, then refuse everything with StoreClosed."""
 
+    async def why(self) -> str:
+        """Why it cannot be reached, for a person, as far as can be found out: it may take a second."""
+        return ""
+
 
 def tell(listener: Callable[[T], object], news: T, problem: str) -> None:
     """Call a listener or a watch, whose own mistake must not cost others their news."""

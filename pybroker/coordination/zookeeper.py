@@ -68,6 +68,7 @@ READS_AT_ONCE: Final = 200
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
 ASK_WHY_S: Final = 1.0
 STOP_AGAIN_S: Final = 1.0
+HANDSHAKE_S_MIN: Final = 1.0
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
@@ -126,13 +127,23 @@ class ZooKeeperSession(s.Session):
         return tuple(map(int, found.groups())) if found else ()
 
     @property
+    def last_zxid(self) -> int:
+        return int(self._client.last_zxid)
+
+    @property
     def answered_ms(self) -> int:
         return self._answered_ms
 
     def _watch_handshake(self) -> None:
         """Hear what the server grants, at each connection: kazoo tells how long it will read, which is a share of it.
-        """
-        connect = self._client._connection._connect
+
+        A server that starts may take a connection and never answer on it, and kazoo waits for a share of the session:
+        the next try, or the next server, comes sooner."""
+        connect, invoke = self._client._connection._connect, self._client._connection._invoke
+
+        def invoke_soon(timeout_s: float, *arguments: Any, **named: Any) -> Any:
+            most_s = max(HANDSHAKE_S_MIN, self._client._session_timeout / 1000 / ASKS)
+            return invoke(min(timeout_s, most_s), *arguments, **named)
 
         def connect_and_tell(*arguments: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = connect(*arguments)
@@ -140,6 +151,7 @@ class ZooKeeperSession(s.Session):
             return read_timeout_ms, connect_timeout_ms
 
         self._client._connection._connect = connect_and_tell
+        self._client._connection._invoke = invoke_soon
 
     def _ask(self) -> None:
         """kazoo's pings are answered to itself alone."""
@@ -397,7 +409,7 @@ class ZooKeeperStore(s.Store):
         try:
             await session.open(self._timeout_s)
         except s.StoreFailed as problem:
-            why = await self._why()
+            why = await self.why()
             raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect): {why}") from None
         finally:
             said.cancel()
@@ -405,27 +417,35 @@ class ZooKeeperStore(s.Store):
 
     async def _say_whom(self) -> None:
         await asyncio.sleep(SILENT_S)
-        why = await self._why()
+        why = await self.why()
         event(log, logging.WARNING, "ZooKeeper does not answer yet", reason=why, waits_s=self._timeout_s)
 
-    async def _why(self) -> str:
-        """What each server says to a connection, for a person."""
+    async def why(self) -> str:
         hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
-        return "; ".join(await asyncio.gather(*(asyncio.to_thread(_found_at, host) for host in hosts)))
+        seen = max((session.last_zxid for session in self._sessions), default=0)
+        return "; ".join(await asyncio.gather(*(asyncio.to_thread(_found_at, host, seen) for host in hosts)))
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in self._sessions))
         self._sessions.clear()
 
 
-def _found_at(at: HostPort) -> str:
+def _found_at(at: HostPort, seen: int) -> str:
+    """What is there, for whoever has seen a zxid of it."""
     try:
-        socket.create_connection(at, ASK_WHY_S).close()
+        with socket.create_connection(at, ASK_WHY_S) as asking:
+            asking.sendall(b"srvr")
+            said = asking.makefile("rb").read(4096).decode(errors="replace")
     except TimeoutError:
         return f"{at} does not answer"
     except OSError as problem:
         return f"{at}: {system_words(problem)}"
-    return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
+    zxid = re.search(r"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
+    if zxid is None:
+        return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
+    if int(zxid[1], 16) < seen:
+        return f"{at} knows less than was seen there before: it has lost its data, or is another ZooKeeper"
+    return f"{at} serves"
 
 
 class _Watch:

@@ -30,13 +30,17 @@ class ControllerLink:
         self._link: Link | None = None
         self._to: LiveBroker | None = None
         self._one = asyncio.Lock()
+        self._ended = False
         metadata.watch(self._look)
 
     async def ask(self, message: Any, version: int, timeout_s: float = TIMEOUT_S) -> Any:
-        """What the controller answers, whoever that is by then. Raises KafkaError: REQUEST_TIMED_OUT."""
+        """What the controller answers, whoever that is by then. Raises KafkaError: REQUEST_TIMED_OUT, and
+        BROKER_NOT_AVAILABLE once this broker stops."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    if self._ended:
+                        raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker stops")
                     answer = await self._ask(message, version)
                     if answer is not None and answer.error_code != errors.NOT_CONTROLLER:
                         return answer
@@ -67,6 +71,11 @@ class ControllerLink:
         """Another controls: what the last one has not answered, as it stands still perhaps, is asked of the next."""
         if self._link is not None and image.brokers.get(image.controller_id) != self._to:
             self.close()
+
+    def end(self) -> None:
+        """Ask nobody any more: whoever waits is told."""
+        self._ended = True
+        self.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from pybroker import errors
 from pybroker.client.link import Link, dial
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
@@ -34,7 +35,15 @@ from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.controller import Controller
 from pybroker.controller.producer_ids import ProducerIds
-from pybroker.coordination.store import ENDED, Session, SessionExpired, Store, StoreDamaged, StoreError
+from pybroker.coordination.store import (
+    ENDED,
+    ConnectionLoss,
+    Session,
+    SessionExpired,
+    Store,
+    StoreDamaged,
+    StoreError,
+)
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import HostPort
@@ -52,7 +61,7 @@ from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
 from pybroker.server.table import Collaborators
-from pybroker.tasks import keep_up
+from pybroker.tasks import cancel_and_wait, keep_up
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +72,9 @@ CONNECT_SECONDS = 5.0
 METADATA_GRACE_S = 0.003
 CONTROLLED_SHUTDOWN = 3
 CONTROLLED_SHUTDOWN_SECONDS = 10.0
+AWAY_SECONDS = 2.0
+"""How long a stop waits for a ZooKeeper that is away, and for a controller that needs it."""
+LOOK_SECONDS = 0.1
 
 
 class ClusterBroker(Broker):
@@ -349,6 +361,8 @@ class ClusterBroker(Broker):
             if self.config["controlled.shutdown.enable"]:
                 await self._hand_over()
             await self._leave()
+            if not self._member.connected:  # nobody is told that it goes, and what waits for ZooKeeper would wait on
+                await self._member.session.close()
         await super().stop()
 
     async def abort(self) -> None:
@@ -359,24 +373,43 @@ class ClusterBroker(Broker):
     async def _hand_over(self) -> None:
         """Have the controller move leadership to others, as often as the settings say."""
         for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
-            if self.replicas is not None and self.replicas.lease_lapsed:
-                reason = "ZooKeeper is away, and no controller can have others lead"
-                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
-                return
             # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
             request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
             try:
-                answer = await self._link.ask(request, CONTROLLED_SHUTDOWN, CONTROLLED_SHUTDOWN_SECONDS)
+                answer = await self._unless_away(
+                    self._link.ask(request, CONTROLLED_SHUTDOWN, CONTROLLED_SHUTDOWN_SECONDS)
+                )
                 left = len(answer.remaining_partitions)
                 if not answer.error_code and not left:
                     return
-                reason = f"error {answer.error_code}, {left} partitions are led here still"
+                reason = f"partitions that nobody else can lead: {left}"
+                if answer.error_code:
+                    reason = f"the controller answered {errors.lookup(answer.error_code).name}"
+            except ConnectionLoss:
+                reason = "ZooKeeper is away, and no controller can have others lead"
+                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
+                return
             except KafkaError as problem:
                 reason = problem.message
             if not last or self.metadata.image.brokers.keys() <= {self.broker_id}:
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
                 return
             await asyncio.sleep(self.config["controlled.shutdown.retry.backoff.ms"] / 1000)
+
+    async def _unless_away(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        """What the controller answers; ConnectionLoss where ZooKeeper is away meanwhile, which it needs."""
+        task = asyncio.get_running_loop().create_task(asking)
+        missed_s = 0.0
+        try:
+            while not task.done():
+                lapsed = self.replicas is not None and self.replicas.lease_lapsed
+                if lapsed or missed_s >= AWAY_SECONDS:
+                    raise ConnectionLoss
+                await asyncio.wait({task}, timeout=LOOK_SECONDS)
+                missed_s = 0.0 if self._member.connected else missed_s + LOOK_SECONDS
+            return task.result()
+        finally:
+            await cancel_and_wait(task)
 
     def _epochs(self) -> dict[str, int]:
         image = self.metadata.image
@@ -402,7 +435,7 @@ class ClusterBroker(Broker):
         await self._member.close()
         await self._end_reign()
         await self._watch.close()
-        self._link.close()
+        self._link.end()
         self._session = self._member.session
 
 

@@ -86,7 +86,8 @@ def warn_of_unknown(
 ) -> None:
     """Say which of the names given up are no log dir and no partition: they are most likely mistyped."""
     holders = {log_dir.meta.coordination_id for log_dir in log_dirs if log_dir.meta is not None}
-    for name in sorted(given_up - known.keys() - {*known.values(), *holders, *map(str, partitions)}):
+    others = {ZOOKEEPER, *known.values(), *holders, *map(str, partitions)}
+    for name in sorted(given_up - known.keys() - others):
         reason = "no log dir has this directory.id or path, and no partition has this name"
         event(log, logging.WARNING, "nothing to give up", given=name, reason=reason)
 

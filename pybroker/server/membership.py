@@ -49,6 +49,8 @@ LAPSED_MS = 1
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
+WHY_S = 10.0
+"""How often it is found out why ZooKeeper does not answer, once the lease has lapsed."""
 
 T = TypeVar("T")
 Registered = Callable[[Session, int], Awaitable[object]]
@@ -266,7 +268,13 @@ class Membership:
     async def _renew_lease(self) -> None:
         """Tell until when the session is alive for certain, as often as that moves."""
         told, moved_s, now_s = -1, 0.0, asyncio.get_running_loop().time
+        said, asked_s = "", 0.0
         while True:
+            if self._silent and now_s() - asked_s >= WHY_S:
+                asked_s = now_s()
+                if (why := await self._store.why()) and why != said:
+                    event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
+                said = why
             session = self.session
             self._renew.clear()
             lease_ms = int(session.timeout_ms * (1 - LEASE_MARGIN))
@@ -277,7 +285,7 @@ class Membership:
                     tell(until_ms)
                 if self._silent:
                     event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
-                self._silent = False
+                self._silent, said = False, ""
             elif self._registered and not self._silent and now_s() - moved_s > lease_ms / 1000:
                 # One that is frozen closes no connection, and nothing else tells of it.
                 then = "acks 0 and 1 are refused"

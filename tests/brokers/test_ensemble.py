@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from pybroker import errors
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import ALONE, Witness
-from tests.harness import Ended, until
+from tests.harness import HOST, Ended, until
 from tests.wire import Wire, batch
 
 SESSION_MS = 2000
@@ -106,6 +109,8 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
         for data in tmp_path.glob("zookeeper/*/data"):
             data.rename(data.with_name("kept"))
         ensemble.start()
+        what = "knows less than was seen there before"  # and takes no session that has seen more, until it has as much
+        until("they say why", lambda: all(b.count(what) for b in cluster.brokers.values()), timeout_s=30)
         use(ensemble, lambda: all(b.count("knows of no cluster") for b in cluster.brokers.values()))
         witness.until_acked()
         assert produce(cluster, 1, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
@@ -124,3 +129,20 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
         cluster.until_in_sync(topic)
         witness.until_acked()
         witness.judge()
+
+
+def test_a_stop_does_not_wait_for_it(tmp_path: Path) -> None:
+    """The session may last for long yet; nor does it wait for what others wait for."""
+    with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=10_000) as cluster:
+        topic = cluster.create("t", replicas=[[1, 2, 3]])
+        with Witness(cluster, topic) as witness:
+            witness.until_acked()
+        own.kill()
+        until("it is missed", lambda: all(b.count("ZooKeeper lost") for b in cluster.brokers.values()))
+        with socket.create_connection((HOST, cluster.brokers[3].port)) as waits:
+            body = codec.encode_request(22, 4, 1, "c", m.InitProducerIdRequest(transaction_timeout_ms=1000))
+            waits.sendall(len(body).to_bytes(4, "big") + body)
+            for number in (1, 2, 3):
+                began_s = time.monotonic()
+                cluster.brokers[number].stop()
+                assert time.monotonic() - began_s < 6

@@ -82,3 +82,8 @@ def test_what_names_no_zookeeper(tmp_path: Path, connect: str) -> None:
 @pytest.mark.parametrize("connect", ["zk", "zk:2181", "10.0.0.1:1,[::1]:65535/a/b", "zk1:2181, zk2:2181/kafka/"])
 def test_what_names_a_zookeeper(connect: str) -> None:
     check_connect(connect)
+
+
+def test_ports_end_somewhere() -> None:
+    done = run("zookeeper", "--servers", "3", "--port", "65534")
+    assert done.code == 2 and done.err.endswith("there are no 3 ports from 65534 on: 65535 is the last\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pybroker import errors
-from pybroker.controller import identity, loading
+from pybroker.controller import identity, loading, nodes
 from pybroker.controller.planning import NewTopic
 from pybroker.coordination.store import NodeExists
 from pybroker.errors import KafkaError
@@ -117,3 +117,12 @@ async def test_a_store_that_lost_its_data_is_no_cluster(stage: Stage) -> None:
     await identity.check_cluster(stage.session, cluster)
     with pytest.raises(KafkaError, match=f"names that of {cluster}"):
         await identity.check_cluster(stage.session, "other")
+
+
+async def test_a_new_id_is_nobody_s(stage: Stage) -> None:
+    """Of one that is registered, and of one that has partitions and is down, though a person gave them these."""
+    cluster, first = await join(stage)
+    await stage.session.create(nodes.broker(first + 1), b"{}", ephemeral=True)
+    await stage.session.create(nodes.topic("t"), nodes.dump_assignment(b"t" * 16, [(first + 3,)]))
+    assert await join(stage) == (cluster, first + 2)
+    assert await join(stage) == (cluster, first + 4)

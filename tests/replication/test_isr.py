@@ -14,6 +14,7 @@ from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
@@ -192,3 +193,16 @@ async def test_a_controller_that_stands_still_is_not_waited_for() -> None:
     metadata.update(UpdateMetadata(2, 2, [old, new]))
     await asyncio.wait_for(answer, 5)
     assert asked == [1, 2]
+
+
+async def test_who_stops_asks_nobody() -> None:
+    """What waits for a controller then is told so at once: a stop waits for it."""
+    link = ControllerLink(MetadataCache("c"), None)  # type: ignore[arg-type]
+    request = m.AlterPartitionRequest(broker_id=3, broker_epoch=1, topics=[])
+    waits = asyncio.ensure_future(link.ask(request, 3))
+    await asyncio.sleep(0)
+    link.end()
+    for asked in (waits, link.ask(request, 3)):
+        with pytest.raises(KafkaError) as told:
+            await asyncio.wait_for(asked, 5)
+        assert told.value.code == errors.BROKER_NOT_AVAILABLE
