@@ -130,6 +130,12 @@ class ClusterContext:
             }
         return led
 
+    def forget(self, name: str) -> None:
+        """A topic is gone: nothing that is known of it holds for another of its name."""
+        self.topics.pop(name, None)
+        self.deleting.discard(name)
+        self.failed = {each for each in self.failed if each[1].topic != name}
+
     async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
         try:
             data, stat = await read(self.session, nodes.state(name, index))

@@ -138,8 +138,7 @@ class Deletions:
         await self._remove([Delete(nodes.partitions(name))])
         await self._free(topic)
         self._under_way.pop(name)
-        self._context.topics.pop(name, None)
-        self._context.deleting.discard(name)
+        self._context.forget(name)
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
 
     async def _free(self, topic: Topic) -> None:

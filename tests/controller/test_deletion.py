@@ -9,6 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import Create, Delete, Op, SessionState, Set
@@ -52,6 +53,27 @@ async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
         for broker in cluster.living:
             broker.image.pop(key)
             broker.states.pop(key, None)
+
+
+async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> None:
+    """A broker could not use its log of the first topic of a name; that of the second it can, and leads on."""
+    key = TopicPartition("t", 0)
+    two = cluster.brokers[2]
+    two.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.create("t", (2,))
+    await cluster.until_led(key, -1)
+    two.refuses.clear()
+    await cluster.admin.create(nodes.deletion("t"))
+
+    await deleted(cluster)
+    for broker in cluster.living:
+        broker.image.pop(key)
+        broker.states.pop(key, None)
+    await cluster.create("t", (2,))
+    (other,) = await cluster.create("u", (3, 1))
+    await cluster.brokers[3].die()
+    await cluster.until_led(other, 1)
+    assert await cluster.state(key) == (2, 0, [2], 0)
 
 
 async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
