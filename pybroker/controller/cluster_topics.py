@@ -35,6 +35,7 @@ from pybroker.coordination.store import (
     Op,
     Session,
     Set,
+    StoreDamaged,
     StoreError,
 )
 from pybroker.errors import KafkaError
@@ -179,7 +180,10 @@ class ClusterTopics:
         found = await self._read(nodes.topic(name))
         if found is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
-        return nodes.load_topic(found[0]), found[1]
+        try:
+            return nodes.load_topic(found[0]), found[1]
+        except StoreDamaged as problem:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"topic {name} cannot be read: {problem}") from problem
 
     async def _read(self, path: str) -> tuple[bytes, int] | None:
         """What a node holds, and its version; None if there is none. Raises KAFKA_STORAGE_ERROR."""

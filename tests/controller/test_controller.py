@@ -339,3 +339,28 @@ async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: Fake
     await eventually("what is gone is gone", lambda: all(broker.image.keys() == {t, u} for broker in others))
     await dies.die()
     await cluster.until_led(t, 5 - dies.number)
+
+
+async def test_what_another_program_wrote_of_a_topic_stops_nobody(cluster: FakeCluster) -> None:
+    """Replicas that are no brokers, or none, and a state that is none: the others are led, and their leaders change."""
+    (t,) = await cluster.create("t", (2, 3))
+    (u,) = await cluster.create("u", (3, 2))
+    state, _ = await cluster.admin.get(nodes.state(*t))
+    await cluster.admin.set(nodes.state(*t), state.replace(b"[2,3]", b'["2","3"]'))
+    for name, replicas in (("words", '["1"]'), ("none", "[]")):
+        data = nodes.dump_assignment(name.encode().ljust(16, b"_"), [(1,)]).replace(b"[1]", replicas.encode())
+        config = Create(nodes.topic_config(name), nodes.dump_config({}))
+        await cluster.admin.multi([config, Create(nodes.topic(name), data)])
+    controller = cluster.controller.controller
+    await eventually("it is seen", lambda: controller.context and controller.context.damaged >= {"words", "none"})
+    await cluster.admin.delete(nodes.CONTROLLER)
+    cluster.brokers[1].session.suspend()
+    cluster.brokers[1].alive = False
+    others = [cluster.brokers[number] for number in (2, 3)]
+    await eventually("another controls", lambda: any(broker.controller.active for broker in others))
+    known = cluster.controller.controller.context
+    assert known is not None
+    await eventually("it has seen all", lambda: known.damaged == {"words", "none", "t"})
+    await cluster.until_led(u, 3)
+    await cluster.create("later", (2, 3))
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 2
