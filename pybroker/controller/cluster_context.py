@@ -44,6 +44,8 @@ class ClusterContext:
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     """The czxid of each live broker's node."""
+    ignored: set[str] = field(default_factory=set)
+    """The names of registrations that cannot be read, which was said of each."""
     leaving: set[int] = field(default_factory=set)
     """Who asked for a controlled shutdown."""
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -58,17 +60,20 @@ class ClusterContext:
     async def read_brokers(self, watch: Watch) -> tuple[dict[int, LiveBroker], dict[int, int]]:
         """Who is registered now, and under which epoch. Raises StoreError."""
         names, _ = await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
-        brokers, epochs = {}, {}
+        brokers, epochs, ignored = {}, {}, set[str]()
         for name in names:
-            path = nodes.broker(int(name))
             try:
-                data, stat = await self._watched(path, watch)
-                brokers[int(name)] = nodes.load_broker(int(name), data)
-                epochs[int(name)] = stat.czxid
+                broker = nodes.broker_id(name)
+                data, stat = await self._watched(nodes.broker(broker), watch)
+                brokers[broker] = nodes.load_broker(broker, data)
+                epochs[broker] = stat.czxid
             except NoNode:
                 continue
             except StoreDamaged as problem:
-                event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
+                ignored.add(name)
+                if name not in self.ignored:
+                    event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
+        self.ignored = ignored
         return brokers, epochs
 
     async def _watched(self, path: str, watch: Watch) -> tuple[bytes, Stat]:

@@ -155,6 +155,7 @@ class Controller:
         finally:
             event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
             timer.cancel()
+            self._session.unlisten(self._heed)
             ended.set_result(None)
             self.context = self._deletions = None
             for channel in self._channels.values():

@@ -51,6 +51,13 @@ def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
+def broker_id(name: str) -> int:
+    """Of the broker whose node has this name. Raises StoreDamaged."""
+    if len(name) > 10 or not name.isdecimal() or str(int(name)) != name or int(name) >= 1 << 31:
+        raise StoreDamaged(detail=f"{name[:100]!r} is no number of a broker")
+    return int(name)
+
+
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
 

@@ -364,3 +364,36 @@ async def test_what_another_program_wrote_of_a_topic_stops_nobody(cluster: FakeC
     await cluster.until_led(u, 3)
     await cluster.create("later", (2, 3))
     assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 2
+
+
+async def test_a_node_beside_the_brokers_is_none(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """What another program made there is told of once, and brokers come and go."""
+    for name in ("backup", "04", "3000000000"):
+        await cluster.admin.create(f"{nodes.BROKER_IDS}/{name}")
+    await cluster.join(4)
+    await eventually("it has come", lambda: all(broker.live == {1, 2, 3, 4} for broker in cluster.living))
+    await cluster.create("t", (4, 3))
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+    assert caplog.text.count("registration ignored broker=backup") == 1
+
+
+async def test_a_notice_with_a_node_below_it(cluster: FakeCluster) -> None:
+    """Another program put it there: the notice stays, and so does the controller."""
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}7", nodes.dump_log_dir_event(2))
+    controller = cluster.controller.controller
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}8", nodes.dump_log_dir_event(2))
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}8/lock")
+    await cluster.create("t", (2, 3))
+    assert controller.active
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_a_reign_leaves_no_listener(cluster: FakeCluster) -> None:
+    """A session may see many: each hears of it while it lasts."""
+    session = cluster.brokers[1].session
+    before = len(session._listeners)
+    for epoch in (2, 3, 4):
+        await cluster.admin.delete(nodes.CONTROLLER)
+        await cluster.admin.set(nodes.CONTROLLER_EPOCH, str(epoch).encode())
+        await cluster.create(f"t{epoch}", (2, 3))
+    await eventually("it stands again", lambda: len(session._listeners) <= before)

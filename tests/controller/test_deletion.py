@@ -76,6 +76,55 @@ async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> 
     assert await cluster.state(key) == (2, 0, [2], 0)
 
 
+async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: FakeCluster) -> None:
+    """As Kafka deletes it: below a partition, beside its partitions, below its settings and below the wish."""
+    await cluster.create("t", (2, 3), (3, 2))
+    await cluster.create("settings", (2, 3))
+    left = (
+        nodes.partition("t", 7), f"{nodes.partition('t', 7)}/lock", f"{nodes.partition('t', 0)}/lock",
+        f"{nodes.state('t', 1)}/lock", f"{nodes.topic('t')}/notes", f"{nodes.topic('t')}/notes/one",
+        f"{nodes.topic_config('settings')}/lock",
+    )  # fmt: skip
+    for path in left:
+        await cluster.admin.create(path)
+    wishes = [nodes.deletion(name) for name in ("t", "settings", "nowhere")]
+    await cluster.admin.multi([each for path in wishes for each in (Create(path), Create(f"{path}/lock"))])
+
+    async def gone() -> bool:
+        return (await cluster.admin.children(nodes.DELETIONS))[0] == []
+
+    await eventually("they are deleted", gone)
+    for parent in (nodes.TOPICS, nodes.TOPIC_CONFIGS):
+        assert (await cluster.admin.children(parent))[0] == []
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_a_topic_that_another_program_holds(cluster: FakeCluster) -> None:
+    """It puts a node below it as often as one is deleted: the next look tries again, and others go on."""
+    await cluster.create("t", (2, 3))
+    session = cluster.controller.session
+    multi, tries = session.multi, []
+
+    def late(ops: list[Op]) -> Any:
+        path = nodes.partition("t", 0)
+        if holds and any(isinstance(op, Delete) and op.path == path for op in ops):
+            tries.append(ops)
+            cluster.admin.create(f"{path}/lock-{len(tries)}")
+        return multi(ops)
+
+    session.multi, holds = late, True  # type: ignore[method-assign,assignment]
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("it is tried", lambda: tries)
+    await cluster.create("u", (2, 3))
+    assert len(tries) < 5
+    assert await cluster.admin.exists(nodes.topic("t")) is not None
+    holds = False
+    await cluster.join(4)
+
+    await deleted(cluster)
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
 async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
     """Whoever makes a topic as soon as the name is free keeps its settings, and the wish was not for this one."""
     await cluster.create("t", (2, 3))
