@@ -79,8 +79,21 @@ class ClusterContext:
     async def _watched(self, path: str, watch: Watch) -> tuple[bytes, Stat]:
         return await until_answered(lambda: self.session.get(path, watch=watch))
 
-    async def read_topics(self, names: Iterable[str], watch: Watch) -> list[Topic]:
-        """Topics as the store has them; a partition whose state is not written yet has the leader epoch -1."""
+    async def read_topics(self, watch: Watch) -> tuple[list[Topic], set[TopicPartition]]:
+        """Know the topics that there are, with what they have become; those that are gone though nobody wished for
+        it, and the partitions that came with a state. A partition whose state is not written yet has the leader epoch
+        -1. Raises StoreError."""
+        names, _ = await until_answered(lambda: self.session.children(nodes.TOPICS, watch=watch))
+        self.damaged &= set(names)
+        gone = [self.topics[name] for name in self.topics.keys() - self.deleting - set(names)]
+        found = await self._read_topics(names, watch)
+        gone += [known for topic in found if (known := self._replaced(topic)) is not None]
+        for topic in gone:
+            event(log, logging.WARNING, "topic removed by hand", topic=topic.name, partitions=len(topic.partitions))
+            self.forget(topic.name)
+        return gone, self._merge(found)
+
+    async def _read_topics(self, names: Iterable[str], watch: Watch) -> list[Topic]:
         left, found = sorted(names), list[Topic]()
         for start in range(0, len(left), READ_AT_ONCE):
             share = left[start : start + READ_AT_ONCE]
@@ -117,7 +130,12 @@ class ClusterContext:
                     found.add(name)
         return found
 
-    def merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:
+    def _replaced(self, topic: Topic) -> Topic | None:
+        """The one that had its name before, unless that is being deleted: it has its name until its nodes are gone."""
+        known = self.topics.get(topic.name)
+        return known if known is not None and known.id != topic.id and topic.name not in self.deleting else None
+
+    def _merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:
         """Know topics that came, or have more partitions; the partitions of them that had a state already."""
         led = set()
         for topic in topics:

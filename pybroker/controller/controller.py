@@ -226,9 +226,8 @@ class Controller:
     async def _take_over(self) -> None:
         context = self._context
         context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
-        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        await context.read_topics(self._on_topics)
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
-        context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topics)}
         context.deleting = await context.wished(wishes) if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
@@ -405,11 +404,12 @@ class Controller:
         await self._delete()
 
     async def _topics(self) -> None:
-        """Topics came, or have more partitions."""
+        """Topics came, have more partitions, or were removed by hand."""
         context = self._context
-        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        assert self._deletions is not None
         was_damaged = bool(context.damaged)
-        mended = context.merge(await context.read_topics(names, self._on_topics))
+        gone, mended = await context.read_topics(self._on_topics)
+        self._deletions.tell_gone(gone)
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("what the store has of a topic can be read")

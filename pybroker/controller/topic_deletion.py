@@ -81,17 +81,23 @@ class Deletions:
             await self._remove([Delete(nodes.deletion(name))])
 
     def _begin(self, topic: Topic) -> None:
-        """Have clients see it no more."""
         self._context.deleting.add(topic.name)
+        self.tell_gone([topic])
         self._under_way[topic.name] = Deletion({
             (broker, TopicPartition(topic.name, index))
             for index, state in enumerate(topic.partitions)
             for broker in state.replicas
         })  # fmt: skip
+
+    def tell_gone(self, topics: Iterable[Topic]) -> None:
+        """Have clients see topics no more."""
         gone = {
             TopicPartition(topic.name, index): Told(topic.id, state._replace(leader=DELETED, leader_epoch=DELETED))
+            for topic in topics
             for index, state in enumerate(topic.partitions)
         }
+        if not gone:
+            return
         live: dict[int, LiveBroker] = dict(self._context.brokers)
         for channel in self._controller.channels.values():
             channel.update_metadata(gone, live)

@@ -397,3 +397,50 @@ async def test_a_reign_leaves_no_listener(cluster: FakeCluster) -> None:
         await cluster.admin.set(nodes.CONTROLLER_EPOCH, str(epoch).encode())
         await cluster.create(f"t{epoch}", (2, 3))
     await eventually("it stands again", lambda: len(session._listeners) <= before)
+
+
+def nodes_of(key: TopicPartition) -> list[str]:
+    """Those of a topic of one partition, children first."""
+    return [
+        nodes.state(*key), nodes.partition(*key), nodes.partitions(key.topic), nodes.topic(key.topic),
+        nodes.topic_config(key.topic),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen while it was gone", "not seen"])
+async def test_a_topic_that_is_removed_by_hand(cluster: FakeCluster, seen: bool) -> None:
+    """It is forgotten, as Kafka's controller forgets it, and the next one of its name is led."""
+    key, other = (await cluster.create("t", (2, 3)))[0], (await cluster.create("u", (2, 3)))[0]
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    cluster.brokers[2].states.clear()
+    removal = [Delete(path) for path in nodes_of(key)]
+    data = nodes.dump_assignment(b"second".ljust(16, b"_"), [(2, 1), (1, 2)])
+    made = [Create(nodes.topic_config("t"), nodes.dump_config({})), Create(nodes.topic("t"), data)]
+    if seen:
+        await cluster.admin.multi(removal)
+        await eventually("clients see it no more", lambda: all(b.image[key].leader == -2 for b in cluster.living))
+        context = cluster.controller.controller.context
+        assert context is not None and context.topics.keys() == {"u"}
+        await cluster.admin.multi(made)
+    else:
+        await cluster.admin.multi([*removal, *made])
+    one = cluster.brokers[1]
+    await eventually("it is led", lambda: TopicPartition("t", 1) in one.states)
+    await cluster.until_led(TopicPartition("t", 1), 1)
+    await cluster.until_led(key, 2)
+    assert await cluster.state(key) == (2, 0, [2, 1], 0)
+    assert cluster.brokers[2].states[key].leader_epoch == 0
+    assert (await cluster.state(other))[0] == 2
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_what_cannot_be_read_is_forgotten_with_its_node(cluster: FakeCluster) -> None:
+    """Then all that there is is told again."""
+    await cluster.create("t", (2, 3))
+    context = cluster.controller.controller.context
+    assert context is not None
+    await cluster.admin.create(nodes.topic("bad"), b"{")
+    await eventually("it is seen", lambda: context.damaged == {"bad"})
+    await cluster.admin.delete(nodes.topic("bad"))
+    await eventually("it is forgotten", lambda: context.damaged == set())

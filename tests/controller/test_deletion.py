@@ -76,6 +76,24 @@ async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> 
     assert await cluster.state(key) == (2, 0, [2], 0)
 
 
+async def test_a_topic_that_is_removed_by_hand_while_it_is_deleted(cluster: FakeCluster) -> None:
+    """Its replicas are still asked, and the wish goes."""
+    (key,) = await cluster.create("t", (3, 2))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("one is deleted", lambda: cluster.brokers[2].deleted == [key])
+    paths = nodes.state(*key), nodes.partition(*key), nodes.partitions("t"), nodes.topic("t"), nodes.topic_config("t")
+    await cluster.admin.multi([Delete(path) for path in paths])
+    await cluster.create("u", (2, 1))
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+
+    await deleted(cluster)
+    assert cluster.brokers[3].deleted == [key]
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
 async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: FakeCluster) -> None:
     """As Kafka deletes it: below a partition, beside its partitions, below its settings and below the wish."""
     await cluster.create("t", (2, 3), (3, 2))
