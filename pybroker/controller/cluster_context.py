@@ -52,6 +52,8 @@ class ClusterContext:
     deleting: set[str] = field(default_factory=set)
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas whose log a live broker cannot use."""
+    watched: set[str] = field(default_factory=set)
+    """Topics whose nodes were read, and have not changed since: a watch would have said so."""
     damaged: set[str] = field(default_factory=set)
     """Topics of which the store has what cannot be read: they are there, and nothing can be said of them."""
 
@@ -86,7 +88,7 @@ class ClusterContext:
         names, _ = await until_answered(lambda: self.session.children(nodes.TOPICS, watch=watch))
         self.damaged &= set(names)
         gone = [self.topics[name] for name in self.topics.keys() - self.deleting - set(names)]
-        found = await self._read_topics(names, watch)
+        found = await self._read_topics(set(names) - self.watched, watch)
         gone += [known for topic in found if (known := self._replaced(topic)) is not None]
         for topic in gone:
             event(log, logging.WARNING, "topic removed by hand", topic=topic.name, partitions=len(topic.partitions))
@@ -101,17 +103,24 @@ class ClusterContext:
             found += [topic for topic in read_ones if topic is not None]
         return found
 
+    def changed(self, path: str) -> None:
+        """A watch says so of a node: where it is a topic's, the next look reads it."""
+        self.watched.discard(path.removeprefix(f"{nodes.TOPICS}/"))
+
     async def _read_topic(self, name: str, watch: Watch) -> Topic | None:
+        self.watched.add(name)  # before it is read: the watch may speak before the answer is taken up
         try:
             data, _ = await self._watched(nodes.topic(name), watch)
             node = nodes.load_topic(data)
             states = [self._read_state(name, index, replicas) for index, replicas in enumerate(node.replicas)]
             found = Topic(name, node.id, tuple(await asyncio.gather(*states)))
         except NoNode:
+            self.watched.discard(name)  # there is no watch
             found = None
         except StoreDamaged as problem:
             event(log, logging.ERROR, "topic ignored", topic=name, reason=problem)
             self.damaged.add(name)
+            self.watched.discard(name)  # nobody watches its states, which may be what is mended
             return None
         self.damaged.discard(name)
         return found
@@ -157,6 +166,7 @@ class ClusterContext:
         """A topic is gone: nothing that is known of it holds for another of its name."""
         self.topics.pop(name, None)
         self.deleting.discard(name)
+        self.watched.discard(name)
         self.failed = {each for each in self.failed if each[1].topic != name}
 
     async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:

@@ -59,15 +59,10 @@ class Controller:
     """Of the broker `broker_id`, in one session."""
 
     def __init__(
-        self,
-        session: Session,
-        broker_id: int,
-        config: BrokerConfig,
-        topic_config: Callable[[str], Mapping[str, str]],
-        open_link: OpenLink,
-        wall_ms: Callable[[], int],
+        self, session: Session, broker_id: int, config: BrokerConfig,
+        topic_config: Callable[[str], Mapping[str, str]], open_link: OpenLink, wall_ms: Callable[[], int],
         changes: Changes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`topic_config` gives a topic's own settings, as this broker knows them."""
         self._changes = changes
         self._session = session
@@ -171,6 +166,7 @@ class Controller:
         if state in ENDED:
             self._put(self._over)
         elif state is SessionState.CONNECTED:
+            self.context.watched.clear()
             self._once("brokers", self._brokers)
             self._once("topics", self._topics)
             self._once("deletions", self._delete)
@@ -360,7 +356,9 @@ class Controller:
     def _on_brokers(self, _: WatchEvent) -> None:
         self._once("brokers", self._brokers)
 
-    def _on_topics(self, _: WatchEvent) -> None:
+    def _on_topics(self, seen: WatchEvent) -> None:
+        if self.context is not None:
+            self.context.changed(seen.path)
         self._once("topics", self._topics)
 
     def _on_deletions(self, _: WatchEvent) -> None:

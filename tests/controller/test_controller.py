@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -444,3 +445,39 @@ async def test_what_cannot_be_read_is_forgotten_with_its_node(cluster: FakeClust
     await eventually("it is seen", lambda: context.damaged == {"bad"})
     await cluster.admin.delete(nodes.topic("bad"))
     await eventually("it is forgotten", lambda: context.damaged == set())
+
+
+async def test_only_what_changed_is_read(cluster: FakeCluster) -> None:
+    """A topic that comes, grows, is removed or cannot be read has none of the others read again; a connection that
+    was lost has, for it took the watches with it."""
+    for name in ("a", "b"):
+        await cluster.create(name, (2, 3))
+    session = cluster.controller.session
+    read, get = list[str](), session.get
+
+    def counted(path: str, **given: Any) -> Any:
+        if path.startswith(f"{nodes.TOPICS}/"):
+            read.append(path.removeprefix(f"{nodes.TOPICS}/").partition("/")[0])
+        return get(path, **given)
+
+    session.get = counted  # type: ignore[method-assign]
+    (key,) = await cluster.create("c", (2, 3))
+    grown = nodes.dump_assignment(b"a".ljust(16, b"_"), [(2, 3), (3, 2)])
+    await cluster.admin.set(nodes.topic("a"), grown)
+    await cluster.until_told(TopicPartition("a", 1))
+    await cluster.admin.multi([Delete(path) for path in nodes_of(key)])
+    await eventually("it is gone", lambda: all(b.image[key].leader == -2 for b in cluster.living))
+    assert set(read) == {"a", "c"}
+    sound, _ = await cluster.admin.get(nodes.topic("a"))
+    for data in (b"{", sound):
+        before = len(read)
+        await cluster.admin.set(nodes.topic("a"), data)
+        await eventually("it is read", lambda before=before: len(read) > before)
+    assert set(read) == {"a", "c"}
+    read.clear()
+    session.disconnect()
+    grown = nodes.dump_assignment(b"b".ljust(16, b"_"), [(2, 3), (3, 2)])
+    await cluster.admin.set(nodes.topic("b"), grown)
+    session.reconnect()
+    await cluster.until_told(TopicPartition("b", 1))
+    assert set(read) == {"a", "b"}
