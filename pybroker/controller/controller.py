@@ -443,7 +443,9 @@ class Controller:
         if int(data) != self._context.fence.epoch:
             raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {int(data)} was elected")
 
-    def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
+    def led(self, broker: int, partition: TopicPartition, code: int) -> None:
+        if code == errors.NONE and self.context is not None:  # it can use a log that it could not
+            self.context.failed.discard((broker, partition))
         if code not in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):
             return  # a repeated or a late one: the epochs say so
         if self.context is not None:  # before the election that is put in: it is of all that are reported by then
