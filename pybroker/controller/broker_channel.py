@@ -85,8 +85,8 @@ class Reports(Protocol):
     def answered(self, broker: int, code: int) -> None:
         """A request as a whole was answered with a code that is not 0."""
 
-    def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
-        """A broker could not become what it was told to be of a partition."""
+    def led(self, broker: int, partition: TopicPartition, code: int) -> None:
+        """A broker became what it was told to be of a partition, or could not."""
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         """A replica has stopped."""
@@ -342,9 +342,9 @@ class BrokerChannel:
         names = {told.topic_id: key.topic for key, told in batch.leaders.items()}
         for topic in answer.topics:
             for p in topic.partition_errors:
-                if p.error_code and topic.topic_id in names:
+                if topic.topic_id in names:
                     key = TopicPartition(names[topic.topic_id], p.partition_index)
-                    self._reports.failed(self.broker.id, key, p.error_code)
+                    self._reports.led(self.broker.id, key, p.error_code)
 
     def _stopped(self, batch: Batch, answer: Any) -> None:
         self._whole(answer.error_code)

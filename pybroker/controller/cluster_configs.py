@@ -101,7 +101,11 @@ class ClusterConfigs:
         try:
             await commit(session, [change, notice])
             await self._watch.take(session, entity)
-        except (BadVersion, NodeExists, NoNode):
+        except (BadVersion, NodeExists):
+            return False
+        except NoNode as problem:
+            if problem.path != path or version is None:  # a parent is gone: nothing can be written until it is back
+                raise _unwritable(problem) from problem
             return False
         except StoreError as problem:
             raise _unwritable(problem) from problem

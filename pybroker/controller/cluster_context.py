@@ -44,12 +44,16 @@ class ClusterContext:
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     """The czxid of each live broker's node."""
+    ignored: set[str] = field(default_factory=set)
+    """The names of registrations that cannot be read, which was said of each."""
     leaving: set[int] = field(default_factory=set)
     """Who asked for a controlled shutdown."""
     topics: dict[str, Topic] = field(default_factory=dict)
     deleting: set[str] = field(default_factory=set)
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas whose log a live broker cannot use."""
+    watched: set[str] = field(default_factory=set)
+    """Topics whose nodes were read, and have not changed since: a watch would have said so."""
     damaged: set[str] = field(default_factory=set)
     """Topics of which the store has what cannot be read: they are there, and nothing can be said of them."""
 
@@ -58,24 +62,40 @@ class ClusterContext:
     async def read_brokers(self, watch: Watch) -> tuple[dict[int, LiveBroker], dict[int, int]]:
         """Who is registered now, and under which epoch. Raises StoreError."""
         names, _ = await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
-        brokers, epochs = {}, {}
+        brokers, epochs, ignored = {}, {}, set[str]()
         for name in names:
-            path = nodes.broker(int(name))
             try:
-                data, stat = await self._watched(path, watch)
-                brokers[int(name)] = nodes.load_broker(int(name), data)
-                epochs[int(name)] = stat.czxid
+                broker = nodes.broker_id(name)
+                data, stat = await self._watched(nodes.broker(broker), watch)
+                brokers[broker] = nodes.load_broker(broker, data)
+                epochs[broker] = stat.czxid
             except NoNode:
                 continue
             except StoreDamaged as problem:
-                event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
+                ignored.add(name)
+                if name not in self.ignored:
+                    event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
+        self.ignored = ignored
         return brokers, epochs
 
     async def _watched(self, path: str, watch: Watch) -> tuple[bytes, Stat]:
         return await until_answered(lambda: self.session.get(path, watch=watch))
 
-    async def read_topics(self, names: Iterable[str], watch: Watch) -> list[Topic]:
-        """Topics as the store has them; a partition whose state is not written yet has the leader epoch -1."""
+    async def read_topics(self, watch: Watch) -> tuple[list[Topic], set[TopicPartition]]:
+        """Know the topics that there are, with what they have become; those that are gone though nobody wished for
+        it, and the partitions that came with a state. A partition whose state is not written yet has the leader epoch
+        -1. Raises StoreError."""
+        names, _ = await until_answered(lambda: self.session.children(nodes.TOPICS, watch=watch))
+        self.damaged &= set(names)
+        gone = [self.topics[name] for name in self.topics.keys() - self.deleting - set(names)]
+        found = await self._read_topics(set(names) - self.watched, watch)
+        gone += [known for topic in found if (known := self._replaced(topic)) is not None]
+        for topic in gone:
+            event(log, logging.WARNING, "topic removed by hand", topic=topic.name, partitions=len(topic.partitions))
+            self.forget(topic.name)
+        return gone, self._merge(found)
+
+    async def _read_topics(self, names: Iterable[str], watch: Watch) -> list[Topic]:
         left, found = sorted(names), list[Topic]()
         for start in range(0, len(left), READ_AT_ONCE):
             share = left[start : start + READ_AT_ONCE]
@@ -83,17 +103,24 @@ class ClusterContext:
             found += [topic for topic in read_ones if topic is not None]
         return found
 
+    def changed(self, path: str) -> None:
+        """A watch says so of a node: where it is a topic's, the next look reads it."""
+        self.watched.discard(path.removeprefix(f"{nodes.TOPICS}/"))
+
     async def _read_topic(self, name: str, watch: Watch) -> Topic | None:
+        self.watched.add(name)  # before it is read: the watch may speak before the answer is taken up
         try:
             data, _ = await self._watched(nodes.topic(name), watch)
             node = nodes.load_topic(data)
             states = [self._read_state(name, index, replicas) for index, replicas in enumerate(node.replicas)]
             found = Topic(name, node.id, tuple(await asyncio.gather(*states)))
         except NoNode:
+            self.watched.discard(name)  # there is no watch
             found = None
         except StoreDamaged as problem:
             event(log, logging.ERROR, "topic ignored", topic=name, reason=problem)
             self.damaged.add(name)
+            self.watched.discard(name)  # nobody watches its states, which may be what is mended
             return None
         self.damaged.discard(name)
         return found
@@ -112,7 +139,12 @@ class ClusterContext:
                     found.add(name)
         return found
 
-    def merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:
+    def _replaced(self, topic: Topic) -> Topic | None:
+        """The one that had its name before, unless that is being deleted: it has its name until its nodes are gone."""
+        known = self.topics.get(topic.name)
+        return known if known is not None and known.id != topic.id and topic.name not in self.deleting else None
+
+    def _merge(self, topics: Iterable[Topic]) -> set[TopicPartition]:
         """Know topics that came, or have more partitions; the partitions of them that had a state already."""
         led = set()
         for topic in topics:
@@ -129,6 +161,13 @@ class ClusterContext:
                 if state.leader_epoch >= 0
             }
         return led
+
+    def forget(self, name: str) -> None:
+        """A topic is gone: nothing that is known of it holds for another of its name."""
+        self.topics.pop(name, None)
+        self.deleting.discard(name)
+        self.watched.discard(name)
+        self.failed = {each for each in self.failed if each[1].topic != name}
 
     async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
         try:

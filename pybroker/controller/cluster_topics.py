@@ -35,6 +35,7 @@ from pybroker.coordination.store import (
     Op,
     Session,
     Set,
+    StoreDamaged,
     StoreError,
 )
 from pybroker.errors import KafkaError
@@ -85,9 +86,12 @@ class ClusterTopics:
             try:
                 await self._write([config, Create(nodes.topic(new.name), node)])
                 break
-            except (NodeExists, BadVersion, NoNode) as problem:
+            except (NodeExists, BadVersion) as problem:
                 if isinstance(problem, NodeExists) and problem.index != 0:
                     raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already") from None
+            except NoNode as problem:
+                if not (isinstance(config, Set) and problem.path == config.path):  # a parent is gone
+                    raise _unwritable(problem) from problem
         count = len(planned.assignment)
         await self._shown(lambda image: _led(image.topic(new.name), planned.id, count), f"the topic {new.name} is made")
         return topic
@@ -113,11 +117,16 @@ class ClusterTopics:
                 has = topic.id if topic.id != topic_id else node.id
                 problem = f"topic {name} has the id {has.hex()}, not {topic_id.hex()}"
                 raise KafkaError(errors.UNKNOWN_TOPIC_ID, problem)
-            with contextlib.suppress(BadVersion, NoNode):  # it has grown, or another has its name
+            wish = Create(nodes.deletion(name), nodes.dump_deletion(topic_id))
+            try:
                 with contextlib.suppress(NodeExists):
-                    wish = Create(nodes.deletion(name), nodes.dump_deletion(topic_id))
                     await self._write([Check(nodes.topic(name), version), wish])
                 break
+            except BadVersion:  # it has grown, or another has its name
+                continue
+            except NoNode as problem:
+                if problem.path == wish.path:  # the parent is gone
+                    raise _unwritable(problem) from problem
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
         return Topic(name, topic_id, topic.partitions)
 
@@ -179,7 +188,10 @@ class ClusterTopics:
         found = await self._read(nodes.topic(name))
         if found is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
-        return nodes.load_topic(found[0]), found[1]
+        try:
+            return nodes.load_topic(found[0]), found[1]
+        except StoreDamaged as problem:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"topic {name} cannot be read: {problem}") from problem
 
     async def _read(self, path: str) -> tuple[bytes, int] | None:
         """What a node holds, and its version; None if there is none. Raises KAFKA_STORAGE_ERROR."""

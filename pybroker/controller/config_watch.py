@@ -53,9 +53,9 @@ class ConfigWatch:
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
         self.on_altered: list[Callable[[], object]] = []  # who goes by those of topics too
 
-    async def read_all(self, session: Session) -> None:
-        """Read every setting there is. Raises StoreError."""
-        await load(session, self._config, self._broker_id)
+    async def read_all(self, session: Session, *, running: bool = False) -> None:
+        """Read every setting there is; `running` as of `load`. Raises StoreError."""
+        await load(session, self._config, self._broker_id, running=running)
         names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
         self._forget(self._ids.keys() - set(names))
         await self._read_topics(session, names)
@@ -68,21 +68,27 @@ class ConfigWatch:
             changed.set()
 
         session.listen(look_again)
-        seen: str | None = None
-        while True:
-            changed.clear()
-            notices, _ = await until_answered(lambda: session.children(nodes.CONFIG_CHANGES, watch=look_again))
-            names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=look_again))
-            if seen is None:
-                await self.read_all(session)  # behind the watches, or what comes in between is missed
-                await self._go_by_all()
-            else:
-                self._forget(self._ids.keys() - set(names))
-                await self._learn(session, set(names) - self._ids.keys())
-                for entity in await self._named(session, [notice for notice in notices if notice > (seen or "")]):
-                    await self.take(session, entity)
-            seen = max(notices, default=seen or "")
-            await changed.wait()
+        try:
+            seen: set[str] | None = None
+            counted_from = 0
+            while True:
+                changed.clear()
+                notices, stat = await until_answered(lambda: session.children(nodes.CONFIG_CHANGES, watch=look_again))
+                names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=look_again))
+                if seen is None:
+                    await self.read_all(session, running=True)  # behind the watches, or what comes in between is missed
+                    await self._go_by_all()
+                else:
+                    if stat.czxid != counted_from:  # the parent was made anew: the names of notices begin anew
+                        seen = set()
+                    self._forget(self._ids.keys() - set(names))
+                    await self._learn(session, set(names) - self._ids.keys())
+                    for entity in await self._named(session, [notice for notice in notices if notice not in seen]):
+                        await self.take(session, entity)
+                seen, counted_from = set(notices), stat.czxid
+                await changed.wait()
+        finally:
+            session.unlisten(look_again)
 
     async def take(self, session: Session, entity: str) -> None:
         """Go by what the store says of an entity now. Raises StoreError."""
@@ -90,7 +96,7 @@ class ConfigWatch:
         if kind == "topics":
             await self._learn(session, [name])
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
-            await load(session, self._config, self._broker_id)
+            await load(session, self._config, self._broker_id, running=True)
             await self._go_by_all()
             return
         for hear in self.on_altered:

@@ -26,7 +26,7 @@ from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreError
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 
@@ -46,12 +46,21 @@ class Configured(Protocol):
         """Go by the settings that these topics, and the broker under them, have now."""
 
 
-async def load(session: Session, config: BrokerConfig, broker_id: int) -> None:
-    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told."""
+async def load(session: Session, config: BrokerConfig, broker_id: int, *, running: bool = False) -> None:
+    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told.
+
+    Where they cannot be read a broker that is `running` keeps what it goes by, and one that starts does not: by its
+    defaults it would delete what it was to keep. Raises StoreError."""
     for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
         try:
             held = nodes.load_config((await read(session, nodes.broker_config(name)))[0])
         except NoNode:
+            continue
+        except StoreDamaged as problem:
+            if not running:
+                raise
+            path = nodes.broker_config(name)
+            event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem)
             continue
         kept: dict[str, str] = {}
         if not held:

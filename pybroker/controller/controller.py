@@ -59,15 +59,10 @@ class Controller:
     """Of the broker `broker_id`, in one session."""
 
     def __init__(
-        self,
-        session: Session,
-        broker_id: int,
-        config: BrokerConfig,
-        topic_config: Callable[[str], Mapping[str, str]],
-        open_link: OpenLink,
-        wall_ms: Callable[[], int],
+        self, session: Session, broker_id: int, config: BrokerConfig,
+        topic_config: Callable[[str], Mapping[str, str]], open_link: OpenLink, wall_ms: Callable[[], int],
         changes: Changes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`topic_config` gives a topic's own settings, as this broker knows them."""
         self._changes = changes
         self._session = session
@@ -155,6 +150,7 @@ class Controller:
         finally:
             event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
             timer.cancel()
+            self._session.unlisten(self._heed)
             ended.set_result(None)
             self.context = self._deletions = None
             for channel in self._channels.values():
@@ -170,6 +166,7 @@ class Controller:
         if state in ENDED:
             self._put(self._over)
         elif state is SessionState.CONNECTED:
+            self.context.watched.clear()
             self._once("brokers", self._brokers)
             self._once("topics", self._topics)
             self._once("deletions", self._delete)
@@ -225,9 +222,8 @@ class Controller:
     async def _take_over(self) -> None:
         context = self._context
         context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
-        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        await context.read_topics(self._on_topics)
         wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
-        context.topics = {topic.name: topic for topic in await context.read_topics(names, self._on_topics)}
         context.deleting = await context.wished(wishes) if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
@@ -360,7 +356,9 @@ class Controller:
     def _on_brokers(self, _: WatchEvent) -> None:
         self._once("brokers", self._brokers)
 
-    def _on_topics(self, _: WatchEvent) -> None:
+    def _on_topics(self, seen: WatchEvent) -> None:
+        if self.context is not None:
+            self.context.changed(seen.path)
         self._once("topics", self._topics)
 
     def _on_deletions(self, _: WatchEvent) -> None:
@@ -404,11 +402,12 @@ class Controller:
         await self._delete()
 
     async def _topics(self) -> None:
-        """Topics came, or have more partitions."""
+        """Topics came, have more partitions, or were removed by hand."""
         context = self._context
-        names, _ = await until_answered(lambda: self._session.children(nodes.TOPICS, watch=self._on_topics))
+        assert self._deletions is not None
         was_damaged = bool(context.damaged)
-        mended = context.merge(await context.read_topics(names, self._on_topics))
+        gone, mended = await context.read_topics(self._on_topics)
+        self._deletions.tell_gone(gone)
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("what the store has of a topic can be read")
@@ -444,7 +443,9 @@ class Controller:
         if int(data) != self._context.fence.epoch:
             raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {int(data)} was elected")
 
-    def failed(self, broker: int, partition: TopicPartition, code: int) -> None:
+    def led(self, broker: int, partition: TopicPartition, code: int) -> None:
+        if code == errors.NONE and self.context is not None:  # it can use a log that it could not
+            self.context.failed.discard((broker, partition))
         if code not in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):
             return  # a repeated or a late one: the epochs say so
         if self.context is not None:  # before the election that is put in: it is of all that are reported by then

@@ -17,6 +17,7 @@ from pybroker.coordination.store import (
     Create,
     NodeExists,
     NoNode,
+    NotEmpty,
     Op,
     Session,
     SessionExpired,
@@ -67,8 +68,9 @@ async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
 
 
 async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
-    """All of the operations, once, or none, as this controller. Raises NodeExists, NoNode, BadVersion, NOT_CONTROLLER
-    once another controller was elected or the session has ended, KAFKA_STORAGE_ERROR where the store cannot write."""
+    """All of the operations, once, or none, as this controller. Raises NodeExists, NoNode, BadVersion, NotEmpty,
+    NOT_CONTROLLER once another controller was elected or the session has ended, KAFKA_STORAGE_ERROR where the store
+    cannot write."""
     try:
         await commit(session, [fence.check, *ops])
     except StoreError as problem:
@@ -76,6 +78,6 @@ async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
             raise KafkaError(errors.NOT_CONTROLLER, "another broker has become the controller") from None
         if isinstance(problem, SessionExpired | ConnectionLoss):
             raise KafkaError(errors.NOT_CONTROLLER, f"this broker is the controller no more: {problem}") from problem
-        if isinstance(problem, NodeExists | NoNode | BadVersion):
+        if isinstance(problem, NodeExists | NoNode | BadVersion | NotEmpty):
             raise
         raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot write: {problem}") from problem

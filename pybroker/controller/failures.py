@@ -14,7 +14,7 @@ from pybroker.controller import nodes
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.election import write
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import Delete, NoNode, StoreDamaged, Watch
+from pybroker.coordination.store import Delete, NoNode, NotEmpty, StoreDamaged, Watch
 from pybroker.logs import event
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ async def failed_log_dirs(context: ClusterContext, watch: Watch) -> set[int]:
             continue
         except StoreDamaged as problem:
             event(log, logging.ERROR, "notice ignored", node=path, reason=problem)
-        with contextlib.suppress(NoNode):
+        with contextlib.suppress(NoNode, NotEmpty):  # another program put a node below it: it is read again
             await write(context.session, context.fence, [Delete(path)])
     return found & context.brokers.keys()
 

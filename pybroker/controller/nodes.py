@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.image import DELETED as BEING_DELETED
+from pybroker.cluster.image import NO_EPOCH, LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
+from pybroker.config.listeners import SECURITY_PROTOCOLS
 from pybroker.coordination.store import StoreDamaged
 from pybroker.model import PLAINTEXT, Endpoint, HostPort
 
@@ -47,6 +49,13 @@ OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DI
 
 def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_id(name: str) -> int:
+    """Of the broker whose node has this name. Raises StoreDamaged."""
+    if len(name) > 10 or not name.isdecimal() or str(int(name)) != name or int(name) >= 1 << 31:
+        raise StoreDamaged(detail=f"{name[:100]!r} is no number of a broker")
+    return int(name)
 
 
 def topic(name: str) -> str:
@@ -103,7 +112,7 @@ def _sound(load: Callable[P, T]) -> Callable[P, T]:
     def checked(*arguments: P.args, **named: P.kwargs) -> T:
         try:
             return load(*arguments, **named)
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
             raise StoreDamaged(detail=f"a node of the coordination store is damaged: {what}") from None
 
@@ -115,6 +124,29 @@ def _load(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{data[:100]!r} is not a JSON object")
     return found
+
+
+def _int32(found: object, least: int) -> int:
+    """A number that a request can carry: one that is none would be found where a broker is to be told of it."""
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found < 1 << 31:
+        raise ValueError(f"{repr(found)[:100]} is no number from {least} to 2147483647")
+    return found
+
+
+def _brokers(found: object) -> tuple[int, ...]:
+    if not isinstance(found, list):
+        raise ValueError(f"{repr(found)[:100]} is no list of brokers")
+    brokers = tuple(_int32(each, 0) for each in found)
+    if len(set(brokers)) < len(brokers):
+        raise ValueError(f"a broker is named twice in {brokers[:100]}")
+    return brokers
+
+
+def _replicas(found: object) -> tuple[int, ...]:
+    brokers = _brokers(found)
+    if not brokers:
+        raise ValueError("a partition has no replicas")
+    return brokers
 
 
 def _texts(found: Mapping[str, object]) -> dict[str, str]:
@@ -186,10 +218,13 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
 @_sound
 def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
-    held = {int(index): tuple(replicas) for index, replicas in found["partitions"].items()}
-    directories = {int(index): directory for index, directory in found.get("directories", {}).items()}
+    held = {int(index): _replicas(replicas) for index, replicas in found["partitions"].items()}
+    directories = {int(index): directory for index, directory in _texts(found.get("directories", {})).items()}
     replicas = [held[index] for index in range(len(held))]
-    return TopicNode(id_bytes(found["topic_id"]), replicas, directories, found.get("made_from"))
+    made_from = found.get("made_from")
+    return TopicNode(
+        id_bytes(found["topic_id"]), replicas, directories, None if made_from is None else _int32(made_from, 0)
+    )
 
 
 def dump_state(state: PartitionState) -> bytes:
@@ -207,8 +242,9 @@ def dump_state(state: PartitionState) -> bytes:
 @_sound
 def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionState:
     found = _load(data)
-    leader, leader_epoch, controller_epoch = (int(found[key]) for key in ("leader", "leader_epoch", "controller_epoch"))
-    return PartitionState(tuple(replicas), leader, leader_epoch, tuple(found["isr"]), controller_epoch, version)
+    leader = _int32(found["leader"], BEING_DELETED)
+    leader_epoch, controller_epoch = (_int32(found[key], NO_EPOCH) for key in ("leader_epoch", "controller_epoch"))
+    return PartitionState(tuple(replicas), leader, leader_epoch, _brokers(found["isr"]), controller_epoch, version)
 
 
 def dump_config(config: Mapping[str, str]) -> bytes:
@@ -299,8 +335,15 @@ def load_broker(broker_id: int, data: bytes) -> LiveBroker:
     protocols = _texts(found["listener_security_protocol_map"])
     if protocols.keys() != {endpoint.listener for endpoint in endpoints}:
         raise ValueError(f"its listeners and their security protocols differ: {endpoints}, {protocols}")
+    if not endpoints:
+        raise ValueError("it has no listeners")
+    if not set(protocols.values()) <= set(SECURITY_PROTOCOLS):
+        raise ValueError(f"a security protocol in it is unknown: {protocols}")
     at = {endpoint.listener: HostPort(endpoint.host, endpoint.port) for endpoint in endpoints}
-    return LiveBroker(broker_id, at, protocols, found.get("rack"))
+    rack = found.get("rack")
+    if not isinstance(rack, str | None):
+        raise ValueError(f"its rack is {repr(rack)[:100]}, which is no text")
+    return LiveBroker(broker_id, at, protocols, rack)
 
 
 def dump_block(broker_id: int, first: int, last: int) -> bytes:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,10 +19,10 @@ from pybroker.cluster.image import DELETED, LiveBroker
 from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
 from pybroker.controller.broker_channel import BrokerChannel, Stop, Told
-from pybroker.controller.cluster_context import OPS_PER_WRITE, ClusterContext
+from pybroker.controller.cluster_context import OPS_PER_WRITE, READ_AT_ONCE, ClusterContext
 from pybroker.controller.election import write
-from pybroker.coordination.commit import read
-from pybroker.coordination.store import Delete, NoNode, Op
+from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.store import Delete, NoNode, NotEmpty, Op
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 
@@ -68,24 +70,34 @@ class Deletions:
                 if not enabled or not await self._context.wished([name]):
                     reason = "there is no such topic" if enabled else "delete.topic.enable is false"
                     event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
-                    await self._remove([Delete(nodes.deletion(name))])
+                    await self._ignore(name)
                     continue
                 self._begin(self._context.topics[name])
             self._ask(name)
             await self._finish(name)
 
+    async def _ignore(self, name: str) -> None:
+        with contextlib.suppress(NotEmpty):  # another program holds it: it is ignored again at the next look
+            await self._remove([Delete(nodes.deletion(name))])
+
     def _begin(self, topic: Topic) -> None:
-        """Have clients see it no more."""
         self._context.deleting.add(topic.name)
+        self.tell_gone([topic])
         self._under_way[topic.name] = Deletion({
             (broker, TopicPartition(topic.name, index))
             for index, state in enumerate(topic.partitions)
             for broker in state.replicas
         })  # fmt: skip
+
+    def tell_gone(self, topics: Iterable[Topic]) -> None:
+        """Have clients see topics no more."""
         gone = {
             TopicPartition(topic.name, index): Told(topic.id, state._replace(leader=DELETED, leader_epoch=DELETED))
+            for topic in topics
             for index, state in enumerate(topic.partitions)
         }
+        if not gone:
+            return
         live: dict[int, LiveBroker] = dict(self._context.brokers)
         for channel in self._controller.channels.values():
             channel.update_metadata(gone, live)
@@ -126,20 +138,24 @@ class Deletions:
             event(log, logging.ERROR, "replica not deleted", broker=broker, partition=key, error=name)
 
     async def _finish(self, name: str) -> None:
-        """Forget a topic whose replicas are all gone."""
+        """Forget a topic whose replicas are all gone. Where another program makes nodes below it all the while, the
+        next look tries again."""
         if self._under_way[name].left:
             return
         topic = self._context.topics[name]
         ops: list[Op] = []
         for index in range(len(topic.partitions)):
             ops += [Delete(nodes.state(name, index)), Delete(nodes.partition(name, index))]
-        for start in range(0, len(ops), OPS_PER_WRITE):
-            await self._remove(ops[start : start + OPS_PER_WRITE])
-        await self._remove([Delete(nodes.partitions(name))])
-        await self._free(topic)
+        try:
+            for start in range(0, len(ops), OPS_PER_WRITE):
+                await self._remove(ops[start : start + OPS_PER_WRITE])
+            await self._remove([Delete(nodes.partitions(name))])
+            await self._free(topic)
+        except NotEmpty as problem:
+            event(log, logging.ERROR, "topic not deleted", topic=name, reason=problem)
+            return
         self._under_way.pop(name)
-        self._context.topics.pop(name, None)
-        self._context.deleting.discard(name)
+        self._context.forget(name)
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
 
     async def _free(self, topic: Topic) -> None:
@@ -148,7 +164,7 @@ class Deletions:
         ops: list[Op] = [Delete(nodes.topic(topic.name)), Delete(nodes.topic_config(topic.name))]
         wish = Delete(nodes.deletion(topic.name))
         try:
-            await write(self._context.session, self._context.fence, [wish, *ops])
+            await self._write([wish, *ops])
         except NoNode as problem:
             if problem.path == wish.path and await self._id(topic.name) == topic.id:
                 await self._remove(ops)
@@ -167,10 +183,44 @@ class Deletions:
         """Delete nodes, all at once, some of which are gone already: an earlier controller may have deleted them."""
         while ops:
             try:
-                await write(self._context.session, self._context.fence, ops)
+                await self._write(ops)
                 break
             except NoNode as problem:
                 left = [op for op in ops if op.path != problem.path]
                 if len(left) == len(ops):  # the node of the fence: the whole tree is gone
                     raise
                 ops = left
+
+    async def _write(self, ops: list[Op]) -> None:
+        """Delete nodes, all at once, after what another program left below them. Raises NoNode, and NotEmpty where more
+        of that came meanwhile."""
+        cleared = set[str]()
+        while True:
+            try:
+                await write(self._context.session, self._context.fence, ops)
+                return
+            except NotEmpty as problem:
+                if problem.path in cleared:
+                    raise
+                cleared.add(problem.path)
+                below = await self._below(problem.path)
+                event(log, logging.WARNING, "nodes below a topic deleted", path=problem.path, nodes=len(below))
+                for start in range(0, len(below), OPS_PER_WRITE):
+                    await self._remove([Delete(path) for path in below[start : start + OPS_PER_WRITE]])
+
+    async def _below(self, path: str) -> list[str]:
+        """Every node below one, children first."""
+        found, asked = [path], 0
+        while asked < len(found):
+            share = found[asked : asked + READ_AT_ONCE]
+            asked += len(share)
+            for names in await asyncio.gather(*map(self._children, share)):
+                found += names
+        return found[:0:-1]
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            names, _ = await until_answered(lambda: self._context.session.children(path))
+        except NoNode:
+            return []
+        return [f"{path}/{name}" for name in names]

@@ -220,6 +220,10 @@ class Session(ABC):
         """Have a listener called with each state that the session comes to."""
         self._listeners.append(listener)
 
+    def unlisten(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self._listeners.remove(listener)
+
     def _become(self, state: SessionState) -> None:
         """Come to a state and say so; what has ended stays as it ended."""
         if state is self.state or self.state in ENDED:
@@ -227,7 +231,7 @@ class Session(ABC):
         self.state = state
         if state is SessionState.EXPIRED:
             self.expired.set()
-        for listener in self._listeners:
+        for listener in list(self._listeners):  # one may leave at what it hears
             tell(listener, state, f"a listener failed on {state.name}")
 
     @abstractmethod

@@ -25,7 +25,7 @@ class Lease:
         self._hold = hold
         self._until_ms = LAPSED_MS
         self._epoch = -1
-        self._told: dict[TopicPartition, int] = {}  # under which broker epoch each was told last
+        self._early: dict[TopicPartition, int] = {}  # under which later broker epoch each was told
         self._unsure: set[TopicPartition] = set()
 
     def renew(self, until_ms: int) -> None:
@@ -35,14 +35,17 @@ class Lease:
 
     def registered(self, epoch: int, led: Iterable[TopicPartition]) -> None:
         """The broker is registered under this epoch, and has led these partitions until now."""
-        self._epoch = epoch
-        self._unsure = {key for key in led if self._told.get(key, -1) < epoch}
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._unsure = {key for key in led if self._early.get(key, -1) < epoch}
+            self._early = {key: told for key, told in self._early.items() if told > epoch}
         self._apply()
 
     def told(self, epoch: int, keys: Iterable[TopicPartition]) -> None:
         """The controller has told what these are now, to the broker of this epoch, which it may know before we do."""
         for key in keys:
-            self._told[key] = max(epoch, self._told.get(key, -1))
+            if epoch > self._epoch:
+                self._early[key] = max(epoch, self._early.get(key, -1))
             if epoch >= self._epoch:
                 self._unsure.discard(key)
         self._apply()

@@ -7,7 +7,7 @@ fails is logged and done again the next time. Threads, not tasks: every chore wa
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pybroker.clock import wall_ms
@@ -139,11 +139,12 @@ class Flusher:
         self._flushed_at: dict[TopicPartition, float] = {}
 
     def run(self) -> None:
-        self._replicas.each_replica(self._flush, self._log_dir)
+        before, self._flushed_at = self._flushed_at, {}  # of those that are there still
+        self._replicas.each_replica(lambda replica: self._flush(replica, before), self._log_dir)
 
-    def _flush(self, replica: Replica) -> None:
+    def _flush(self, replica: Replica, before: Mapping[TopicPartition, float]) -> None:
         now = time.monotonic()
-        since = self._flushed_at.setdefault(replica.key, now)
+        since = self._flushed_at[replica.key] = before.get(replica.key, now)
         if replica.log is None or (now - since) * 1000 < replica.config["flush.ms"]:
             return
         self._flushed_at[replica.key] = now

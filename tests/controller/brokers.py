@@ -186,8 +186,11 @@ class FakeCluster:
         config = Create(nodes.topic_config(name), nodes.dump_config({}))
         await self.admin.multi([config, Create(nodes.topic(name), data)])
         keys = [TopicPartition(name, index) for index in range(len(replicas))]
-        await eventually("all brokers are told of it", lambda: all(k in b.image for b in self.living for k in keys))
+        await self.until_told(*keys)
         return keys
+
+    async def until_told(self, *keys: TopicPartition) -> None:
+        await eventually("all brokers are told of it", lambda: all(k in b.image for b in self.living for k in keys))
 
     async def state(self, key: TopicPartition) -> tuple[int, int, list[int], int]:
         """(leader, leader epoch, ISR, partition epoch) as the store has it."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
+from random import Random
 
 import pytest
 
@@ -19,13 +20,15 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
+from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
 from pybroker.controller.loading import prepare
+from pybroker.controller.planning import NewTopic
 from pybroker.coordination.memory import MemorySession, MemoryStore
-from pybroker.coordination.store import Create, Delete, Op
+from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
 from pybroker.errors import KafkaError
 from tests.controller.stage import live_broker
-from tests.harness import eventually
+from tests.harness import eventually, looked
 
 T_ID = b"t" * 16
 KEEP = Change("retention.ms", Operation.SET, "7000")
@@ -243,3 +246,99 @@ async def test_a_damaged_node_and_a_damaged_notice_are_passed_by(
     await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
     assert "notice of settings ignored" in caplog.text
     assert "settings of a topic ignored" in caplog.text
+
+
+async def test_a_notice_whose_name_comes_last_hides_no_other(members: tuple[Member, Member]) -> None:
+    """Another program left it; and names begin anew where their parent was made anew."""
+    one, other = members
+    await one.session.create(f"{nodes.CONFIG_CHANGES}/lock", b"{}")
+    await looked()
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
+    names, _ = await one.session.children(nodes.CONFIG_CHANGES)
+    paths = [f"{nodes.CONFIG_CHANGES}/{name}" for name in names]
+    assert len(paths) == 2
+    config = {"retention.ms": "8000"}
+    await one.session.multi([
+        *map(Delete, paths), Delete(nodes.CONFIG_CHANGES), Create(nodes.CONFIG_CHANGES),
+        Set(nodes.topic_config("t"), nodes.dump_config(config)),
+        Create(nodes.CONFIG_CHANGE, nodes.dump_config_change("topics/t"), sequential=True),
+    ])  # fmt: skip
+    await eventually("the other has that", lambda: other.topics.topic("t") == config)
+
+
+async def test_settings_of_all_brokers_that_cannot_be_read(
+    members: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker keeps what it goes by, says so, and goes by those of topics that change; one that starts does not."""
+    one, other = members
+    change = Change("log.retention.ms", Operation.SET, "9000")
+    await one.configs.alter_broker("", [change], replace=False, validate_only=False)
+    await eventually("the other has it", lambda: other.config["log.retention.ms"] == 9000)
+    await one.session.set(nodes.broker_config(None), b'{"version":1,"config":{"log.retention.ms":8000}}')
+    other.following.cancel()
+    other.session.expire()
+    await other.join(one.store)
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+    await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
+    assert other.config["log.retention.ms"] == 9000
+    assert "settings of a broker ignored" in caplog.text
+    with pytest.raises(StoreDamaged):
+        await other.watch.read_all(other.session)
+
+
+async def test_who_follows_no_more_hears_no_more(members: tuple[Member, Member]) -> None:
+    """A session lasts longer than what failed in it: nothing is left of that."""
+    _, other = members
+    assert len(other.session._listeners) == 1
+    other.following.cancel()
+    await asyncio.wait([other.following])
+    assert other.session._listeners == []
+
+
+async def test_settings_that_have_no_place(members: tuple[Member, Member]) -> None:
+    """Somebody removed the parents: whoever alters settings is told, and holds up nobody."""
+    one, _ = members
+    for member in members:
+        member.following.cancel()
+    held = nodes.broker_config(1).rpartition("/")[0]
+    change = Change("log.retention.ms", Operation.SET, "9000")
+    await one.session.delete(nodes.CONFIG_CHANGES)
+    for asked in (
+        lambda: one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
+        lambda: one.configs.alter_broker("1", [change], replace=False, validate_only=False),
+    ):
+        async with asyncio.timeout(5):
+            with pytest.raises(KafkaError, match=nodes.CONFIG_CHANGES) as told:
+                await asked()
+        assert told.value.code == errors.KAFKA_STORAGE_ERROR
+    await one.session.create(nodes.CONFIG_CHANGES)
+    await one.session.delete(held)
+    async with asyncio.timeout(5):
+        with pytest.raises(KafkaError, match=held) as told:
+            await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
+    assert told.value.code == errors.KAFKA_STORAGE_ERROR
+    await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
+
+
+@pytest.mark.parametrize("removed", [nodes.TOPICS, nodes.TOPIC_CONFIGS])
+async def test_a_topic_that_has_no_place(members: tuple[Member, Member], removed: str) -> None:
+    one, _ = members
+    for member in members:
+        member.following.cancel()
+    await one.session.multi([Delete(f"{removed}/t"), Delete(removed)])
+    topics = ClusterTopics(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
+    async with asyncio.timeout(5):
+        with pytest.raises(KafkaError, match=removed) as told:
+            await topics.create(NewTopic("u", 1, 1))
+    assert told.value.code == errors.KAFKA_STORAGE_ERROR
+
+
+async def test_a_wish_for_a_deletion_that_has_no_place(members: tuple[Member, Member]) -> None:
+    one, _ = members
+    await one.session.delete(nodes.DELETIONS)
+    topics = ClusterTopics(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
+    async with asyncio.timeout(5):
+        with pytest.raises(KafkaError, match=nodes.DELETIONS) as told:
+            await topics.delete("t", T_ID)
+    assert told.value.code == errors.KAFKA_STORAGE_ERROR

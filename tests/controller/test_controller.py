@@ -304,6 +304,28 @@ async def test_a_failed_log_is_no_replica(cluster: FakeCluster) -> None:
     await cluster.until_led(key, 3)
 
 
+async def test_a_log_that_can_be_used_again(cluster: FakeCluster) -> None:
+    """Once its broker has answered so, it may join the ISR."""
+    key = TopicPartition("t", 0)
+    two, three = cluster.brokers[2], cluster.brokers[3]
+    two.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.create("t", (2, 3))
+    await cluster.until_led(key, 3)
+    controller, epochs = cluster.controller.controller, {3: three.epoch, 2: two.epoch}
+    context = controller.context
+    assert context is not None
+
+    async def joins() -> int:
+        answer = await alter_partition(controller, asked(three, key, epochs, 1, 1), 3)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert await joins() == errors.INELIGIBLE_REPLICA
+    two.refuses.clear()
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(2), sequential=True)
+    await eventually("it is told again, and answers", lambda: not context.failed)
+    assert await joins() == errors.NONE
+
+
 async def test_who_stops_it_can_be_cancelled(cluster: FakeCluster) -> None:
     """A broker that ends cancels whoever waits for the end of a reign: one that went on would begin anew."""
     stopping = asyncio.create_task(cluster.controller.controller.stop())
@@ -340,6 +362,17 @@ async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: Fake
     await eventually("what is gone is gone", lambda: all(broker.image.keys() == {t, u} for broker in others))
     await dies.die()
     await cluster.until_led(t, 5 - dies.number)
+
+
+async def test_a_reign_leaves_no_listener(cluster: FakeCluster) -> None:
+    """A session may see many: each hears of it while it lasts."""
+    session = cluster.brokers[1].session
+    before = len(session._listeners)
+    for epoch in (2, 3, 4):
+        await cluster.admin.delete(nodes.CONTROLLER)
+        await cluster.admin.set(nodes.CONTROLLER_EPOCH, str(epoch).encode())
+        await cluster.create(f"t{epoch}", (2, 3))
+    await eventually("it stands again", lambda: len(session._listeners) <= before)
 
 
 async def test_what_a_broker_failed_with_is_told_again(

@@ -4,12 +4,13 @@ expect there: it finishes what it began, or gives the controllership up."""
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from pybroker.controller import nodes
 from pybroker.coordination.memory import Fate, MemorySession
-from pybroker.coordination.store import NoNode, SessionState
+from pybroker.coordination.store import Create, Delete, NoNode, SessionState
 from pybroker.model import TopicPartition
 from tests.controller.brokers import FakeCluster
 from tests.harness import eventually
@@ -126,3 +127,133 @@ async def test_thousands_of_partitions() -> None:
     print(f"\n{PARTITIONS} partitions elected and told in {took_s * 1e3:.0f} ms")
     assert took_s < 5
     await cluster.end()
+
+
+async def test_what_another_program_wrote_of_a_topic_stops_nobody(cluster: FakeCluster) -> None:
+    """Replicas that are no brokers, or none, and a state that is none: the others are led, and their leaders change."""
+    (t,) = await cluster.create("t", (2, 3))
+    (u,) = await cluster.create("u", (3, 2))
+    state, _ = await cluster.admin.get(nodes.state(*t))
+    await cluster.admin.set(nodes.state(*t), state.replace(b"[2,3]", b'["2","3"]'))
+    for name, replicas in (("words", '["1"]'), ("none", "[]")):
+        data = nodes.dump_assignment(name.encode().ljust(16, b"_"), [(1,)]).replace(b"[1]", replicas.encode())
+        config = Create(nodes.topic_config(name), nodes.dump_config({}))
+        await cluster.admin.multi([config, Create(nodes.topic(name), data)])
+    controller = cluster.controller.controller
+    await eventually("it is seen", lambda: controller.context and controller.context.damaged >= {"words", "none"})
+    await cluster.admin.delete(nodes.CONTROLLER)
+    cluster.brokers[1].session.suspend()
+    cluster.brokers[1].alive = False
+    others = [cluster.brokers[number] for number in (2, 3)]
+    await eventually("another controls", lambda: any(broker.controller.active for broker in others))
+    known = cluster.controller.controller.context
+    assert known is not None
+    await eventually("it has seen all", lambda: known.damaged == {"words", "none", "t"})
+    await cluster.until_led(u, 3)
+    await cluster.create("later", (2, 3))
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 2
+
+
+async def test_a_node_beside_the_brokers_is_none(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """What another program made there is told of once, and brokers come and go."""
+    for name in ("backup", "04", "3000000000"):
+        await cluster.admin.create(f"{nodes.BROKER_IDS}/{name}")
+    await cluster.join(4)
+    await eventually("it has come", lambda: all(broker.live == {1, 2, 3, 4} for broker in cluster.living))
+    await cluster.create("t", (4, 3))
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+    assert caplog.text.count("registration ignored broker=backup") == 1
+
+
+async def test_a_notice_with_a_node_below_it(cluster: FakeCluster) -> None:
+    """Another program put it there: the notice stays, and so does the controller."""
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}7", nodes.dump_log_dir_event(2))
+    controller = cluster.controller.controller
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}8", nodes.dump_log_dir_event(2))
+    await cluster.admin.create(f"{nodes.LOG_DIR_EVENT}8/lock")
+    await cluster.create("t", (2, 3))
+    assert controller.active
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+def nodes_of(key: TopicPartition) -> list[str]:
+    """Those of a topic of one partition, children first."""
+    return [
+        nodes.state(*key), nodes.partition(*key), nodes.partitions(key.topic), nodes.topic(key.topic),
+        nodes.topic_config(key.topic),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen while it was gone", "not seen"])
+async def test_a_topic_that_is_removed_by_hand(cluster: FakeCluster, seen: bool) -> None:
+    """It is forgotten, as Kafka's controller forgets it, and the next one of its name is led."""
+    key, other = (await cluster.create("t", (2, 3)))[0], (await cluster.create("u", (2, 3)))[0]
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    cluster.brokers[2].states.clear()
+    removal = [Delete(path) for path in nodes_of(key)]
+    data = nodes.dump_assignment(b"second".ljust(16, b"_"), [(2, 1), (1, 2)])
+    made = [Create(nodes.topic_config("t"), nodes.dump_config({})), Create(nodes.topic("t"), data)]
+    if seen:
+        await cluster.admin.multi(removal)
+        await eventually("clients see it no more", lambda: all(b.image[key].leader == -2 for b in cluster.living))
+        context = cluster.controller.controller.context
+        assert context is not None and context.topics.keys() == {"u"}
+        await cluster.admin.multi(made)
+    else:
+        await cluster.admin.multi([*removal, *made])
+    one = cluster.brokers[1]
+    await eventually("it is led", lambda: TopicPartition("t", 1) in one.states)
+    await cluster.until_led(TopicPartition("t", 1), 1)
+    await cluster.until_led(key, 2)
+    assert await cluster.state(key) == (2, 0, [2, 1], 0)
+    assert cluster.brokers[2].states[key].leader_epoch == 0
+    assert (await cluster.state(other))[0] == 2
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_what_cannot_be_read_is_forgotten_with_its_node(cluster: FakeCluster) -> None:
+    """Then all that there is is told again."""
+    await cluster.create("t", (2, 3))
+    context = cluster.controller.controller.context
+    assert context is not None
+    await cluster.admin.create(nodes.topic("bad"), b"{")
+    await eventually("it is seen", lambda: context.damaged == {"bad"})
+    await cluster.admin.delete(nodes.topic("bad"))
+    await eventually("it is forgotten", lambda: context.damaged == set())
+
+
+async def test_only_what_changed_is_read(cluster: FakeCluster) -> None:
+    """A topic that comes, grows, is removed or cannot be read has none of the others read again; a connection that
+    was lost has, for it took the watches with it."""
+    for name in ("a", "b"):
+        await cluster.create(name, (2, 3))
+    session = cluster.controller.session
+    read, get = list[str](), session.get
+
+    def counted(path: str, **given: Any) -> Any:
+        if path.startswith(f"{nodes.TOPICS}/"):
+            read.append(path.removeprefix(f"{nodes.TOPICS}/").partition("/")[0])
+        return get(path, **given)
+
+    session.get = counted  # type: ignore[method-assign]
+    (key,) = await cluster.create("c", (2, 3))
+    grown = nodes.dump_assignment(b"a".ljust(16, b"_"), [(2, 3), (3, 2)])
+    await cluster.admin.set(nodes.topic("a"), grown)
+    await cluster.until_told(TopicPartition("a", 1))
+    await cluster.admin.multi([Delete(path) for path in nodes_of(key)])
+    await eventually("it is gone", lambda: all(b.image[key].leader == -2 for b in cluster.living))
+    assert set(read) == {"a", "c"}
+    sound, _ = await cluster.admin.get(nodes.topic("a"))
+    for data in (b"{", sound):
+        before = len(read)
+        await cluster.admin.set(nodes.topic("a"), data)
+        await eventually("it is read", lambda before=before: len(read) > before)
+    assert set(read) == {"a", "c"}
+    read.clear()
+    session.disconnect()
+    grown = nodes.dump_assignment(b"b".ljust(16, b"_"), [(2, 3), (3, 2)])
+    await cluster.admin.set(nodes.topic("b"), grown)
+    session.reconnect()
+    await cluster.until_told(TopicPartition("b", 1))
+    assert set(read) == {"a", "b"}

@@ -9,6 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import Create, Delete, Op, SessionState, Set
@@ -52,6 +53,94 @@ async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
         for broker in cluster.living:
             broker.image.pop(key)
             broker.states.pop(key, None)
+
+
+async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> None:
+    """A broker could not use its log of the first topic of a name; that of the second it can, and leads on."""
+    key = TopicPartition("t", 0)
+    two = cluster.brokers[2]
+    two.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.create("t", (2,))
+    await cluster.until_led(key, -1)
+    two.refuses.clear()
+    await cluster.admin.create(nodes.deletion("t"))
+
+    await deleted(cluster)
+    for broker in cluster.living:
+        broker.image.pop(key)
+        broker.states.pop(key, None)
+    await cluster.create("t", (2,))
+    (other,) = await cluster.create("u", (3, 1))
+    await cluster.brokers[3].die()
+    await cluster.until_led(other, 1)
+    assert await cluster.state(key) == (2, 0, [2], 0)
+
+
+async def test_a_topic_that_is_removed_by_hand_while_it_is_deleted(cluster: FakeCluster) -> None:
+    """Its replicas are still asked, and the wish goes."""
+    (key,) = await cluster.create("t", (3, 2))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("one is deleted", lambda: cluster.brokers[2].deleted == [key])
+    paths = nodes.state(*key), nodes.partition(*key), nodes.partitions("t"), nodes.topic("t"), nodes.topic_config("t")
+    await cluster.admin.multi([Delete(path) for path in paths])
+    await cluster.create("u", (2, 1))
+    await cluster.brokers[3].leave()
+    await cluster.join(3)
+
+    await deleted(cluster)
+    assert cluster.brokers[3].deleted == [key]
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: FakeCluster) -> None:
+    """As Kafka deletes it: below a partition, beside its partitions, below its settings and below the wish."""
+    await cluster.create("t", (2, 3), (3, 2))
+    await cluster.create("settings", (2, 3))
+    left = (
+        nodes.partition("t", 7), f"{nodes.partition('t', 7)}/lock", f"{nodes.partition('t', 0)}/lock",
+        f"{nodes.state('t', 1)}/lock", f"{nodes.topic('t')}/notes", f"{nodes.topic('t')}/notes/one",
+        f"{nodes.topic_config('settings')}/lock",
+    )  # fmt: skip
+    for path in left:
+        await cluster.admin.create(path)
+    wishes = [nodes.deletion(name) for name in ("t", "settings", "nowhere")]
+    await cluster.admin.multi([each for path in wishes for each in (Create(path), Create(f"{path}/lock"))])
+
+    async def gone() -> bool:
+        return (await cluster.admin.children(nodes.DELETIONS))[0] == []
+
+    await eventually("they are deleted", gone)
+    for parent in (nodes.TOPICS, nodes.TOPIC_CONFIGS):
+        assert (await cluster.admin.children(parent))[0] == []
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
+async def test_a_topic_that_another_program_holds(cluster: FakeCluster) -> None:
+    """It puts a node below it as often as one is deleted: the next look tries again, and others go on."""
+    await cluster.create("t", (2, 3))
+    session = cluster.controller.session
+    multi, tries = session.multi, []
+
+    def late(ops: list[Op]) -> Any:
+        path = nodes.partition("t", 0)
+        if holds and any(isinstance(op, Delete) and op.path == path for op in ops):
+            tries.append(ops)
+            cluster.admin.create(f"{path}/lock-{len(tries)}")
+        return multi(ops)
+
+    session.multi, holds = late, True  # type: ignore[method-assign,assignment]
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("it is tried", lambda: tries)
+    await cluster.create("u", (2, 3))
+    assert len(tries) < 5
+    assert await cluster.admin.exists(nodes.topic("t")) is not None
+    holds = False
+    await cluster.join(4)
+
+    await deleted(cluster)
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
 
 
 async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:

@@ -30,3 +30,20 @@ def test_another_registration_has_to_be_told() -> None:
     assert held[-1] == LAPSED_MS
     lease.told(30, [B])
     assert held[-1] == 2000
+
+
+def test_only_what_was_told_early_is_remembered() -> None:
+    """Topics come and go by the thousand in one registration, which is told of none of them again."""
+    held: list[int] = []
+    lease = Lease(held.append)
+    lease.registered(10, [])
+    lease.renew(1000)
+    lease.told(10, [A, B])
+    lease.told(9, [A])
+    lease.told(20, [A, B])
+    assert lease._early == {A: 20, B: 20}
+    lease.registered(20, [A, B])
+    assert lease._early == {}
+    assert held[-1] == 1000
+    lease.registered(20, [A, B])
+    assert held[-1] == 1000, "it is the same registration"

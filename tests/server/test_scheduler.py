@@ -6,12 +6,14 @@ import errno
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from pybroker import errors
+from pybroker.model import TopicPartition
 from pybroker.replication.replicas import Replicas
-from pybroker.server.scheduler import Chore, Scheduler
+from pybroker.server.scheduler import Chore, Flusher, Scheduler
 from tests.harness import eventually
 from tests.server.live import BASE_MS, Live, batch, values
 
@@ -48,6 +50,26 @@ async def test_flush_ms_is_kept_at_the_schedulers_interval(live: Live) -> None:
         await wire.produce(name, batch(b"v"))
     await eventually("it is flushed", lambda: replicas(live).leader("soon", 0).partition().recovery_point == 1)
     assert replicas(live).leader("never", 0).partition().recovery_point == 0
+
+
+def test_who_is_gone_is_not_remembered() -> None:
+    """When each partition was flushed: topics come and go by the thousand."""
+    flushed: list[str] = []
+
+    def held(name: str) -> SimpleNamespace:
+        log = SimpleNamespace(recovery_point=0, log_end_offset=1, flush=lambda: flushed.append(name))
+        return SimpleNamespace(key=TopicPartition(name, 0), log=log, config={"flush.ms": 0 if name == "soon" else 1e9})
+
+    there = [held("soon"), held("late"), held("gone")]
+    owner = SimpleNamespace(each_replica=lambda work, log_dir: [work(replica) for replica in there])
+    flusher = Flusher(owner, None)  # type: ignore[arg-type]
+    flusher.run()
+    since = flusher._flushed_at[TopicPartition("late", 0)]
+    there.pop()
+    flusher.run()
+    assert flusher._flushed_at.keys() == {TopicPartition("soon", 0), TopicPartition("late", 0)}
+    assert flusher._flushed_at[TopicPartition("late", 0)] == since
+    assert flushed == ["soon", "soon"]
 
 
 def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFixture) -> None:
