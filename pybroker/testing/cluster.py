@@ -227,6 +227,7 @@ class ClusterHandle:
         texts |= {key.replace("_", "."): as_text(value) for key, value in named.items()}
         with self._admin(TIMEOUT_S) as admin:
             admin.create_topic(name, partitions=partitions, configs=texts)
+        self._told_s = time.monotonic() + TOLD_S_MAX
         return name
 
     @property
@@ -352,7 +353,7 @@ class ClusterHandle:
                     raise
 
     def _told(self, call: "Callable[[], T]") -> T:
-        """Call again while a broker that was started a moment ago may not know of a topic yet."""
+        """Call again while a broker may not know of a topic yet: it was started a moment ago, or the topic was made."""
         from pybroker.errors import UNKNOWN_TOPIC_OR_PARTITION, KafkaError
 
         while True:
