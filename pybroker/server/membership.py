@@ -75,6 +75,7 @@ class Membership:
         self.disconnects = self.expiries = 0
         self._registered = self._silent = False
         self._renew = asyncio.Event()
+        self._missed = asyncio.Event()  # set where the lease lapses
         self.on_session: list[Callable[[Session], Awaitable[object]]] = []  # told of each but the first; may refuse it
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
@@ -130,6 +131,7 @@ class Membership:
         self._tasks = [
             asyncio.create_task(keep_up(self._keep, "membership")),
             asyncio.create_task(keep_up(self._renew_lease, "lease")),
+            asyncio.create_task(keep_up(self._say_why, "reasons of ZooKeeper")),
         ]
 
     async def renew(self) -> None:
@@ -268,13 +270,7 @@ class Membership:
     async def _renew_lease(self) -> None:
         """Tell until when the session is alive for certain, as often as that moves."""
         told, moved_s, now_s = -1, 0.0, asyncio.get_running_loop().time
-        said, asked_s = "", 0.0
         while True:
-            if self._silent and now_s() - asked_s >= WHY_S:
-                asked_s = now_s()
-                if (why := await self._store.why()) and why != said:
-                    event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
-                said = why
             session = self.session
             self._renew.clear()
             lease_ms = int(session.timeout_ms * (1 - LEASE_MARGIN))
@@ -285,13 +281,27 @@ class Membership:
                     tell(until_ms)
                 if self._silent:
                     event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
-                self._silent, said = False, ""
+                self._silent = False
             elif self._registered and not self._silent and now_s() - moved_s > lease_ms / 1000:
                 # One that is frozen closes no connection, and nothing else tells of it.
                 then = "acks 0 and 1 are refused"
                 event(log, logging.WARNING, "lease lapsed", cause="ZooKeeper does not answer", then=then)
                 self._silent = True
+                self._missed.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
                     await self._renew.wait()
                     told = -1
+
+    async def _say_why(self) -> None:
+        """Find out why ZooKeeper does not answer, and say so, for as long as it does not. That may wait for a resolver
+        of names, and the lease for nothing."""
+        while True:
+            await self._missed.wait()
+            self._missed.clear()
+            said = ""
+            while self._silent:
+                if (why := await self._store.why()) and why != said:
+                    event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
+                    said = why
+                await asyncio.sleep(WHY_S)
