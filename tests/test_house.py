@@ -427,3 +427,54 @@ def test_the_map_names_files_that_are_there() -> None:
     assert named and not sorted(name for name in named if not list(ROOT.glob(name.rstrip("/"))))
     rooms = [room.replace("pybroker.core", "core").replace(".", "/") for room in CORE_FLOOR_OF]
     assert not [room for room in rooms if f"`{room}/`" not in text]
+
+
+def is_endless(function: ast.AsyncFunctionDef) -> bool:
+    """Does it go round for as long as a broker lives, and end with an exception that it does not know?"""
+    nodes = list(ast.walk(function))
+    goes_round = any(isinstance(n, ast.While) and isinstance(n.test, ast.Constant) for n in nodes)
+    caught = [n.type.id for n in nodes if isinstance(n, ast.ExceptHandler) and isinstance(n.type, ast.Name)]
+    returns = any(isinstance(n, ast.Return) for n in nodes)
+    return goes_round and not returns and "Exception" not in caught
+
+
+def lonely_tasks(source: str) -> list[int]:
+    """The lines where such a function becomes a task: nobody would see its end, and nobody begins it again."""
+    nodes = list(ast.walk(ast.parse(source)))
+    endless = {n.name for n in nodes if isinstance(n, ast.AsyncFunctionDef) and is_endless(n)}
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "create_task":
+            work = node.args[0].func if isinstance(node.args[0], ast.Call) else None
+            name = work.attr if isinstance(work, ast.Attribute) else work.id if isinstance(work, ast.Name) else ""
+            found += [node.lineno] * (name in endless)
+    return found
+
+
+ENDLESS = """
+async def work(self):
+    while True:
+        await self.look()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (ENDLESS + "loop.create_task(self.work())", [5]),
+        (ENDLESS + "loop.create_task(keep_up(self.work, 'the work'))", []),
+        (ENDLESS + "loop.create_task(self.once())", []),
+        (ENDLESS.replace("await self.look()", "try: await self.look()\n        except OSError: pass")
+         + "asyncio.create_task(work())", [6]),
+        (ENDLESS.replace("await self.look()", "try: await self.look()\n        except Exception: pass")
+         + "asyncio.create_task(work())", []),
+    ],
+)  # fmt: skip
+def test_the_rule_of_tasks(source: str, lines: list[int]) -> None:
+    assert lonely_tasks(source) == lines
+
+
+def test_no_task_that_lives_on_ends_unseen() -> None:
+    """What a broker lives by is kept up (tasks.keep_up), or knows what to do with any exception."""
+    wrong = [f"{path}:{line}" for path in files(".py", under="pybroker") for line in lonely_tasks(path.read_text())]
+    assert not wrong

@@ -46,7 +46,7 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.tasks import cancel_and_wait
+from pybroker.tasks import cancel_and_wait, keep_up
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Controller:
         context = self.context = ClusterContext(self._session, fence)
         self._deletions = Deletions(context, self)
         self._session.listen(self._heed)
-        timer = asyncio.get_running_loop().create_task(self._balance_now_and_then())
+        timer = asyncio.get_running_loop().create_task(keep_up(self._balance_now_and_then, "balance of leaders"))
         why = "it was stopped"
         try:
             await self._take_over()
