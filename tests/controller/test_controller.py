@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors, tasks
+from pybroker.config.settings import Source
 from pybroker.controller import broker_channel, nodes
 from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
 from pybroker.coordination.store import Create, Delete, Set
@@ -157,7 +158,8 @@ async def test_an_unclean_election(cluster: FakeCluster) -> None:
     assert (await cluster.state(key))[2] == [3]
 
 
-async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("of", ["the topic", "all topics"])
+async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster, of: str) -> None:
     """A person waits no longer for the last of the ISR: no broker comes or goes then."""
     (key,) = await cluster.create("t", (2, 3))
     await cluster.brokers[3].die()
@@ -168,7 +170,11 @@ async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster) -> None
     await cluster.join(3)
     await eventually("it is told", lambda: key in cluster.brokers[3].states)
     assert (await cluster.state(key))[0] == -1
-    cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
+    allowed = {"unclean.leader.election.enable": "true"}
+    if of == "the topic":
+        cluster.configs["t"] = allowed
+    else:
+        cluster.config.overlay(Source.DYNAMIC_DEFAULT_BROKER, allowed)
     cluster.controller.controller.settings_changed()
     await cluster.until_led(key, 3)
     assert (await cluster.state(key))[2] == [3]
