@@ -159,6 +159,5 @@ async def settle(
     if broker_id < 0 and in_use:
         raise KafkaError(errors.INVALID_CONFIG, NOT_SAID)
     if broker_id < 0:
-        drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
-        broker_id = GENERATED_ABOVE + drawn.version
+        broker_id = await _free_id(session)
     return Identity(known or recorded_cluster or nodes.id_text(nodes.draw_id(random)), broker_id)

@@ -176,9 +176,7 @@ class Coordinator:
         if self._upkeep is not None:
             self._upkeep.cancel()
             self._upkeep = None
-        for index in list(self._shards):
-            self._let_go(index)
-        self._epochs.clear()
+        self.begin_anew()
         self.partitions = 0
 
     def resign_failed(self) -> None:

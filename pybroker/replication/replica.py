@@ -205,7 +205,7 @@ class Replica:
     def _write(self, records: Buffer, now_ms: int, leader_epoch: int) -> core.Appended:
         log = self.partition()
         appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
-        self.flush_if_due()
+        self._flush_if_due(log)
         return appended
 
     def append_copied(
@@ -217,18 +217,23 @@ class Replica:
         log.append_replica(
             records, leader_epoch=leader_epoch, high_watermark=high_watermark, now_ms=now_ms, log_end=log_end
         )
-        self.flush_if_due()
+        self._flush_if_due(log)
 
     @property
     def flush_due(self) -> bool:
         """Does the topic want the log on disk (flush.messages) before anybody is told how far it goes?"""
-        log = self.partition()
-        return self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages
+        return self._is_due(self.partition())
 
     def flush_if_due(self) -> None:
         """Waits for the disk. Raises KafkaError, core.LogError."""
-        if self.flush_due:
-            self.partition().flush()
+        self._flush_if_due(self.partition())
+
+    def _is_due(self, log: core.Partition) -> bool:
+        return self._flush_messages != NEVER and log.log_end_offset - log.durable_offset >= self._flush_messages
+
+    def _flush_if_due(self, log: core.Partition) -> None:
+        if self._is_due(log):
+            log.flush()
 
     async def committed(self, offset: int, leader_epoch: int = -1) -> None:
         """Wait until the high watermark is at `offset`, where we have led since a leader epoch, unless that is -1:

@@ -79,9 +79,10 @@ def keeper_of(metadata: MetadataCache, controller: Controller) -> IsrKeeper:
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
-    """Until it says something of the partition."""
-    metadata, controller = MetadataCache("c"), Controller(SILENT, errors.NONE)
+async def grown(controller: Controller) -> None:
+    """A keeper leads without broker 3, which has caught up, and asks until the controller has answered for the last
+    time."""
+    metadata = MetadataCache("c")
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
     keeper = keeper_of(metadata, controller)
     keeper.start()
@@ -89,6 +90,12 @@ async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
     async with asyncio.timeout(10):
         await controller.settled.wait()
     await keeper.stop()
+
+
+async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
+    """Until it says something of the partition."""
+    controller = Controller(SILENT, errors.NONE)
+    await grown(controller)
     assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
 
 
@@ -143,8 +150,7 @@ async def test_what_is_led_no_more_is_not_held() -> None:
 
 async def test_a_mistake_in_asking_ends_no_asking(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever it is: it is logged with its traceback, once, and what was wanted is asked for again."""
-    metadata, controller = MetadataCache("c"), Controller(errors.NONE)
-    metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
+    controller = Controller(errors.NONE)
     failures = iter([ValueError("nobody foresaw it")] * 2)
 
     def fail() -> None:
@@ -152,12 +158,7 @@ async def test_a_mistake_in_asking_ends_no_asking(caplog: pytest.LogCaptureFixtu
             raise problem
 
     controller.before = fail
-    keeper = keeper_of(metadata, controller)
-    keeper.start()
-    keeper.lead(replica_of(Log()), 5, 7, (1, 2))
-    async with asyncio.timeout(10):
-        await controller.settled.wait()
-    await keeper.stop()
+    await grown(controller)
     assert len(controller.asked) == 3
     (said,) = [r for r in caplog.records if r.getMessage().startswith("ISR not changed")]
     assert said.exc_info
