@@ -31,6 +31,7 @@ FLOORS = {
         "pybroker.metrics",
         "pybroker.logs",
         "pybroker.tasks",
+        "pybroker.upkeep",
     ],
     0: ["pybroker.core"],
 }
@@ -475,6 +476,6 @@ def test_the_rule_of_tasks(source: str, lines: list[int]) -> None:
 
 
 def test_no_task_that_lives_on_ends_unseen() -> None:
-    """What a broker lives by is kept up (tasks.keep_up), or knows what to do with any exception."""
+    """What a broker lives by is kept up (upkeep.keep_up), or knows what to do with any exception."""
     wrong = [f"{path}:{line}" for path in files(".py", under="pybroker") for line in lonely_tasks(path.read_text())]
     assert not wrong

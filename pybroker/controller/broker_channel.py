@@ -24,7 +24,7 @@ from pybroker.cluster.metadata_cache import FULL
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from pybroker.tasks import keep_up
+from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 

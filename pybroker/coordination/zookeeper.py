@@ -433,13 +433,15 @@ class ZooKeeperStore(s.Store):
 def _found_at(at: HostPort, seen: int) -> str:
     """What is there, for whoever has seen a zxid of it."""
     try:
-        with socket.create_connection(at, ASK_WHY_S) as asking:
-            asking.sendall(b"srvr")
-            said = asking.makefile("rb").read(4096).decode(errors="replace")
+        asking = socket.create_connection(at, ASK_WHY_S)
     except TimeoutError:
         return f"{at} does not answer"
     except OSError as problem:
         return f"{at}: {system_words(problem)}"
+    said = ""
+    with asking, contextlib.suppress(OSError):
+        asking.sendall(b"srvr")
+        said = asking.makefile("rb").read(4096).decode(errors="replace")
     zxid = re.search(r"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
     if zxid is None:
         return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"

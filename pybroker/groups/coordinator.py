@@ -27,7 +27,7 @@ from pybroker.groups.offsets import Offsets
 from pybroker.groups.shard import Entry, Shard
 from pybroker.groups.writer import OffsetsLog, Writer
 from pybroker.logs import event
-from pybroker.tasks import keep_up
+from pybroker.upkeep import keep_up
 
 OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_AGAIN_S = 0.1

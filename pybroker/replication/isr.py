@@ -27,7 +27,8 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.replica import Replica
-from pybroker.tasks import cancel_and_wait, keep_up
+from pybroker.tasks import cancel_and_wait
+from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 

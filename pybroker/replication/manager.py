@@ -168,8 +168,8 @@ class ReplicaManager:
                     continue
                 states = {p.partition_index: _state(p, alive) for p in topic.partition_states}
                 topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
-            live = [broker for told in request.live_brokers if (broker := _broker(told)) is not None]
             known = self._metadata.image
+            live = [_broker(told, new=told.id not in known.brokers) for told in request.live_brokers]
             if request.type == FULL:
                 named = {topic.topic_name for topic in request.topic_states}
                 deleted += [name for name in known.by_name if name not in named]
@@ -410,19 +410,22 @@ def _state(p: Any, alive: Container[int] = ()) -> PartitionState:
     )
 
 
-def _broker(told: Any) -> LiveBroker | None:
-    """A live broker as UpdateMetadata has it; None, and a line in the log, for one that no client could be told of: the
-    others are known still."""
-    wrong = ""
-    if told.id < 0 or len((told.rack or "").encode()) > TEXT_BYTES_MAX:
-        wrong = f"there is no broker {told.id} in the rack {told.rack!r:.50}"
+def _broker(told: Any, *, new: bool) -> LiveBroker:
+    """A live broker as UpdateMetadata has it. A rack that clients cannot be told of is left out, which is said of a
+    `new` one: nobody else is to be unknown for it. Raises INVALID_REQUEST."""
+    if told.id < 0:
+        raise KafkaError(errors.INVALID_REQUEST, f"there is no broker {told.id}")
     for e in told.endpoints:
         known = 0 <= e.security_protocol < len(PROTOCOLS) and 0 <= e.port <= PORT_MAX
         if not known or len(e.host.encode()) > TEXT_BYTES_MAX:
-            wrong = f"it cannot be reached at {e.host!r:.50} port {e.port} with the protocol {e.security_protocol}"
-    if wrong:
-        event(log, logging.ERROR, "broker left out", broker=told.id, reason=wrong)
-        return None
+            what = f"{e.host!r:.50} port {e.port} with the security protocol {e.security_protocol}"
+            raise KafkaError(errors.INVALID_REQUEST, f"broker {told.id} cannot be reached at {what}")
     endpoints = {e.listener: HostPort(e.host, e.port) for e in told.endpoints}
     protocols = {e.listener: PROTOCOLS[e.security_protocol] for e in told.endpoints}
-    return LiveBroker(told.id, endpoints, protocols, told.rack)
+    rack = told.rack
+    if len((rack or "").encode()) > TEXT_BYTES_MAX:
+        reason = f"it is longer than {TEXT_BYTES_MAX} bytes"
+        if new:
+            event(log, logging.ERROR, "rack left out", broker=told.id, reason=reason)
+        rack = None
+    return LiveBroker(told.id, endpoints, protocols, rack)

@@ -61,7 +61,8 @@ from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
 from pybroker.server.table import Collaborators
-from pybroker.tasks import cancel_and_wait, keep_up
+from pybroker.tasks import cancel_and_wait
+from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 

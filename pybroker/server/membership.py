@@ -36,7 +36,8 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.replication.logdirs import StartError
-from pybroker.tasks import cancel_and_wait, keep_up
+from pybroker.tasks import cancel_and_wait
+from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pybroker import errors, tasks
+from pybroker import errors, upkeep
 from pybroker.config.settings import Source
 from pybroker.controller import broker_channel, nodes
 from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
@@ -419,7 +419,7 @@ async def test_what_cannot_be_told_keeps_nobody_from_the_rest(
             raise ValueError("nobody foresaw it")
         return await opens(broker)
 
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
+    monkeypatch.setattr(upkeep, "AGAIN_S", 0.01)
     channel = cluster.controller.controller.channels[2]
     channel._open_link = slips
     for link in list(cluster.brokers[2].links):

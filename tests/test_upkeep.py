@@ -7,15 +7,16 @@ import logging
 
 import pytest
 
-from pybroker import tasks
-from pybroker.tasks import cancel_and_wait, keep_up
+from pybroker import upkeep
+from pybroker.tasks import cancel_and_wait
+from pybroker.upkeep import keep_up
 
 
 async def test_work_that_fails_is_said_and_begins_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its traceback, at once; what ends by itself, or is cancelled, stays ended."""
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
+    monkeypatch.setattr(upkeep, "AGAIN_S", 0.01)
     begun = 0
 
     async def work() -> None:
