@@ -24,6 +24,7 @@ from pybroker.cluster.metadata_cache import FULL
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.protocol.wire import EncodeError
 from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,16 @@ class Batch:
     live: Mapping[int, LiveBroker] | None = None
     full: bool = False
     """`metadata` is of all partitions that there are: a topic that it does not name was deleted."""
+
+    def drop_next(self) -> None:
+        """Leave out the next request, which cannot be written, and never could be: what else there is to be told goes
+        on."""
+        if self.leaders:
+            self.leaders = {}
+        elif self.live is not None:
+            self.live = None
+        else:
+            self.stops = {}
 
 
 class Reports(Protocol):
@@ -236,6 +247,10 @@ class BrokerChannel:
         except (ConnectionError, TimeoutError) as problem:
             event(log, logging.WARNING, "broker not told", broker=self.broker.id, reason=problem)
             link.close()
+            return False
+        except EncodeError as problem:
+            event(log, logging.ERROR, "broker cannot be told", broker=self.broker.id, reason=problem)
+            batch.drop_next()
             return False
         except _Failed as problem:
             if problem.code != self._refused:

@@ -29,7 +29,7 @@ from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink
 from pybroker.controller.cluster_context import ClusterContext
-from pybroker.controller.election import Fence, elect
+from pybroker.controller.election import Fence, check_reign, elect
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import (
@@ -224,8 +224,8 @@ class Controller:
         context = self._context
         context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
         await context.read_topics(self._on_topics)
-        wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
-        context.deleting = await context.wished(wishes) if self._config["delete.topic.enable"] else set()
+        wished = await context.wished(await self._wishes())
+        context.deleting = wished if self._config["delete.topic.enable"] else set()
         for broker in list(context.brokers.values()):
             self._open(broker)
         self.tell_metadata(())
@@ -407,6 +407,7 @@ class Controller:
         context = self._context
         assert self._deletions is not None
         was_damaged = bool(context.damaged)
+        await self._deletions.give_up(await self._wishes() if context.deleting else ())
         gone, mended = await context.read_topics(self._on_topics)
         self._deletions.tell_gone(gone)
         news = mended | await self._create_missing()
@@ -428,29 +429,28 @@ class Controller:
 
     async def _delete(self) -> None:
         assert self._deletions is not None
-        wishes, _ = await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions))
+        wishes = await self._wishes()
+        if await self._deletions.give_up(wishes):
+            self._once("topics", self._topics)
         await self._deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
+
+    async def _wishes(self) -> list[str]:
+        return (await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions)))[0]
 
     # -- what channels report ----------------------------------------------------------------------------------------
 
     def answered(self, broker: int, code: int) -> None:
         event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=errors.lookup(code).name)
         if code == errors.STALE_CONTROLLER_EPOCH:
-            self._put(self._doubt)
-
-    async def _doubt(self) -> None:
-        """A broker has heard of a later controller: has there been an election?"""
-        data, _ = await until_answered(lambda: self._session.get(nodes.CONTROLLER_EPOCH))
-        if int(data) != self._context.fence.epoch:
-            raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {int(data)} was elected")
+            self._put(lambda: check_reign(self._session, self._context.fence))
 
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
-        if code == errors.NONE and self.context is not None:  # it can use a log that it could not
+        if self.context is None:
+            return
+        if code == errors.NONE:  # it can use a log that it could not
             self.context.failed.discard((broker, partition))
-        if code not in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):
-            return  # a repeated or a late one: the epochs say so
-        if self.context is not None:  # before the election that is put in: it is of all that are reported by then
-            self.context.failed.add((broker, partition))
+        elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
+            self.context.failed.add((broker, partition))  # before the election, which is of all that are reported
             self._once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:

@@ -50,7 +50,7 @@ async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
             with contextlib.suppress(NodeExists):
                 await commit(session, [Create(nodes.CONTROLLER_EPOCH, str(FIRST_EPOCH).encode())])
             continue
-        epoch = int(data) + 1
+        epoch = nodes.load_controller_epoch(data) + 1
         claim = nodes.dump_controller(broker_id, now_ms)
         try:
             await commit(
@@ -81,3 +81,11 @@ async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
         if isinstance(problem, NodeExists | NoNode | BadVersion | NotEmpty):
             raise
         raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot write: {problem}") from problem
+
+
+async def check_reign(session: Session, fence: Fence) -> None:
+    """See whether there has been another election: a broker has heard of a later controller. Raises NOT_CONTROLLER."""
+    data, _ = await until_answered(lambda: session.get(nodes.CONTROLLER_EPOCH))
+    epoch = nodes.load_controller_epoch(data)
+    if epoch != fence.epoch:
+        raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {epoch} was elected")

@@ -14,6 +14,7 @@ from pybroker.cluster.image import DELETED as BEING_DELETED
 from pybroker.cluster.image import NO_EPOCH, LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.config.listeners import SECURITY_PROTOCOLS
+from pybroker.config.settings import INT_MAX
 from pybroker.coordination.store import StoreDamaged
 from pybroker.model import PLAINTEXT, Endpoint, HostPort
 
@@ -45,6 +46,10 @@ PERSISTENT = (
 """What must exist before anything else is written, parents first."""
 OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DIRS))
 """The same in a cluster, whose store has Kafka's nodes and no others."""
+
+
+EPOCH_MAX = INT_MAX - (1 << 16)
+"""Of a leader or a controller, as the store has it: elections can go on for a while."""
 
 
 def broker(broker_id: int) -> str:
@@ -126,10 +131,10 @@ def _load(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _int32(found: object, least: int) -> int:
+def _int32(found: object, least: int, most: int = INT_MAX) -> int:
     """A number that a request can carry: one that is none would be found where a broker is to be told of it."""
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found < 1 << 31:
-        raise ValueError(f"{repr(found)[:100]} is no number from {least} to 2147483647")
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise ValueError(f"{repr(found)[:100]} is no number from {least} to {most}")
     return found
 
 
@@ -216,6 +221,11 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
 
 
 @_sound
+def load_controller_epoch(data: bytes) -> int:
+    return _int32(int(data), 0, EPOCH_MAX)
+
+
+@_sound
 def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
     held = {int(index): _replicas(replicas) for index, replicas in found["partitions"].items()}
@@ -243,7 +253,9 @@ def dump_state(state: PartitionState) -> bytes:
 def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionState:
     found = _load(data)
     leader = _int32(found["leader"], BEING_DELETED)
-    leader_epoch, controller_epoch = (_int32(found[key], NO_EPOCH) for key in ("leader_epoch", "controller_epoch"))
+    leader_epoch, controller_epoch = (
+        _int32(found[key], NO_EPOCH, EPOCH_MAX) for key in ("leader_epoch", "controller_epoch")
+    )
     return PartitionState(tuple(replicas), leader, leader_epoch, _brokers(found["isr"]), controller_epoch, version)
 
 

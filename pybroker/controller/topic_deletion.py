@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,9 +61,22 @@ class Deletions:
         self._controller = controller
         self._under_way: dict[str, Deletion] = {}
 
-    async def go_on(self, wishes: Iterable[str], enabled: bool) -> None:
+    async def give_up(self, wishes: Collection[str]) -> bool:
+        """Forget the deletions whose wish and whose topic were removed by hand: another topic may have the name. Were
+        there any? Raises KafkaError: NOT_CONTROLLER."""
+        given_up = [name for name in self._unwished(wishes) if await self._id(name) != self._context.topics[name].id]
+        for name in given_up:
+            event(log, logging.WARNING, "deletion given up", topic=name, reason="it was removed by hand")
+            del self._under_way[name]
+            self._context.forget(name)
+        return bool(given_up)
+
+    def _unwished(self, wishes: Collection[str]) -> list[str]:
+        return [name for name in self._under_way if name not in wishes]
+
+    async def go_on(self, wishes: Collection[str], enabled: bool) -> None:
         """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
-        for name in wishes:
+        for name in [*wishes, *self._unwished(wishes)]:
             if name in self._context.damaged:
                 continue  # it is not known what there is to delete: the wish waits until that can be read
             if name not in self._under_way:

@@ -25,11 +25,11 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from pybroker.clock import boot_ms
-from pybroker.errors import system_words
 from pybroker.logs import event
 from pybroker.model import HostPort
 
 from . import store as s
+from .found_at import found_at
 from .kazoo_handler import OneThread
 from .multi_read import MultiRead
 
@@ -61,13 +61,17 @@ READ_SHARE: Final = 2 / 3
 """Of the timeout that the server granted: how long kazoo waits for something to read."""
 ASKS: Final = 6
 """How often in a session's timeout it asks by itself."""
+SILENT_SHARE: Final = 1 / 2
+"""Of that timeout: a server that has not answered for so long stands still."""
 MULTI_READ_SINCE: Final = (3, 6)
 ASK_VERSION_S: Final = 1.0
 READS_AT_ONCE: Final = 200
 """How many nodes one request reads."""
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
-ASK_WHY_S: Final = 1.0
 STOP_AGAIN_S: Final = 1.0
+STOP_S_MAX: Final = 1.0
+"""How long a server is given to hear of a session's end."""
+CLOSE_S_MAX: Final = 3.0
 HANDSHAKE_S_MIN: Final = 1.0
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
@@ -85,6 +89,8 @@ class ZooKeeperSession(s.Session):
         self._answered_ms = boot_ms()
         self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
         self._next: asyncio.TimerHandle | None = None
+        self._asked: asyncio.Future[s.Stat | None] | None = None  # by itself, the last time,
+        self._asked_ms = 0  # and when
         self._stopping: asyncio.Future[None] | None = None
         self._reached = asyncio.Event()
         self._reads: list[Read] = []
@@ -138,12 +144,16 @@ class ZooKeeperSession(s.Session):
         """Hear what the server grants, at each connection: kazoo tells how long it will read, which is a share of it.
 
         A server that starts may take a connection and never answer on it, and kazoo waits for a share of the session:
-        the next try, or the next server, comes sooner."""
+        the next try, or the next server, comes sooner. One that is slow is waited for twice as long each time."""
         connect, invoke = self._client._connection._connect, self._client._connection._invoke
+        least_s = most_s = max(HANDSHAKE_S_MIN, self._client._session_timeout / 1000 / ASKS)
 
         def invoke_soon(timeout_s: float, *arguments: Any, **named: Any) -> Any:
-            most_s = max(HANDSHAKE_S_MIN, self._client._session_timeout / 1000 / ASKS)
-            return invoke(min(timeout_s, most_s), *arguments, **named)
+            nonlocal most_s
+            bound_s, most_s = min(timeout_s, most_s), min(timeout_s, 2 * most_s)
+            found = invoke(bound_s, *arguments, **named)
+            most_s = least_s
+            return found
 
         def connect_and_tell(*arguments: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = connect(*arguments)
@@ -154,10 +164,20 @@ class ZooKeeperSession(s.Session):
         self._client._connection._invoke = invoke_soon
 
     def _ask(self) -> None:
-        """kazoo's pings are answered to itself alone."""
+        """kazoo's pings are answered to itself alone, and none is due where much is asked: a server that stands still
+        is left for another one, while the session lasts."""
         if self.state is s.SessionState.CONNECTED:
-            self.exists("/").add_done_callback(lambda done: done.cancelled() or done.exception())
+            if self._asked is None or self._asked.done():
+                self._asked, self._asked_ms = self.exists("/"), boot_ms()
+                self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+            elif boot_ms() - self._asked_ms > self.timeout_ms * SILENT_SHARE:
+                self._hang_up()
         self._next = self.loop.call_later(self.timeout_ms / 1000 / ASKS, self._ask)
+
+    def _hang_up(self) -> None:
+        """End the connection, not the session: kazoo's thread hears of it, and looks for a server."""
+        with contextlib.suppress(OSError, AttributeError):  # there is none at the moment
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def _soon(self, call: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -346,6 +366,7 @@ class ZooKeeperSession(s.Session):
         if self._stopping is None:
             self._stopping = self.loop.create_future()
             self._begin_to_stop()
+            self._next = self.loop.call_later(STOP_S_MAX, self._hang_up)  # it reads on, as if for a session
         return self._stopping
 
     def _begin_to_stop(self) -> None:
@@ -362,7 +383,8 @@ class ZooKeeperSession(s.Session):
         self._soon(self._stopped)
 
     def _stopped(self) -> None:
-        assert self._stopping is not None
+        assert self._stopping is not None and self._next is not None
+        self._next.cancel()
         if not self._stopping.done():
             self._stopping.set_result(None)
 
@@ -423,31 +445,13 @@ class ZooKeeperStore(s.Store):
     async def why(self) -> str:
         hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
         seen = max((session.last_zxid for session in self._sessions), default=0)
-        return "; ".join(await asyncio.gather(*(asyncio.to_thread(_found_at, host, seen) for host in hosts)))
+        return "; ".join(await asyncio.gather(*(asyncio.to_thread(found_at, host, seen) for host in hosts)))
 
     async def close(self) -> None:
-        await asyncio.gather(*(session.close() for session in self._sessions))
+        """A connection that is being made, as to a host that is gone, is not waited for."""
+        if ends := [session.close() for session in self._sessions]:
+            await asyncio.wait(ends, timeout=CLOSE_S_MAX)
         self._sessions.clear()
-
-
-def _found_at(at: HostPort, seen: int) -> str:
-    """What is there, for whoever has seen a zxid of it."""
-    try:
-        asking = socket.create_connection(at, ASK_WHY_S)
-    except TimeoutError:
-        return f"{at} does not answer"
-    except OSError as problem:
-        return f"{at}: {system_words(problem)}"
-    said = ""
-    with asking, contextlib.suppress(OSError):
-        asking.sendall(b"srvr")
-        said = asking.makefile("rb").read(4096).decode(errors="replace")
-    zxid = re.search(r"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
-    if zxid is None:
-        return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
-    if int(zxid[1], 16) < seen:
-        return f"{at} knows less than was seen there before: it has lost its data, or is another ZooKeeper"
-    return f"{at} serves"
 
 
 class _Watch:

@@ -362,8 +362,8 @@ class ClusterBroker(Broker):
             if self.config["controlled.shutdown.enable"]:
                 await self._hand_over()
             await self._leave()
-            if not self._member.connected:  # nobody is told that it goes, and what waits for ZooKeeper would wait on
-                await self._member.session.close()
+            if not await self._is_answered():  # nobody is told that it goes, and what waits for that would wait on
+                await asyncio.wait({self._member.session.close()}, timeout=AWAY_SECONDS)
         await super().stop()
 
     async def abort(self) -> None:
@@ -399,18 +399,31 @@ class ClusterBroker(Broker):
 
     async def _unless_away(self, asking: Coroutine[Any, Any, Any]) -> Any:
         """What the controller answers; ConnectionLoss where ZooKeeper is away meanwhile, which it needs."""
-        task = asyncio.get_running_loop().create_task(asking)
-        missed_s = 0.0
+        loop = asyncio.get_running_loop()
+        task, away = loop.create_task(asking), loop.create_task(self._away())
         try:
-            while not task.done():
-                lapsed = self.replicas is not None and self.replicas.lease_lapsed
-                if lapsed or missed_s >= AWAY_SECONDS:
-                    raise ConnectionLoss
-                await asyncio.wait({task}, timeout=LOOK_SECONDS)
-                missed_s = 0.0 if self._member.connected else missed_s + LOOK_SECONDS
+            await asyncio.wait({task, away}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ConnectionLoss
             return task.result()
         finally:
-            await cancel_and_wait(task)
+            await cancel_and_wait(task, away)
+
+    async def _away(self) -> None:
+        """Return once ZooKeeper does not answer any more."""
+        while not (self.replicas is not None and self.replicas.lease_lapsed) and await self._is_answered():
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_answered(self) -> bool:
+        """Does ZooKeeper answer soon enough for a stop that waits for it?"""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AWAY_SECONDS):
+                while True:
+                    with contextlib.suppress(StoreError):  # a connection or a session that ends: the next one
+                        await self._member.session.exists("/")
+                        return True
+                    await asyncio.sleep(LOOK_SECONDS)
+        return False
 
     def _epochs(self) -> dict[str, int]:
         image = self.metadata.image

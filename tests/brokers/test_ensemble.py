@@ -131,14 +131,18 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
         witness.judge()
 
 
-def test_a_stop_does_not_wait_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["is killed", "stands still"])
+def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
     """The session may last for long yet; nor does it wait for what others wait for."""
     with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=10_000) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         with Witness(cluster, topic) as witness:
             witness.until_acked()
-        own.kill()
-        until("it is missed", lambda: all(b.count("ZooKeeper lost") for b in cluster.brokers.values()))
+        if fault == "is killed":
+            own.kill()
+            until("it is missed", lambda: all(b.count("ZooKeeper lost") for b in cluster.brokers.values()))
+        else:
+            own.pause()
         with socket.create_connection((HOST, cluster.brokers[3].port)) as waits:
             body = codec.encode_request(22, 4, 1, "c", m.InitProducerIdRequest(transaction_timeout_ms=1000))
             waits.sendall(len(body).to_bytes(4, "big") + body)

@@ -15,7 +15,8 @@ from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.controller.brokers import FakeBroker, FakeCluster
+from pybroker.protocol.wire import EncodeError
+from tests.controller.brokers import FakeBroker, FakeCluster, FakeLink
 from tests.harness import eventually
 
 
@@ -427,3 +428,24 @@ async def test_what_cannot_be_told_keeps_nobody_from_the_rest(
     (key,) = await cluster.create("t", (2,))
     await eventually("it is told", lambda: key in cluster.brokers[2].states, 5)
     assert sum("task failed" in r.getMessage() for r in caplog.records) == 2
+
+
+async def test_what_no_request_can_carry_keeps_nobody_from_the_rest(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, and not tried again for ever; the broker is told on."""
+    ask, failures = FakeLink.ask, 0
+
+    async def cannot(self: FakeLink, message: Any, version: int) -> Any:
+        nonlocal failures
+        if self._broker.number == 2 and isinstance(message, m.LeaderAndIsrRequest) and not failures:
+            failures += 1
+            raise EncodeError("leader_epoch is 2147483648")
+        return await ask(self, message, version)
+
+    monkeypatch.setattr(FakeLink, "ask", cannot)
+    await cluster.create("t", (2, 3))
+    (key,) = await cluster.create("u", (2, 3))
+    await eventually("it is told of the other", lambda: key in cluster.brokers[2].states, 5)
+    said = [r.getMessage() for r in caplog.records if "cannot be told" in r.getMessage()]
+    assert said == ['broker cannot be told broker=2 reason="leader_epoch is 2147483648"']

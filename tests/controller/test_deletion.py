@@ -94,6 +94,28 @@ async def test_a_topic_that_is_removed_by_hand_while_it_is_deleted(cluster: Fake
     assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
 
 
+@pytest.mark.parametrize("first", ["the wish", "the topic"])
+async def test_a_deletion_that_is_given_up_by_hand(cluster: FakeCluster, first: str) -> None:
+    """A broker is away whose replica waits to be deleted: who removes the topic and the wish may have another topic of
+    that name at once."""
+    (key,) = await cluster.create("t", (3, 2))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 2)
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("one is deleted", lambda: cluster.brokers[2].deleted == [key])
+    topic = [nodes.state(*key), nodes.partition(*key), nodes.partitions("t"), nodes.topic("t"), nodes.topic_config("t")]
+    wish = [nodes.deletion("t")]
+    for paths in (wish, topic) if first == "the wish" else (topic, wish):
+        await cluster.admin.multi([Delete(path) for path in paths])
+        await asyncio.sleep(0.05)
+    cluster.brokers[2].states.pop(key)
+    data = nodes.dump_assignment(b"second".ljust(16, b"_"), [(2, 1)])
+    await cluster.admin.multi([Create(nodes.topic_config("t"), nodes.dump_config({})), Create(nodes.topic("t"), data)])
+    await eventually("it is told", lambda: key in cluster.brokers[2].states)
+    await cluster.until_led(key, 2)
+    assert int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0]) == 1
+
+
 async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: FakeCluster) -> None:
     """As Kafka deletes it: below a partition, beside its partitions, below its settings and below the wish."""
     await cluster.create("t", (2, 3), (3, 2))

@@ -26,6 +26,8 @@ def test_replicas_are_different_numbers_of_brokers(replicas: str) -> None:
         ('"leader":2', '"leader":-3'),
         ('"leader":2', '"leader":2147483648'),
         ('"leader_epoch":7', '"leader_epoch":2147483648'),
+        ('"leader_epoch":7', '"leader_epoch":2147483647'),
+        ('"controller_epoch":9', '"controller_epoch":2147483647'),
         ('"leader_epoch":7', '"leader_epoch":null'),
         ('"controller_epoch":9', '"controller_epoch":9.5'),
         ("[2,3]", '["2","3"]'),
@@ -61,3 +63,10 @@ def test_a_registration_is_of_listeners_and_protocols_that_are_known(was: str, s
 def test_json_that_no_parser_goes_to_the_end_of() -> None:
     with pytest.raises(StoreDamaged):
         nodes.load_config(b"[" * 100_000)
+
+
+def test_an_epoch_of_controllers_leaves_room_for_the_next() -> None:
+    assert nodes.load_controller_epoch(b"7") == 7
+    for damaged in (b"abc", b"", b"-1", b"2147483647", b"1" * 5000):
+        with pytest.raises(StoreDamaged):
+            nodes.load_controller_epoch(damaged)

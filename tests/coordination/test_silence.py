@@ -1,0 +1,96 @@
+"""Servers of ZooKeeper that stand still, or are slow: a session goes on elsewhere, or waits for longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+
+import pytest
+
+from pybroker.coordination.store import SessionState
+from pybroker.coordination.zookeeper import ZooKeeperSession
+from pybroker.server.zookeeper_server import ZooKeeper
+
+GRANT_MS = 6000
+
+
+class Slow:
+    """So much of ZooKeeper that a session stands, each answer as late as `late_s` says."""
+
+    def __init__(self, late_s: float) -> None:
+        self.late_s = late_s
+        self.connections = 0
+
+    async def open(self) -> ZooKeeperSession:
+        """A session of it that is not opened yet."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return ZooKeeperSession(f"127.0.0.1:{port}", GRANT_MS)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            head = await reader.readexactly(4)
+            if head == b"srvr":
+                writer.write(b"Zookeeper version: 3.8.4-x, built on\n")
+                return
+            self.connections += 1
+            await reader.readexactly(struct.unpack("!i", head)[0])
+            await asyncio.sleep(self.late_s)
+            answer = struct.pack("!iiqi", 0, GRANT_MS, 0x1234, 16) + b"p" * 16 + b"\0"
+            writer.write(struct.pack("!i", len(answer)) + answer)
+            while True:
+                (size,) = struct.unpack("!i", await reader.readexactly(4))
+                xid, _ = struct.unpack("!ii", (await reader.readexactly(size))[:8])
+                answer = struct.pack("!iqi", xid, 1, 0 if xid == -2 else -101)
+                writer.write(struct.pack("!i", len(answer)) + answer)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.mark.parametrize("late_s", [0.0, 1.5, 3.2])
+async def test_a_server_that_is_slow_with_a_session_is_waited_for(late_s: float) -> None:
+    """For longer at each try, though the first one is given up soon."""
+    server = Slow(late_s)
+    session = await server.open()
+    await session.open(15)
+    assert session.state is SessionState.CONNECTED
+    assert server.connections == {0.0: 1, 1.5: 2, 3.2: 3}[late_s]
+    await session.close()
+    server.close()
+
+
+@pytest.mark.java
+@pytest.mark.timeout(120)
+async def test_a_server_that_stands_still_is_left_for_another() -> None:
+    """Whichever it is, while the session lasts: its id and its ephemeral node stay."""
+    with ZooKeeper(servers=3) as ensemble:
+        session = ZooKeeperSession(ensemble.connect, GRANT_MS)
+        await session.open(10)
+        heard: list[SessionState] = []
+        session.listen(heard.append)
+        await session.create("/mine", ephemeral=True)
+        for server in ensemble.servers:
+            ensemble.pause(server.number)
+            before = time.monotonic()
+            while time.monotonic() - before < 1.2 * GRANT_MS / 1000:
+                await asyncio.sleep(0.1)
+            await asyncio.wait_for(session.exists("/"), 10)
+            ensemble.resume(server.number)
+            await asyncio.sleep(1)
+        found = await session.exists("/mine")
+        assert found is not None and found.ephemeral_owner == session.id
+        assert SessionState.DISCONNECTED in heard and SessionState.EXPIRED not in heard
+        await session.close()
+
+
+@pytest.mark.java
+async def test_the_end_of_a_session_waits_for_no_server_that_stands_still() -> None:
+    with ZooKeeper() as server:
+        session = ZooKeeperSession(server.connect, GRANT_MS)
+        await session.open(10)
+        server.pause()
+        await asyncio.wait_for(session.close(), 3)
+        server.resume()
