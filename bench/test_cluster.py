@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -28,12 +28,13 @@ from tests.brokers.kit import QUIET, Cluster
 from tests.harness import HOST, cpu_s, until
 from tests.java import peers
 from tests.java.mixed import KafkaMember
+from tests.protocol.oracle import kafka
 
 SESSION_MS = 2000
 ROUNDS, ROUND_S, WARM_S = 8, 1.5, 5.0
 ROUND_BYTES_MAX = 1 << 30
 PARTITIONS = 4
-KILLS, FREEZES = 5, 3
+KILLS, FREEZES, STOPS = 5, 3, 5
 WITH_A_FROZEN_BROKER = {
     "socket.timeout.ms": 500, "request.timeout.ms": 500, "retry.backoff.ms": 50,
     "topic.metadata.refresh.interval.ms": 200,
@@ -47,7 +48,7 @@ WORKLOADS = (
 )
 RECORDS_OF_KAFKA = {"A1": 8, "A2": 6}  # at least so many times as many
 CPU_OF_KAFKA_MAX, P50_OF_KAFKA_MAX, P99_OF_KAFKA_MAX = 0.12, 0.4, 0.5
-GAP_S_MAX, SILENT_GAP_S_MAX = 0.5, 2.6
+GAP_S_MAX, SILENT_GAP_S_MAX, TOLD_GAP_S_MAX, STOP_GAP_S_MAX = 0.5, 2.6, 0.2, 0.5
 MANY = 1000
 CREATED_S_MAX, BACK_S_MAX, TOLD_S_MAX = 3.0, 4.0, 1.0
 
@@ -157,53 +158,119 @@ def against(workload: Workload, told: Mapping[str, tuple[float, float, float, fl
 # -- how long a death is felt ------------------------------------------------------------------------------------------
 
 
-def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals) -> float:
-    """The longest time without an acknowledgement that an idempotent librdkafka producer sees while its leader dies."""
-    acked_s: list[float] = []
-    failed: list[str] = []
+class Sender:
+    """One record after the other from an idempotent producer with acks=all, and when each was acknowledged."""
 
-    def on_delivery(error: object, _: object) -> None:
+    def __init__(self) -> None:
+        self.acked_s: list[float] = []
+        self.failed: list[str] = []
+
+    def send(self, topic: str) -> None:
+        """One record, and a pause of five milliseconds or less."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    def longest_gap_s(self) -> float:
+        assert not self.failed, self.failed
+        return max(later - earlier for earlier, later in pairwise(self.acked_s))
+
+    def _acked(self, *_: object) -> None:
+        self.acked_s.append(time.monotonic())
+
+
+class Librdkafka(Sender):
+    """It knows KIP-951: an answer that it asked the wrong broker says which one is right."""
+
+    def __init__(self, bootstrap: str, **config: object) -> None:
+        super().__init__()
+        given = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
+        self._producer = ck.Producer({**given, **QUIET, **config})
+
+    def send(self, topic: str) -> None:
+        self._producer.produce(topic, b"x", on_delivery=self._delivered)
+        self._producer.poll(0.005)
+
+    def _delivered(self, error: object, _: object) -> None:
         if error is None:
-            acked_s.append(time.monotonic())
+            self._acked()
         else:
-            failed.append(str(error))
+            self.failed.append(str(error))
 
-    killed = strike == signal.SIGKILL
-    producer = ck.Producer({
-        "bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 0, **QUIET,
-        **({} if killed else WITH_A_FROZEN_BROKER),
-    })  # fmt: skip
+    def finish(self) -> None:
+        assert self._producer.flush(60) == 0
+
+
+class KafkaPython(Sender):
+    """It does not know KIP-951: it asks for metadata when it was told that it asked the wrong broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__()
+        self._producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+
+    def send(self, topic: str) -> None:
+        sent = self._producer.send(topic, b"x")
+        sent.add_callback(self._acked)
+        sent.add_errback(lambda error: self.failed.append(str(error)))
+        time.sleep(0.005)
+
+    def finish(self) -> None:
+        self._producer.flush(60)
+        self._producer.close()
+
+
+def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals, sender: Sender) -> float:
+    """The longest time without an acknowledgement that a producer sees while its leader dies, falls silent or stops."""
     leader = cluster.leader(topic)
+    killed = strike == signal.SIGKILL
     timer = threading.Timer(2, lambda: cluster.kill(leader) if killed else cluster.signal(leader, strike))
     timer.start()
-    end_s = time.monotonic() + (4 if killed else 7)
+    end_s = time.monotonic() + (7 if strike == signal.SIGSTOP else 4)
     while time.monotonic() < end_s:
-        producer.produce(topic, b"x", on_delivery=on_delivery)
-        producer.poll(0.005)
-    assert producer.flush(60) == 0 and not failed, failed
+        sender.send(topic)
+    sender.finish()
     timer.join()
-    if killed:
-        cluster.start(leader)
-    else:
+    if strike == signal.SIGSTOP:
         cluster.signal(leader, signal.SIGCONT)
+    else:
+        if not killed:
+            cluster.brokers[leader].wait_end(60)
+        cluster.start(leader)
     cluster.until_in_sync(topic)
-    return max(later - earlier for earlier, later in pairwise(acked_s))
+    return sender.longest_gap_s()
 
 
 @pytest.mark.parametrize("strike", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_leader_dies(clusters: Mapping[str, Cluster], strike: signal.Signals) -> None:
     """The median of several deaths. Kafka is judged once: it waits for the session either way."""
-    topic = "dies-" + strike.name.lower()
+    killed = strike == signal.SIGKILL
+    config = {} if killed else WITH_A_FROZEN_BROKER
+    most_s, times = (GAP_S_MAX, KILLS) if killed else (SILENT_GAP_S_MAX, FREEZES)
+    judge_gaps(clusters, "dies-" + strike.name.lower(), strike, lambda at: Librdkafka(at, **config), most_s, times, 1)
+
+
+@pytest.mark.parametrize("client", [Librdkafka, KafkaPython])
+def test_a_leader_stops(clusters: Mapping[str, Cluster], client: Callable[[str], Sender]) -> None:
+    """A controlled shutdown."""
+    most_s = TOLD_GAP_S_MAX if client is Librdkafka else STOP_GAP_S_MAX
+    judge_gaps(clusters, "stops-" + client.__name__.lower(), signal.SIGTERM, client, most_s, STOPS, STOPS)
+
+
+def judge_gaps(
+    clusters: Mapping[str, Cluster], topic: str, strike: signal.Signals, client: Callable[[str], Sender],
+    most_s: float, times: int, times_of_kafka: int,
+) -> None:  # fmt: skip
     gaps: dict[str, list[float]] = {}
     for name, cluster in clusters.items():
         led_by(cluster, topic, partitions=1)
-        times = 1 if name != OURS else KILLS if strike == signal.SIGKILL else FREEZES
-        gaps[name] = sorted(longest_gap_s(cluster, topic, strike) for _ in range(times))
+        rounds = range(times if name == OURS else times_of_kafka)
+        gaps[name] = sorted(longest_gap_s(cluster, topic, strike, client(cluster.bootstrap)) for _ in rounds)
     texts = {name: " ".join(f"{gap:.2f}" for gap in each) + " s" for name, each in gaps.items()}
-    median, most = gaps[OURS][len(gaps[OURS]) // 2], GAP_S_MAX if strike == signal.SIGKILL else SILENT_GAP_S_MAX
+    median = gaps[OURS][len(gaps[OURS]) // 2]
     ours, beside = texts.pop(OURS), "; ".join(texts.values()) or "-"
-    share = f"median {median:.2f} s (<= {most} s)"
-    show(f"a leader gets {strike.name}", "longest gap", ours, beside, share, median <= most)
+    share = f"median {median:.2f} s (<= {most_s} s)"
+    show(f"a leader gets {strike.name}", f"longest gap of {topic}", ours, beside, share, median <= most_s)
 
 
 # -- many partitions ---------------------------------------------------------------------------------------------------

@@ -108,8 +108,8 @@ class Partition(Log):
         BlockingIOError where an append is under way, which may be at the disk; nothing has changed then."""
     def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int, *, wait: bool = True) -> None:
         """Follow this broker (-1: it is not known who). What is committed stays so. `wait` as above."""
-    def become_offline(self, leader_epoch: int, partition_epoch: int) -> None:
-        """Neither lead nor follow."""
+    def become_offline(self, leader_epoch: int, partition_epoch: int, *, leader: int = -1) -> None:
+        """Neither lead nor follow; clients that ask are told of this leader (-1: of none)."""
     def set_isr(
         self, isr: Collection[int], leader_epoch: int, partition_epoch: int, *, in_sync: int = -1
     ) -> None:

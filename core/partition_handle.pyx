@@ -242,11 +242,11 @@ cdef class Partition(Log):
             status = partition_follow(self.state, leader, leader_epoch, partition_epoch, wait)
         self.settle(status, "follow in", leader_epoch, partition_epoch)
 
-    def become_offline(self, int32_t leader_epoch, int32_t partition_epoch) -> None:
+    def become_offline(self, int32_t leader_epoch, int32_t partition_epoch, *, int32_t leader=-1) -> None:
         """Neither lead nor follow from now on; see the wall."""
         cdef int status
         with nogil:
-            status = partition_offline(self.state, leader_epoch, partition_epoch)
+            status = partition_offline(self.state, leader, leader_epoch, partition_epoch)
         self.settle(status, "take offline", leader_epoch, partition_epoch)
 
     def set_isr(self, isr, int32_t leader_epoch, int32_t partition_epoch, *, int32_t in_sync=-1) -> None:

@@ -1,4 +1,4 @@
-"""One request to a broker of any kind, by name and version, on a connection of its own."""
+"""Requests to a broker of any kind, by name and version."""
 
 from __future__ import annotations
 
@@ -15,10 +15,27 @@ KEYS = {api.name: key for key, api in KNOWN.items()}
 ANSWER_S_MAX = 30
 
 
+class Asker:
+    """A connection to a broker of any kind, one request at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._there = socket.create_connection((HOST, port), ANSWER_S_MAX)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._there.close()
+
+    def ask(self, name: str, version: int, **fields: Any) -> Any:
+        """The answer."""
+        frame = codec.encode_request(KEYS[name], version, 1, "test", m.message(f"{name}Request")(**fields))
+        self._there.sendall(struct.pack(">i", len(frame)) + frame)
+        (size,) = struct.unpack(">i", self._there.recv(4, socket.MSG_WAITALL))
+        return codec.decode_response(KEYS[name], version, self._there.recv(size, socket.MSG_WAITALL))[1]
+
+
 def ask(port: int, name: str, version: int, **fields: Any) -> Any:
-    """The answer."""
-    frame = codec.encode_request(KEYS[name], version, 1, "test", m.message(f"{name}Request")(**fields))
-    with socket.create_connection((HOST, port), ANSWER_S_MAX) as there:
-        there.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", there.recv(4, socket.MSG_WAITALL))
-        return codec.decode_response(KEYS[name], version, there.recv(size, socket.MSG_WAITALL))[1]
+    """The answer, on a connection of its own."""
+    with Asker(port) as asker:
+        return asker.ask(name, version, **fields)

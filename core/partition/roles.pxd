@@ -8,7 +8,8 @@ cdef int partition_lead(
     int32_t count, bint wait) noexcept nogil
 cdef int partition_follow(
     partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, bint wait) noexcept nogil
-cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
+cdef int partition_offline(
+    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil
 cdef int partition_truncate(partition_t* p, int64_t offset, int32_t leader_epoch) noexcept nogil
 cdef int partition_set_isr(
     partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count,

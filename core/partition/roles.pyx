@@ -142,9 +142,10 @@ cdef int partition_follow(
     return lead_no_more(p, FOLLOWER, leader, leader_epoch, partition_epoch, wait)
 
 
-cdef int partition_offline(partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Neither lead nor follow from now on."""
-    return lead_no_more(p, OFFLINE, -1, leader_epoch, partition_epoch, True)
+cdef int partition_offline(
+    partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
+    """Neither lead nor follow from now on; who asks is told of this leader (-1: of none)."""
+    return lead_no_more(p, OFFLINE, leader, leader_epoch, partition_epoch, True)
 
 
 cdef int partition_set_isr(

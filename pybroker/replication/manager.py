@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from pybroker import core, errors
@@ -362,7 +363,8 @@ class ReplicaManager:
         role = replica.log.role
         epoch = leader_epoch if leader_epoch >= 0 else role.leader_epoch
         try:
-            await replica.at_disk(replica.log.become_offline, epoch, max(role.partition_epoch, 0))
+            stop = partial(replica.log.become_offline, leader=role.leader)  # who asks here is still told who leads
+            await replica.at_disk(stop, epoch, max(role.partition_epoch, 0))
         except (core.LogError, KafkaError) as problem:
             event(log, logging.WARNING, "replica not stopped", partition=key, reason=problem)
         replica.tell()

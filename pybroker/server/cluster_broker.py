@@ -76,6 +76,9 @@ CONTROLLED_SHUTDOWN_SECONDS = 10.0
 AWAY_SECONDS = 2.0
 """How long a stop waits for a ZooKeeper that is away, and for a controller that needs it."""
 LOOK_SECONDS = 0.1
+TELLING_SECONDS = 0.2
+"""How long a stop goes on to tell clients who leads what it has led. Those that did not hear it before their connection
+ends look for another broker by their own timers: librdkafka once a second."""
 
 
 class ClusterBroker(Broker):
@@ -360,7 +363,9 @@ class ClusterBroker(Broker):
         """Hand over what is led here, then end as a lone broker does; the registration goes last."""
         if self._serving:
             if self.config["controlled.shutdown.enable"]:
-                await self._hand_over()
+                led = bool(self._isr.partitions())
+                if await self._hand_over() and led:
+                    await asyncio.sleep(TELLING_SECONDS)
             await self._leave()
             if not await self._is_answered():  # nobody is told that it goes, and what waits for that would wait on
                 await asyncio.wait({self._member.session.close()}, timeout=AWAY_SECONDS)
@@ -371,8 +376,8 @@ class ClusterBroker(Broker):
             await self._leave()
         await super().abort()
 
-    async def _hand_over(self) -> None:
-        """Have the controller move leadership to others, as often as the settings say."""
+    async def _hand_over(self) -> bool:
+        """Have the controller move leadership to others, as often as the settings say; true once none is here."""
         for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
             # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
             request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
@@ -382,20 +387,21 @@ class ClusterBroker(Broker):
                 )
                 left = len(answer.remaining_partitions)
                 if not answer.error_code and not left:
-                    return
+                    return True
                 reason = f"partitions that nobody else can lead: {left}"
                 if answer.error_code:
                     reason = f"the controller answered {errors.lookup(answer.error_code).name}"
             except ConnectionLoss:
                 reason = "ZooKeeper is away, and no controller can have others lead"
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
-                return
+                return False
             except KafkaError as problem:
                 reason = problem.message
             if not last or self.metadata.image.brokers.keys() <= {self.broker_id}:
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
-                return
+                return False
             await asyncio.sleep(self.config["controlled.shutdown.retry.backoff.ms"] / 1000)
+        return False
 
     async def _unless_away(self, asking: Coroutine[Any, Any, Any]) -> Any:
         """What the controller answers; ConnectionLoss where ZooKeeper is away meanwhile, which it needs."""

@@ -17,9 +17,11 @@ from confluent_kafka.admin import OffsetSpec
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
-from tests.asking import ask
+from tests.asking import Asker, ask
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
+from tests.server.live import produce_data
+from tests.wire import batch
 
 SESSION_S = 6
 """Of the cluster's brokers."""
@@ -234,6 +236,26 @@ def test_a_clean_stop_hands_over(cluster: Cluster) -> None:
     assert cluster.brokers[1].wait_end() == 0
     assert cluster.leader(topic) == 2
     writer.judge(read_all(cluster, topic))
+
+
+def test_who_asks_a_broker_that_stops_is_told_who_leads(cluster: Cluster) -> None:
+    """A client that sends ten times a second hears it, too. One that hears nothing before its connection ends looks for
+    another broker by its own timers: librdkafka once a second."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    with Asker(cluster.brokers[1].port) as asker:
+
+        def produce() -> Any:
+            data = produce_data(topic, {0: batch([b"x"])})
+            answer = asker.ask("Produce", 10, acks=-1, timeout_ms=1000, topic_data=data)
+            return answer.responses[0].partition_responses[0]
+
+        assert produce().error_code == errors.NONE
+        cluster.signal(1, signal.SIGTERM)
+        until("another leads", lambda: cluster.told_by(2, topic).get(0, (-1, []))[0] == 2, every_s=0.005)
+        time.sleep(0.1)
+        answer = produce()
+    assert (answer.error_code, answer.current_leader.leader_id) == (errors.NOT_LEADER_OR_FOLLOWER, 2)
+    assert cluster.brokers[1].wait_end() == 0
 
 
 def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:

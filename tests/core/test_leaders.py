@@ -72,7 +72,7 @@ def test_a_fetch_of_what_is_led_elsewhere_is_told_who_leads(stage: Stage, versio
     first.append(batch(b"x"), now_ms=1)
     second.become_follower(9, 3, 1)
     third.become_offline(4, 1)
-    fourth.become_follower(7, 0, 0)
+    fourth.become_offline(0, 0, leader=7)
     client = Client(stage)
     client.fetch_in((0, -1), {0: 0, 1: 0, 2: 0, 3: 0}, version=version, max_wait_ms=STUCK_MS)
     stage.step()
