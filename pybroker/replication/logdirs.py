@@ -70,6 +70,7 @@ class LogDir:
         self._store: tuple[str, os.stat_result] | None = None
         self.store_removed = False  # it was removed while it was written to
         self.clean = False
+        self._marked = False  # the mark of a clean stop is there
         self._same_boot = False
         self.meta: Meta | None = None
         self.id: str | None = None  # its directory.id, once that is on disk
@@ -135,16 +136,21 @@ class LogDir:
             event(log, logging.WARNING, "other users can read the data", directory=self.path, remedy=remedy)
 
     def recall(self) -> None:
-        """Read how the last life ended, and forget the mark of a clean stop."""
+        """Read how the last life ended."""
         told = {name: self._told(name, checkpoints.read_offsets) for name in checkpoints.OFFSET_FILES}
         self.recorded = {name: offsets or {} for name, offsets in told.items()}
         self.damage = self._told(checkpoints.DAMAGE, checkpoints.read_damage) or {}
         torn = told[checkpoints.RECOVERY_POINTS] is None and Path(self.path, checkpoints.RECOVERY_POINTS).exists()
-        mark = Path(self.path, checkpoints.CLEAN_SHUTDOWN)
-        if mark.exists():
-            self.clean = not torn  # who tore that checkpoint may have torn more
-            mark.unlink()
-            self.sync()
+        self._marked = Path(self.path, checkpoints.CLEAN_SHUTDOWN).exists()
+        self.clean = self._marked and not torn  # who tore that checkpoint may have torn more
+
+    def forget_clean_stop(self) -> None:
+        """Before the first log is opened: a start that opened none has changed nothing. Raises OSError."""
+        with self._noting:
+            if self._marked:
+                Path(self.path, checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+                self.sync()
+                self._marked = False
 
     def written(self, key: TopicPartition) -> int:
         """The offset below which a partition's records cannot be gone, unless their files are."""

@@ -124,6 +124,7 @@ class Opener:
             replica = opening.replica
             replica.directory = log_dir
             try:
+                log_dir.forget_clean_stop()
                 replica.log = self._open_one(log_dir, opening)
                 damage.remember(replica)
             except core.MissingFiles as problem:

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from pybroker.controller import nodes
 from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
+from pybroker.replication.checkpoints import CLEAN_SHUTDOWN
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.harness import HOST, BrokerProcess, eventually, free_port
@@ -47,6 +48,23 @@ def test_it_is_stopped_while_no_zookeeper_answers(tmp_path: Path, silent: int) -
     broker = BrokerProcess(tmp_path, free_port(), {"zookeeper.connect": f"{HOST}:{silent}"})
     with contextlib.closing(broker):
         stops(broker, f"ZooKeeper does not answer yet.*{HOST}:{silent} accepts connections, and does not answer")
+
+
+def test_a_clean_stop_before_it_is_remembered(tmp_path: Path, zookeeper: ZooKeeper, silent: int) -> None:
+    """A start that was left has opened no log: the next one need not recover any."""
+    with Cluster(tmp_path, zookeeper, count=1, min_insync_replicas=1, default_replication_factor=1) as cluster:
+        cluster.create("t", replicas=[[1]])
+        broker = cluster.brokers[1]
+        mark = broker.data_dir / CLEAN_SHUTDOWN
+        assert not mark.exists()
+        broker.stop()
+        said = mark.read_text()
+        connect, broker.sets["zookeeper.connect"] = broker.sets["zookeeper.connect"], f"{HOST}:{silent}"
+        stops(broker, "ZooKeeper does not answer yet")
+        assert mark.read_text() == said
+        broker.sets["zookeeper.connect"] = connect
+        cluster.start()
+        assert not mark.exists()
 
 
 def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, zookeeper: ZooKeeper) -> None:
