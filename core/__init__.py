@@ -13,6 +13,7 @@ from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, re
 from pybroker.core.batch.record import check_records, walk_records
 from pybroker.core.batch.zstd_frame import zstd_frames_are_strict
 from pybroker.core.client.load_generator import LoadGenerator
+from pybroker.core.codecs import ZSTD_IS_NATIVE, undo
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
 from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
@@ -41,6 +42,7 @@ __all__ = [
     "NO_CHOICE",
     "NO_MEMORY",
     "NO_TOPIC",
+    "ZSTD_IS_NATIVE",
     "Appended",
     "Appender",
     "BatchBuilder",
@@ -88,6 +90,7 @@ __all__ = [
     "read_snapshot",
     "read_timeindex",
     "rebuild_batch",
+    "undo",
     "walk_records",
     "write_atomic",
     "zstd_frames_are_strict",

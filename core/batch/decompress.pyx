@@ -1,10 +1,10 @@
 """Compressed records undone on the thread that received them, as long as that takes no longer than a short turn.
 
-Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is libzstd's, where the system
-has it (libzstd.so.1): it is opened at import, and needs no header to build. They are stricter than the libraries that
-Python decompresses with: what is refused here may still be taken there, what is taken here is not refused there. (Of
-zstd a library before 1.5.6 still takes some damaged sequences: what zstd_frame.pyx checks are headers.) Its library
-is given a frame block by block: only so does it hold each block to the size that is its most.
+Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is libzstd's (zstd.pyx). They
+are stricter than the libraries that Python decompresses with: what is refused here may still be taken there, what is
+taken here is not refused there. (Of zstd a library before 1.5.6 still takes some damaged sequences: what zstd_frame.pyx
+checks are headers.) Its library is given a frame block by block: only so does it hold each block to the size that is
+its most.
 Nothing is allocated for a batch, and what comes out is bounded: a batch that becomes more than PLAIN_BYTES is left to
 Python's threads. So is one of many blocks that make little: a block's tables take some microseconds each.
 
@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free, malloc
 from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from pybroker.core.batch.batch cimport CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD
 from pybroker.core.batch.lz4 cimport lz4_undo
+from pybroker.core.batch.zstd cimport zstd_library, zstd_t
 from pybroker.core.batch.zstd_frame cimport zstd_is_strict
 
 cdef extern from "gzip_crc_impl.h":  # which inflate_impl.h includes: a change of it builds this anew
@@ -33,11 +34,6 @@ cdef extern from "inflate_impl.h" nogil:
 cdef extern from "snappy_impl.h" nogil:
     int64_t snappy_undo(const uint8_t* p, size_t n, uint8_t* to, size_t room)
 
-cdef extern from "<dlfcn.h>" nogil:
-    void* dlopen(const char* name, int flags)
-    void* dlsym(void* library, const char* name)
-    int RTLD_NOW, RTLD_LOCAL
-
 cdef enum:
     PLAIN_BYTES = 256 << 10
     PLAIN_BYTES_GZIP = 96 << 10
@@ -46,45 +42,13 @@ cdef enum:
     ZSTD_STEP_WORTH = 256       # bytes that a step of the library makes: a block takes two
     ZSTD_STEPS_FREE = 64
 
-ctypedef void* (*zstd_new_fn)() noexcept nogil
-ctypedef size_t (*zstd_free_fn)(void* context) noexcept nogil
-ctypedef size_t (*zstd_begin_fn)(void* context) noexcept nogil
-ctypedef size_t (*zstd_wanted_fn)(void* context) noexcept nogil
-ctypedef size_t (*zstd_step_fn)(void* context, void* to, size_t room, const void* p, size_t n) noexcept nogil
-ctypedef unsigned (*zstd_failed_fn)(size_t made) noexcept nogil
-
-cdef struct zstd_t:
-    zstd_new_fn new
-    zstd_free_fn free
-    zstd_begin_fn begin
-    zstd_wanted_fn wanted
-    zstd_step_fn step
-    zstd_failed_fn failed
-
-cdef zstd_t zstd
+cdef const zstd_t* zstd = zstd_library()  # NULL: there is none
 cdef pthread_mutex_t lock
 cdef decompressor_t* unused = NULL  # as many as there were threads at it at once
 
 
-cdef bint open_zstd() noexcept nogil:
-    """Find the library; without it `zstd.step` stays NULL."""
-    cdef void* library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL)
-    if library == NULL:
-        return False
-    zstd.new = <zstd_new_fn>dlsym(library, "ZSTD_createDCtx")
-    zstd.free = <zstd_free_fn>dlsym(library, "ZSTD_freeDCtx")
-    zstd.begin = <zstd_begin_fn>dlsym(library, "ZSTD_decompressBegin")
-    zstd.wanted = <zstd_wanted_fn>dlsym(library, "ZSTD_nextSrcSizeToDecompress")
-    zstd.failed = <zstd_failed_fn>dlsym(library, "ZSTD_isError")
-    if (zstd.new != NULL and zstd.free != NULL and zstd.begin != NULL and zstd.wanted != NULL
-            and zstd.failed != NULL):
-        zstd.step = <zstd_step_fn>dlsym(library, "ZSTD_decompressContinue")
-    return zstd.step != NULL
-
-
 gzip_init()
 pthread_mutex_init(&lock, NULL)
-ZSTD_IS_NATIVE = open_zstd()
 
 
 cdef void decompressor_free(decompressor_t* d) noexcept nogil:
@@ -101,8 +65,8 @@ cdef decompressor_t* decompressor_new() noexcept nogil:
         return NULL
     d.plain = <uint8_t*>malloc(PLAIN_BYTES + SLACK)
     d.inflate = malloc(sizeof(inflate_t))
-    d.zstd = zstd.new() if zstd.step != NULL else NULL
-    if d.plain == NULL or d.inflate == NULL or (zstd.step != NULL and d.zstd == NULL):
+    d.zstd = zstd.new() if zstd != NULL else NULL
+    if d.plain == NULL or d.inflate == NULL or (zstd != NULL and d.zstd == NULL):
         decompressor_free(d)
         return NULL
     return d
@@ -132,7 +96,7 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
     cdef const uint8_t* end = p + n
     cdef size_t wanted, got, made = 0, steps = 0
     cdef uint64_t window = 0
-    if zstd.step == NULL or not zstd_is_strict(p, n, &window) or zstd.failed(zstd.begin(d.zstd)):
+    if zstd == NULL or not zstd_is_strict(p, n, &window) or zstd.failed(zstd.begin(d.zstd)):
         return -1
     wanted = zstd.wanted(d.zstd)
     while wanted > 0:

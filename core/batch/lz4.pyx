@@ -86,7 +86,7 @@ cdef int _block(
     return OK
 
 
-cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil:
+cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block_t* out) noexcept nogil:
     cdef cursor_t r
     cdef const uint8_t* at = NULL
     cdef uint8_t flags = 0
@@ -109,6 +109,8 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, block_t* out) noexc
     if status != OK:
         return status
     if flags & CONTENT_CHECKSUM and read_span(&r, 4, &at) == SHORT:
+        return CORRUPT_MESSAGE
+    if flags & CONTENT_CHECKSUM and checked and lz4_le32(at) != lz4_hash(out.data + start, <size_t>(out.size - start)):
         return CORRUPT_MESSAGE
     if cursor_left(&r) or (content >= 0 and content != out.size - start):
         return CORRUPT_MESSAGE

@@ -17,8 +17,9 @@ from pybroker.core.batch.batch cimport (
     AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec,
     batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
 )
-from pybroker.core.batch.block cimport block_free
+from pybroker.core.batch.block cimport block_free, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
+from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 from pybroker.core.batch.record cimport record_next, record_t
 from pybroker.core.columns.decode cimport run_init
 
@@ -101,6 +102,15 @@ cdef bint _is_reserved(const batches_t* f) noexcept nogil:
     return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
 
 
+cdef int _undo(const batch_t* b, block_t* out) noexcept nogil:
+    """The records of a batch of lz4 or zstd."""
+    cdef const uint8_t* p = batch_payload(b)
+    cdef size_t n = <size_t>batch_payload_size(b)
+    if batch_codec(b) == CODEC_LZ4:
+        return lz4_frame(p, n, PLAIN_BYTES_MAX, False, out)
+    return zstd_frames(p, n, PLAIN_BYTES_MAX, out)
+
+
 cdef int batches_next(batches_t* f) noexcept nogil:
     cdef batch_t* b = &f.run.b
     cdef int status
@@ -123,9 +133,9 @@ cdef int batches_next(batches_t* f) noexcept nogil:
         if batch_codec(b) == CODEC_NONE:
             if batches_open(f, batch_payload(b), batch_payload_size(b)) == OK:
                 return OK
-        elif batch_codec(b) == CODEC_LZ4:
+        elif batch_codec(b) == CODEC_LZ4 or (batch_codec(b) == CODEC_ZSTD and zstd_library() != NULL):
             f.scratch.size = 0
-            status = lz4_frame(batch_payload(b), <size_t>batch_payload_size(b), PLAIN_BYTES_MAX, &f.scratch)
+            status = _undo(b, &f.scratch)
             if status != OK:
                 return status
             if batches_open(f, f.scratch.data, f.scratch.size) == OK:
@@ -146,6 +156,10 @@ cdef int batches_open(batches_t* f, const uint8_t* plain, int64_t n) noexcept no
         return BATCHES_END
     f.running = True
     return OK
+
+
+cdef str _name_of(const batch_t* b):
+    return "lz4" if batch_codec(b) == CODEC_LZ4 else "zstd"
 
 
 # -- what Python sees -------------------------------------------------------------------------------------------------
@@ -225,9 +239,9 @@ cdef class PartitionBatches:
         elif b.fault:
             why = batch_fault(b)
         elif status == MESSAGE_TOO_LARGE:
-            why = f"its lz4 data holds more than {PLAIN_BYTES_MAX} bytes"
+            why = f"its {_name_of(b)} data holds more than {PLAIN_BYTES_MAX} bytes"
         else:
-            why = "its lz4 data is malformed"
+            why = f"its {_name_of(b)} data is malformed"
         offset = b.base_offset if status == INVALID_RECORD or not b.fault else self.f.next_offset
         return raise_status(status, f"the batch at offset {offset}, byte {self.position}: {why}")
 

@@ -387,8 +387,8 @@ def test_wrong_arguments_are_told() -> None:
         Columns(timestamp_unit="s")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_records is -1"):
         Columns().read(PartitionBatches(b""), max_records=-1)
-    with pytest.raises(ValueError, match="codec 4, and no decompress="):
-        Columns().read(PartitionBatches(log([([(0, None, b"v", [])], 4, 0)])))
+    with pytest.raises(ValueError, match="codec 1, and no decompress="):
+        Columns().read(PartitionBatches(log([([(0, None, b"v", [])], 1, 0)])))
     with pytest.raises(TypeError):
         Columns().read(None)  # type: ignore[arg-type]
 

@@ -114,6 +114,21 @@ def test_lz4_blocks_do_not_refer_to_each_other() -> None:
     assert not info["block_linked"]
 
 
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_wrong_checksum_is_seen(codec: int) -> None:
+    """Of the content, which other clients look at: a broker must not store what they refuse."""
+    packed = bytearray(
+        {
+            GZIP: lambda: gzip.compress(TEXT),
+            LZ4: lambda: lz4.frame.compress(TEXT, content_checksum=True),
+            ZSTD: lambda: zstandard.ZstdCompressor(write_checksum=True).compress(TEXT),
+        }[codec]()
+    )
+    assert decompress(codec, packed, len(TEXT)) == TEXT
+    packed[-5 if codec == GZIP else -1] ^= 1
+    assert refused(codec, bytes(packed)) == CORRUPT_MESSAGE
+
+
 def test_a_level_is_heeded() -> None:
     for codec, low, high in ((GZIP, 1, 9), (LZ4, 1, 12), (ZSTD, 1, 19)):
         assert len(compress(codec, TEXT, high)) < len(compress(codec, TEXT, low))

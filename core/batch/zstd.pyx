@@ -1,0 +1,143 @@
+"""zstd frames, Kafka's codec 4, undone straight out of the batch and into a block.
+
+The library is the one inside the `zstandard` package, which exports what it is made of, or else the system's
+libzstd.so.1; it is opened at import, and needs no header to build. Contexts are kept: to make one costs more than to
+undo a small batch. A reader may do with frames that a broker refuses (zstd_frame.pyx): several, one after another, and
+large windows, as Java's reader does.
+"""
+
+import glob
+import importlib.util
+import os
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t, uint8_t
+
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
+from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
+from pybroker.core.batch.block cimport block_room, block_t
+
+cdef extern from "<dlfcn.h>" nogil:
+    void* dlopen(const char* name, int flags)
+    void* dlsym(void* library, const char* name)
+    int RTLD_NOW, RTLD_LOCAL
+
+cdef enum:
+    GUESS_BYTES_MIN = 64 << 10
+    GUESS_RATIO = 8              # what a frame makes that does not say it; a block that is too small grows
+    CONTEXTS = 16                # that are kept
+    CONTEXT_BYTES_MAX = 1 << 20  # one that grew with a frame's window is not
+    SESSION_ONLY = 1             # ZSTD_reset_session_only
+
+cdef unsigned long long NOT_TOLD = <unsigned long long>-1   # ZSTD_CONTENTSIZE_UNKNOWN
+cdef unsigned long long NO_FRAME = <unsigned long long>-2   # ZSTD_CONTENTSIZE_ERROR
+
+cdef zstd_t zstd
+cdef pthread_mutex_t lock
+cdef void* contexts[<int>CONTEXTS]
+cdef int kept = 0
+
+
+cdef bint open_library(const char* name) noexcept nogil:
+    """Find all that is needed in a library; False if it has not all of it."""
+    cdef void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)
+    if library == NULL:
+        return False
+    zstd.new = <zstd_new_fn>dlsym(library, "ZSTD_createDCtx")
+    zstd.free = <zstd_of_fn>dlsym(library, "ZSTD_freeDCtx")
+    zstd.size = <zstd_of_fn>dlsym(library, "ZSTD_sizeof_DCtx")
+    zstd.begin = <zstd_of_fn>dlsym(library, "ZSTD_decompressBegin")
+    zstd.wanted = <zstd_of_fn>dlsym(library, "ZSTD_nextSrcSizeToDecompress")
+    zstd.reset = <zstd_reset_fn>dlsym(library, "ZSTD_DCtx_reset")
+    zstd.step = <zstd_step_fn>dlsym(library, "ZSTD_decompressContinue")
+    zstd.stream = <zstd_stream_fn>dlsym(library, "ZSTD_decompressStream_simpleArgs")
+    zstd.content = <zstd_content_fn>dlsym(library, "ZSTD_getFrameContentSize")
+    zstd.failed = <zstd_failed_fn>dlsym(library, "ZSTD_isError")
+    return (
+        zstd.new != NULL and zstd.free != NULL and zstd.size != NULL and zstd.begin != NULL and zstd.wanted != NULL
+        and zstd.reset != NULL and zstd.step != NULL and zstd.stream != NULL and zstd.content != NULL
+        and zstd.failed != NULL
+    )
+
+
+def _libraries():
+    """The package's own first: it is the newer one, and the same on every machine. It is not imported for that."""
+    package = importlib.util.find_spec("zstandard")
+    for place in package.submodule_search_locations or () if package is not None else ():
+        yield from glob.glob(os.path.join(glob.escape(place), "backend_c*.so"))
+    yield "libzstd.so.1"
+
+
+pthread_mutex_init(&lock, NULL)
+ZSTD_IS_NATIVE = any(open_library(os.fsencode(name)) for name in _libraries())
+cdef bint found = ZSTD_IS_NATIVE
+
+
+cdef const zstd_t* zstd_library() noexcept nogil:
+    return &zstd if found else NULL
+
+
+cdef void* take_context() noexcept nogil:
+    global kept
+    cdef void* context = NULL
+    if pthread_mutex_trylock(&lock) == 0:  # or another thread is at it, or was when this process was forked
+        if kept > 0:
+            kept -= 1
+            context = contexts[kept]
+        pthread_mutex_unlock(&lock)
+    return context if context != NULL else zstd.new()
+
+
+cdef void give_context(void* context) noexcept nogil:
+    global kept
+    if zstd.size(context) <= CONTEXT_BYTES_MAX and pthread_mutex_trylock(&lock) == 0:
+        if kept < CONTEXTS:
+            contexts[kept] = context
+            kept += 1
+            context = NULL
+        pthread_mutex_unlock(&lock)
+    if context != NULL:
+        zstd.free(context)
+
+
+cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t guess, block_t* out) noexcept nogil:
+    cdef int64_t start = out.size, room = guess, left
+    cdef size_t taken = 0, made, before, status
+    zstd.reset(context, SESSION_ONLY)
+    while True:
+        left = most - (out.size - start)
+        if block_room(out, min(room, left + 1)) != 0:
+            return -ENOMEM
+        # A byte more than may be: what would come out there is too much.
+        left = min(left + 1, out.capacity - out.size)
+        made, before = 0, taken
+        status = zstd.stream(context, out.data + out.size, <size_t>left, &made, p, n, &taken)
+        if zstd.failed(status):
+            return CORRUPT_MESSAGE
+        out.size += <int64_t>made
+        if out.size - start > most:
+            return MESSAGE_TOO_LARGE
+        if status == 0 and taken == n:
+            return 0
+        if made == 0 and taken == before or (taken == n and <int64_t>made < left):
+            return CORRUPT_MESSAGE  # it ends within a frame
+        room = max(room, out.size - start)
+
+
+cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil:
+    cdef unsigned long long content = zstd.content(p, n)
+    cdef int64_t guess = max(<int64_t>GUESS_BYTES_MIN, <int64_t>n * GUESS_RATIO)
+    cdef void* context
+    cdef int status
+    if n == 0 or content == NO_FRAME:
+        return CORRUPT_MESSAGE
+    if content != NOT_TOLD:
+        if content > <unsigned long long>most:
+            return MESSAGE_TOO_LARGE
+        guess = max(<int64_t>content, <int64_t>1)
+    context = take_context()
+    if context == NULL:
+        return -ENOMEM
+    status = undo(context, p, n, most, guess, out)
+    give_context(context)
+    return status

@@ -1,0 +1,40 @@
+"""Codecs that are undone here, as Python sees them."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int64_t, uint8_t
+
+from pybroker.core.base.status cimport raise_status
+from pybroker.core.batch.batch cimport CODEC_LZ4
+from pybroker.core.batch.block cimport block_free, block_init, block_t
+from pybroker.core.batch.lz4 cimport lz4_frame
+from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
+
+from pybroker.core.batch.zstd import ZSTD_IS_NATIVE
+
+__all__ = ["ZSTD_IS_NATIVE", "undo"]
+
+
+def undo(int codec, data, int64_t bytes_max) -> bytes:
+    """What lz4 (3) or zstd (4) made; see the wall."""
+    cdef Py_buffer view
+    cdef block_t out
+    cdef int status
+    if codec != CODEC_LZ4 and zstd_library() == NULL:
+        raise ValueError("there is no libzstd")
+    block_init(&out, 0)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            if codec == CODEC_LZ4:
+                status = lz4_frame(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, True, &out)
+            else:
+                status = zstd_frames(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, &out)
+        if status == -ENOMEM:
+            raise MemoryError
+        raise_status(status, "the data is cut, damaged, or followed by something else")
+        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+    finally:
+        PyBuffer_Release(&view)
+        block_free(&out)
