@@ -22,6 +22,7 @@ from pybroker.core.storage.index import read_index, read_timeindex
 from pybroker.core.storage.producer_state import read_snapshot
 
 from pybroker.core.base.counters import BOUNDS_US
+from pybroker.core.base.mapping import FileMap
 from pybroker.core.batch.block import Block
 from pybroker.core.batch.builder import BatchBuilder, SealedBatch, build_batch
 from pybroker.core.broker import Broker
@@ -58,6 +59,7 @@ __all__ = [
     "Encoder",
     "Fetcher",
     "FetcherEvent",
+    "FileMap",
     "Follower",
     "HeaderColumn",
     "Headers",

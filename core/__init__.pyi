@@ -11,6 +11,7 @@ from pybroker.core.base.counters import BOUNDS_US as BOUNDS_US
 from pybroker.core.base.counters import Histogram as Histogram
 from pybroker.core.base.counters import Reactor as Reactor
 from pybroker.core.base.counters import Traffic as Traffic
+from pybroker.core.base.mapping import FileMap as FileMap
 from pybroker.core.batch.block import Block as Block
 from pybroker.core.batch.builder import BatchBuilder as BatchBuilder
 from pybroker.core.batch.builder import SealedBatch as SealedBatch

@@ -40,7 +40,7 @@ class Columns:
 
         It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
         `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
-        43, 76, 87) with the batch's offset; the rows before it are there.
+        43, 56, 76, 87) with the batch's offset; the rows before it are there.
         """
     def take(self) -> ColumnBatch:
         """The rows so far; the columns are empty after it."""

@@ -15,7 +15,7 @@ from pybroker.core.base.cursor cimport OK
 from pybroker.core.batch.block cimport block_free, block_take
 from pybroker.core.columns.decode cimport (
     DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
-    columns_free, columns_init, columns_seal, columns_t, decode_records,
+    columns_free, columns_init, columns_seal, columns_t, decode_records, run_is_lost,
 )
 from pybroker.core.columns.partition_batches cimport (
     BATCHES_END, BATCHES_PACKED, PartitionBatches, batches_advance, batches_next, batches_t,
@@ -100,6 +100,8 @@ cdef int _fill(columns_t* c, batches_t* f, int64_t most, int64_t bytes_enough) n
             return OK
         status = decode_records(c, &f.run, f.next_offset, f.end_offset, wanted)
         if status != OK:
+            if f.run.lost != NULL and status != DECODE_FULL:
+                f.running = False  # what was read of it was not there
             return status
         batches_advance(f, c.rows - start == most)
 
@@ -145,7 +147,7 @@ cdef class Columns:
 
         It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
         `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
-        43, 76, 87) with the batch's offset; the rows before it are there.
+        43, 56, 76, 87) with the batch's offset; the rows before it are there.
         """
         cdef int64_t start = self.c.rows
         cdef int64_t most = INT64_MAX if max_records is None else max_records
@@ -178,7 +180,7 @@ cdef class Columns:
             batches.let_go()
             self.scratch_bytes = batches.f.scratch.capacity
             block_free(&batches.f.scratch)
-        if status not in (OK, BATCHES_END, DECODE_FULL):
+        if status not in (OK, BATCHES_END, DECODE_FULL) or run_is_lost(&batches.f.run):
             batches.refuse(status)
         return 0
 

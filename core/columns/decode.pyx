@@ -9,14 +9,16 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t, short_varint
-from pybroker.core.base.error_codes cimport INVALID_RECORD
-from pybroker.core.batch.batch cimport LOG_APPEND_TIME
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR
+from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check, batch_t
 from pybroker.core.batch.block cimport block_free, block_room, block_t
 from pybroker.core.batch.record cimport header_next, record_next, record_t, span_t
 
 cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
     FARTHEST_MS = 9223372036854775  # milliseconds whose microseconds are an int64
+    AHEAD_BYTES = 1024  # brought into the cache while what lies before is read: of a map nobody has read anything yet
+    LINE_BYTES = 64
     FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
 
 cdef extern from *:
@@ -29,6 +31,7 @@ cdef extern from *:
         do { memcpy(to + i, from + i, 32); i += 32; } while (i < n);
     }
     """
+    void prefetch "__builtin_prefetch" (const void* p) noexcept nogil
     void copy "pyb_copy" (uint8_t* to, const uint8_t* source, int64_t n, int64_t room) noexcept nogil
 
 cdef struct out_t:
@@ -230,6 +233,8 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
     record.headers = r  # no header is read before record_next has set it
     while index < count and row < row_end:
         at = r.at
+        prefetch(at + AHEAD_BYTES)
+        prefetch(at + AHEAD_BYTES + LINE_BYTES)
         if not _read_fast(&r, &record) and record_next(&r, &record) != OK:
             status = INVALID_RECORD
             break
@@ -315,13 +320,27 @@ cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
     c.header_key.validity.size = c.header_value.validity.size = (c.headers + 7) // 8
 
 
+cdef int _after_all(run_t* run, int status) noexcept nogil:
+    """What is to be said of records that were read with this status: those in a map may have changed meanwhile."""
+    cdef batch_t b
+    cdef int sound
+    if run_is_lost(run):
+        return KAFKA_STORAGE_ERROR
+    if run.raw != NULL:
+        sound = batch_check(run.raw, <size_t>run.b.size, 0, False, &b)
+        if sound != OK:
+            run.b = b
+            return sound if sound > 0 else CORRUPT_MESSAGE
+    return status
+
+
 cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil:
     cdef columns_t before
     cdef out_t out
     cdef int64_t n = <int64_t>cursor_left(&run.r), rows = min(<int64_t>run.b.count - run.index, most)
     cdef int status
     if (run.b.count - run.index) * RECORD_BYTES_MIN > n:
-        return INVALID_RECORD
+        return _after_all(run, INVALID_RECORD)
     if not _fits(c, n):
         return DECODE_FULL
     status = _room(c, rows, n)
@@ -336,6 +355,7 @@ cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, in
     status = _rows(c, run, &out, start, end, rows)
     if status == OK and run.index == run.b.count and cursor_left(&run.r):
         status = INVALID_RECORD
+    status = _after_all(run, status)
     if status != OK:
         _undo(c, &before)
         return status

@@ -137,6 +137,8 @@ def read_records(PartitionBatches batches not None, str topic not None, int32_t 
     Raises LogError (2, 10, 43, 76, 87) with the batch's offset, once the records before were returned."""
     cdef list found = []
     cdef int status = OK
+    if batches.map is not None:
+        raise TypeError("records are read as objects from memory, and not from a map")
     if batches.busy:
         raise RuntimeError("a batches is read by one thread at a time")
     batches.busy = True

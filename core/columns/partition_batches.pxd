@@ -1,6 +1,7 @@
 # One partition's bytes on their way into columns: which batch is next, where in it, and what was aborted.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.base.mapping cimport FileMap
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.batch.block cimport block_t
 from pybroker.core.columns.decode cimport run_t
@@ -52,7 +53,9 @@ cdef class PartitionBatches:
     cdef batches_t f
     cdef Py_buffer view
     cdef Py_buffer plain   # what Python decompressed the batch in `run` into
+    cdef FileMap map       # that the batches are in; None where they are in memory
     cdef bint busy
+    cdef int look_again(self) except -1
     cdef int hold(self, object plain) except -1
     cdef void let_go(self) noexcept
     cdef object unpack(self, object decompress)

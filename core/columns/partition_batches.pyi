@@ -10,7 +10,8 @@ class PartitionBatches:
     A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
     lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
-    end, as Kafka may reserve space in the file that it writes."""
+    end, as Kafka may reserve space in the file that it writes. With a FileMap a read raises LogError 56 as soon as a
+    page of it is lost; the rows before it are sound."""
 
     def __init__(
         self,

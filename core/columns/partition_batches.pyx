@@ -11,7 +11,10 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be64
-from pybroker.core.base.error_codes cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.base.error_codes cimport (
+    INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
+)
+from pybroker.core.base.mapping cimport FileMap, map_lost
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport (
     AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec,
@@ -21,7 +24,7 @@ from pybroker.core.batch.block cimport block_free, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 from pybroker.core.batch.record cimport record_next, record_t
-from pybroker.core.columns.decode cimport run_init
+from pybroker.core.columns.decode cimport run_init, run_is_lost
 
 cdef enum:
     MARKER_KEY_BYTES = 4  # version i16, type i16
@@ -126,16 +129,22 @@ cdef int batches_next(batches_t* f) noexcept nogil:
         if not _is_wanted(f, b):
             _pass_batch(f, b)
             continue
-        if f.check_crc:
+        # Of a batch in a map the CRC is made after the records were read: they may change until then.
+        if f.check_crc and f.run.lost == NULL:
             status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b)
             if status != OK:
                 return status
+        f.run.raw = NULL
         if batch_codec(b) == CODEC_NONE:
+            if f.check_crc and f.run.lost != NULL:
+                f.run.raw = f.at
             if batches_open(f, batch_payload(b), batch_payload_size(b)) == OK:
                 return OK
         elif batch_codec(b) == CODEC_LZ4 or (batch_codec(b) == CODEC_ZSTD and zstd_library() != NULL):
             f.scratch.size = 0
             status = _undo(b, &f.scratch)
+            if f.check_crc and f.run.lost != NULL:
+                status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b) or status
             if status != OK:
                 return status
             if batches_open(f, f.scratch.data, f.scratch.size) == OK:
@@ -197,6 +206,9 @@ cdef class PartitionBatches:
         self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False
     ):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        if isinstance(data, FileMap):
+            self.map = data
+            self.f.run.lost = &self.map.m.lost
         self.f.at = <const uint8_t*>self.view.buf
         self.f.end = self.f.at + self.view.len
         self.f.check_crc = check_crc
@@ -221,17 +233,32 @@ cdef class PartitionBatches:
         at = batch_payload(&self.f.run.b) - <const uint8_t*>self.view.buf
         packed = memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
         try:
-            return decompress(codec, packed, PLAIN_BYTES_MAX)
+            plain = decompress(codec, packed, PLAIN_BYTES_MAX)
+            self.look_again()
+            return plain
         except Exception as error:
             if not hasattr(error, "code"):
                 raise
+            self.look_again()
             raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
+
+    cdef int look_again(self) except -1:
+        """See that a batch in a map is as it was, now that it was read."""
+        cdef int status = OK
+        if self.map is not None and self.f.check_crc:
+            status = batch_check(self.f.at, <size_t>(self.f.end - self.f.at), 0, False, &self.f.run.b)
+        if status != OK or run_is_lost(&self.f.run):
+            self.refuse(status)
+        return 0
 
     cdef int refuse(self, int status) except -1:
         """Raise what a status other than OK and BATCHES_END says of the batch that is next."""
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
+        if self.map is not None and map_lost(&self.map.m):
+            why = "a page of the file could not be read: it was cut meanwhile, or the disk failed"
+            raise_status(KAFKA_STORAGE_ERROR, f"the batch at offset {self.f.next_offset}, byte {self.position}: {why}")
         if status == INVALID_RECORD and self.f.running:
             why = f"the records do not parse as {b.count} records"
         elif status == UNSUPPORTED_COMPRESSION_TYPE:

@@ -6,7 +6,10 @@
 Those are the columns of Spark's Kafka source, in Kafka's words. pyarrow is an extra: `pip install pybroker[arrow]`.
 """
 
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple
 
 try:
     import pyarrow as pa
@@ -15,6 +18,9 @@ except ModuleNotFoundError as error:
 import pyarrow.compute as pc
 
 from pybroker.core import Binary, ColumnBatch, Headers
+
+CONSTANT_ROWS: Final = 1 << 16
+"""Rows that columns of one value are kept with, 256 KiB each."""
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -93,12 +99,24 @@ def _topics(batch: ColumnBatch, topics: str) -> pa.Array:
     names = list(dict.fromkeys(tag.topic for tag, _ in batch.runs))
     places = {name: place for place, name in enumerate(names)}
     indices = _repeat(pa.int32(), [(places[tag.topic], rows) for tag, rows in batch.runs])
-    column = pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()))
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()), safe=False)
     return column if topics == "dictionary" else column.cast(pa.string())
 
 
 def _repeat(kind: pa.DataType, runs: list[tuple[int, int]]) -> pa.Array:
     """Each value so many times."""
-    if len(runs) == 1:
-        return pa.repeat(pa.scalar(runs[0][0], kind), runs[0][1])
-    return pa.concat_arrays([pa.repeat(pa.scalar(value, kind), n) for value, n in runs] or [pa.array([], kind)])
+    merged = [(value, sum(n for _, n in same)) for value, same in groupby(runs, itemgetter(0))]
+    made = [_constant(kind, value, n) for value, n in merged]
+    return made[0] if len(made) == 1 else pa.concat_arrays(made or [pa.array([], kind)])
+
+
+def _constant(kind: pa.DataType, value: int, n: int) -> pa.Array:
+    """One value n times. Nobody writes to an array, so batches share those of a usual size."""
+    if n > CONSTANT_ROWS:
+        return pa.repeat(pa.scalar(value, kind), n)
+    return _constants(kind, value)[:n]
+
+
+@lru_cache(maxsize=64)
+def _constants(kind: pa.DataType, value: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), CONSTANT_ROWS)

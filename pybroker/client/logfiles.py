@@ -43,7 +43,8 @@ def read_log(
     whose name tells no partition has not the first two. Records of open and aborted transactions are there too.
 
     Raises OSError; ValueError for arguments that make no sense; LogError (2, 10, 43, 76, 87) where a batch is damaged,
-    after the records before it. The batches of one directory are read by one thread at a time."""
+    56 where a file was cut while it was read, after the records before it. The batches of one directory are read by one
+    thread at a time."""
     log = LogFiles(path, check_crcs=check_crcs)
     names = None if columns is None else list(columns)
     origin = None if log.tp is None else Origin(*log.tp)

@@ -1,8 +1,7 @@
 """Log directories read without a broker: ours, Apache Kafka's or a backup, closed or being written at this moment.
 
-Files are read with pread into one buffer that stays in the processor's cache, and not through a mapping. A mapping of
-a file that is cut short while it is read ends the process (SIGBUS), and it saves nothing: the page faults of a pass
-over a mapping take as long as the copies do (bench/test_columns.py shows both).
+Files are read where they lie, through maps of WINDOW_BYTES: that saves the copy, which takes a third of the time and
+more (bench/test_columns.py shows both). A file that is cut while it is read costs that read an error (core.FileMap).
 
 A log that lives may lose segments to retention, or have them merged by compaction, at any time. What is open stays
 readable; what is gone by the time it is read is looked for again by the offset that was reached. Reading ends with the
@@ -20,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pybroker.client.arrays import record_arrays
-from pybroker.core import ColumnBatch, Columns, LogError, PartitionBatches
+from pybroker.core import ColumnBatch, Columns, FileMap, LogError, PartitionBatches
 from pybroker.errors import CORRUPT_MESSAGE
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
 from pybroker.protocol.records import HEADER_BYTES
 
-CHUNK_BYTES: Final = 1 << 20
-"""Read at once, and decoded while it lies in a core's cache; a batch that is larger gets a buffer of its size."""
+WINDOW_BYTES: Final = 64 << 20
+"""Mapped at once; a batch that is larger gets a map of its size. Smaller maps cost more page faults and calls."""
 
 BATCH_ROWS: Final = 1 << 16
 
@@ -36,6 +35,9 @@ INDEXES: Final = {
     ".timeindex": np.dtype([("timestamp", ">i8"), ("offset", ">i4")]),
 }
 """Of each kind of index file an entry; offsets count from the segment's first, which is the file's name."""
+
+CHUNK_BYTES: Final = 1 << 20
+"""Copied at once where nothing is mapped."""
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")
 _DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d{1,9})(\.[0-9a-f]{32}-(delete|stray|future))?")
@@ -47,12 +49,15 @@ _ATTEMPTS: Final = 100
 def read_index(path: str | os.PathLike[str]) -> NDArray[Any]:
     """The entries of an .index or a .timeindex file, ascending, as a structured array that is mapped from the file.
 
-    For a log that nobody writes: to touch an entry of a file that was cut short meanwhile ends the process. Raises
-    OSError; ValueError for another suffix."""
+    For a log that nobody writes: entries of a file that was cut short meanwhile read as zeros. Raises OSError;
+    ValueError for another suffix."""
     found = Path(path)
     dtype = _entry_of(found)
-    count = found.stat().st_size // dtype.itemsize
-    return _ascending(np.memmap(found, dtype, "r", shape=(count,)) if count else np.empty(0, dtype))
+    with found.open("rb") as file:
+        count = os.fstat(file.fileno()).st_size // dtype.itemsize
+        if not count:
+            return np.empty(0, dtype)
+        return _ascending(np.frombuffer(memoryview(FileMap(file.fileno(), 0, count * dtype.itemsize)), dtype))
 
 
 def _entry_of(path: Path) -> np.dtype[Any]:
@@ -95,25 +100,20 @@ def position_of(file: int, index: Path, base: int, offset: int) -> int:
     return position if sound else 0
 
 
-class Chunk:
-    """The buffer that segments are read through, one read after the other; a batch that is larger gets a larger one."""
+def window(file: int, position: int, bytes_max: int = WINDOW_BYTES) -> FileMap | None:
+    """The bytes from a batch's start on, that batch at least, mapped; None where the file ends before it does."""
+    size = _size(file, position, bytes_max)
+    return FileMap(file, position, size) if size else None
 
-    def __init__(self, size_bytes: int = CHUNK_BYTES) -> None:
-        self._buffer = bytearray(size_bytes)
 
-    def read(self, file: int, position: int) -> memoryview | None:
-        """The bytes from a batch's start on, that batch at least; None where the file ends before it does."""
-        while True:
-            view = memoryview(self._buffer)
-            size = os.preadv(file, [view], position)
-            if size < HEADER_BYTES:
-                return None
-            wanted = _FRAME_BYTES + int.from_bytes(view[_LENGTH_AT:_FRAME_BYTES], "big", signed=True)
-            if wanted <= size:
-                return view[:size]
-            if wanted > os.fstat(file).st_size - position:
-                return None
-            self._buffer = bytearray(wanted)
+def _size(file: int, position: int, bytes_max: int) -> int:
+    """How many bytes to take from a batch's start on; 0 where the file ends before that batch does."""
+    left = os.fstat(file).st_size - position
+    head = os.pread(file, _FRAME_BYTES, position)
+    if left < HEADER_BYTES or len(head) < _FRAME_BYTES:
+        return 0
+    wanted = _FRAME_BYTES + int.from_bytes(head[_LENGTH_AT:], "big", signed=True)
+    return min(max(wanted, bytes_max), left) if wanted <= left else 0
 
 
 class LogFiles:
@@ -122,7 +122,6 @@ class LogFiles:
     def __init__(self, path: str | os.PathLike[str], *, check_crcs: bool = True) -> None:
         self.path = Path(path)
         self._check_crcs = check_crcs
-        self._chunk = Chunk()
         if not self.segments():
             raise FileNotFoundError(f"{self.path} has no segments: a partition's directory has files like {0:020}.log")
 
@@ -181,7 +180,7 @@ class LogFiles:
     def _batches_of(
         self, file: int, base: int, offset: int, end: int | None, sealed: bool
     ) -> Iterator[PartitionBatches]:
-        """The batches of one segment, as much as the buffer holds at once."""
+        """The batches of one segment, as much as is mapped at once."""
         position = position_of(file, self._file(base, ".index"), base, offset)
         while (data := self._read(file, base, position, sealed)) is not None:
             batches = PartitionBatches(
@@ -193,9 +192,13 @@ class LogFiles:
             if not batches.position or offset == end:
                 return
 
-    def _read(self, file: int, base: int, position: int, sealed: bool) -> memoryview | None:
-        """The next bytes of the file, a whole batch at least; None at the end of what was written."""
-        data = self._chunk.read(file, position)
+    def _read(self, file: int, base: int, position: int, sealed: bool) -> FileMap | bytes | None:
+        """The next bytes of the file, a whole batch at least; None at the end of what was written. They are copied
+        where no CRC is checked: that is what says whether bytes in a map are still what they were."""
+        if self._check_crcs:
+            data: FileMap | bytes | None = window(file, position)
+        else:
+            data = os.pread(file, _size(file, position, CHUNK_BYTES), position) or None
         left = os.fstat(file).st_size - position if data is None and sealed else 0
         if left > 0:
             raise LogError(

@@ -56,7 +56,9 @@ def read_range(
         with contextlib.closing(source(options, partition, offset)) as reader:
             while (batches := reader.next_batches()) is not None:
                 while not batches.finished:
-                    _gather(gathered, batches, partition.range)
+                    if not _gather(gathered, batches, partition.range):
+                        reader.give_up()
+                        break
                     if not batches.finished:
                         yield rows.make(gathered.take())
                 reader.go_on(batches.next_offset)
@@ -67,10 +69,14 @@ def read_range(
         yield rows.make(gathered.take())
 
 
-def _gather(gathered: Columns, batches: PartitionBatches, what: Range) -> None:
+def _gather(gathered: Columns, batches: PartitionBatches, what: Range) -> bool:
+    """Read on; False where a page of the file is gone, and the broker knows what follows."""
     try:
         gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
+        return True
     except LogError as error:
+        if error.code == errors.KAFKA_STORAGE_ERROR:
+            return False
         raise KafkaError(error.code, f"{what.tp}: {error}") from error
 
 
@@ -87,6 +93,9 @@ class RangeFetcher:
         self._last_progress_s = time.monotonic()
         self._record_bytes = RECORD_BYTES_GUESS
         self._answer_bytes = 0
+
+    def give_up(self) -> None:
+        """Nobody else could go on."""
 
     def close(self) -> None:
         """Give the connection back, unless an answer to it is under way that nobody will take."""

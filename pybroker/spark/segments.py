@@ -2,7 +2,7 @@
 
 A partition's directory has its records in files named after their first offset. The last one is being written; those
 before it change no more, but retention may remove them and compaction may put another in their place. So a file is read
-from its open descriptor, which outlives both, with pread, for which a file that gets shorter is the end and no signal.
+from its open descriptor, which outlives both, where it lies, through maps that a file which gets shorter does no harm.
 Whatever is not there as expected, the broker is asked for: this path only ever saves it work.
 """
 
@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pybroker.client.segments import CHUNK_BYTES, Chunk, position_of
+from pybroker.client.segments import WINDOW_BYTES, position_of, window
 from pybroker.core import PartitionBatches
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
@@ -36,7 +36,7 @@ class SegmentReader:
         self.range = partition.range
         self.offset = offset
         self._segments = [] if options.read_committed else _sealed(options.log_dirs, partition)
-        self._chunk = Chunk(min(options.fetch_bytes, CHUNK_BYTES))
+        self._window_bytes = min(options.fetch_bytes, WINDOW_BYTES)
         self._file: int | None = None
         self._position = 0
         self._segment_end = 0
@@ -56,7 +56,7 @@ class SegmentReader:
         if self._file is None and not self._open():
             return None
         assert self._file is not None, "a file is open"
-        data = self._chunk.read(self._file, self._position)
+        data = window(self._file, self._position, self._window_bytes)
         if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
             return None
         end = min(self.range.end, self._segment_end)
@@ -67,6 +67,10 @@ class SegmentReader:
         assert self._batches is not None, "there is something that was read"
         self.offset = offset
         self._position += self._batches.position
+
+    def give_up(self) -> None:
+        """Leave the rest to the broker."""
+        self._segments = []
 
     def _open(self) -> bool:
         """Open the segment that has the offset. False where there is none: then it is for the broker to say why."""

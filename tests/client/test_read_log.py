@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 import pybroker
 from pybroker import core
-from pybroker.client.segments import CHUNK_BYTES
+from pybroker.client.segments import WINDOW_BYTES
 from pybroker.core import Broker, LogError, Partition
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import compress
@@ -132,7 +133,7 @@ def test_a_batch_larger_than_the_buffer_is_read(broker: Broker, tmp_path: Path) 
     """One record of more than is read at once, between small ones."""
     log = broker.open(str(tmp_path), "t", 0, topic_id=bytes(16), config={"max.message.bytes": 1 << 30})
     log.become_leader(0, 0)
-    sizes = [10, 3 * CHUNK_BYTES, 10]
+    sizes = [10, 3 * WINDOW_BYTES, 10]
     for size in sizes:
         log.append(core.build_batch([(0, None, b"v" * size, [])]), now_ms=0)
     assert [len(row["value"]) for row in rows(Path(log.directory))] == sizes
@@ -231,13 +232,21 @@ def test_segments_that_compaction_merges_are_found_where_they_went(closed: Path)
 
 
 def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed: Path) -> None:
-    """A follower may truncate its log: the reader sees an end, not a signal."""
+    """A follower may truncate its log: the reader gets an error behind what was sound, not a signal. Who checks no CRC
+    reads copies, and then it is an end."""
     [*_, last] = segments(closed)
-    batches = pybroker.read_log(closed, columns=["offset"], start_offset=int(last.stem), batch_rows=1)
-    assert next(batches).num_rows == 1
-    os.truncate(last, 100)
-    found = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-    assert found == list(range(int(last.stem) + 1, int(last.stem) + 1 + len(found)))
+    first = int(last.stem)
+    for checked in (False, True):
+        data = last.read_bytes()
+        batches = pybroker.read_log(closed, columns=["offset"], start_offset=first, batch_rows=1, check_crcs=checked)
+        found = next(batches).column("offset").to_pylist()
+        os.truncate(last, 100)
+        with pytest.raises(LogError, match="cut meanwhile") if checked else contextlib.nullcontext() as error:
+            for batch in batches:
+                found += batch.column("offset").to_pylist()
+        assert found == list(range(first, first + len(found)))
+        assert error is None or error.value.code == 56
+        last.write_bytes(data)
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0" * 5, b"cut", "half"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pybroker.core import Columns
-from pybroker.spark import options, reader
+from pybroker.client.segments import window
+from pybroker.core import Columns, FileMap
+from pybroker.spark import options, reader, segments
 from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.planning import Range
@@ -133,6 +135,27 @@ def test_a_directory_of_another_topic_is_not_read(segmented: Segmented, copied: 
     assert segmented.by_files(copied) == 0
     assert segmented.read(copied) == list(range(COUNT))
     assert segmented.read(copied / "nowhere") == list(range(COUNT))
+
+
+def test_a_file_that_is_cut_beneath_its_map_is_left_to_the_broker(
+    segmented: Segmented, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any place of it: what was sound by then counts, what follows comes from the broker, each record once."""
+    files = sorted((copied / segmented.home.name).glob("*.log"))
+    whole = {path: path.read_bytes() for path in files}
+    for cut in (0, 100, 4096, 5000, 12_000):
+
+        def mapped_and_cut(file: int, position: int, bytes_max: int, at: int = cut) -> FileMap | None:
+            found = window(file, position, bytes_max)
+            os.truncate(file, at)
+            return found
+
+        for path, data in whole.items():
+            path.write_bytes(data)
+        with monkeypatch.context() as patched:
+            patched.setattr(segments, "window", mapped_and_cut)
+            patched.setattr(os, "open", lambda path, flags, opened=os.open: opened(path, os.O_RDWR))
+            assert segmented.read(copied, 7) == list(range(7, COUNT))
 
 
 def test_what_the_files_lack_the_broker_has(segmented: Segmented, copied: Path) -> None:

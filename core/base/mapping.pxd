@@ -1,0 +1,23 @@
+# Ranges of files mapped for reading, which lose pages without harm: see mapping.pyx.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef struct map_t:
+    const uint8_t* data      # of the first byte that was asked for
+    int64_t size
+    void* base               # of the first page
+    int64_t mapped           # bytes, in whole pages
+    int32_t slot
+    int32_t lost             # a page could not be read: what was read of it are zeros
+    int fd                   # of the file, -1: it is not kept
+    int64_t end              # in the file
+
+# Map `size` bytes (1 or more) of a file from any position on. 0 or -errno; -ENOMEM for too many maps.
+cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nogil
+cdef void map_close(map_t* m) noexcept nogil
+
+# Whether what was read may not be what was in the file: a page was lost, or the file ends before the map does, whose
+# last page then has zeros and no fault. The latter only where a descriptor is kept.
+cdef bint map_lost(const map_t* m) noexcept nogil
+
+cdef class FileMap:
+    cdef map_t m
