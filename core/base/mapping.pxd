@@ -11,9 +11,17 @@ cdef struct map_t:
     int fd                   # of the file, -1: it is not kept
     int64_t end              # in the file
 
+cdef inline void map_init(map_t* m) noexcept nogil:
+    """Of none."""
+    m.base = NULL
+    m.lost = 0
+
 # Map `size` bytes (1 or more) of a file from any position on. 0 or -errno; -ENOMEM for too many maps.
 cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nogil
 cdef void map_close(map_t* m) noexcept nogil
+
+# It is read from its beginning to its end.
+cdef void map_sequential(map_t* m) noexcept nogil
 
 # Whether what was read may not be what was in the file: a page was lost, or the file ends before the map does, whose
 # last page then has zeros and no fault. The latter only where a descriptor is kept.

@@ -64,6 +64,10 @@ cdef void map_close(map_t* m) noexcept nogil:
     m.base = NULL
 
 
+cdef void map_sequential(map_t* m) noexcept nogil:
+    madvise(m.base, <size_t>m.mapped, MADV_SEQUENTIAL)
+
+
 cdef bint map_lost(const map_t* m) noexcept nogil:
     return load_i32(&m.lost) or (m.fd >= 0 and vfs_size(m.fd) < m.end)
 
@@ -75,7 +79,7 @@ cdef class FileMap:
 
     def __cinit__(self, int fd, int64_t position, int64_t size):
         raise_status(map_open(&self.m, fd, position, size), "map a file")
-        madvise(self.m.base, <size_t>self.m.mapped, MADV_SEQUENTIAL)
+        map_sequential(&self.m)
         self.m.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)
         if self.m.fd < 0:
             raise_status(-errno, "map a file")

@@ -1,20 +1,24 @@
 # Checking the batches of a segment's file: after a crash, and from time to time.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.base.mapping cimport map_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.spots cimport spot_t
 
 cdef enum:
     SCAN_BYTES = 256 << 10       # in the second-level cache, so that the CRC reads what pread just wrote
+    SCAN_MAP_BYTES = 64 << 20
 
 cdef struct scan_t:
     vfs_t* fs
-    uint8_t* buffer
+    uint8_t* buffer          # of a gentle scan, SCAN_BYTES
+    const uint8_t* data      # what is at hand of the file: the buffer, or a map
+    map_t map
     int fd                   # of the file that is scanned
     int64_t size             # its bytes
     int64_t base_offset      # of the segment
-    int64_t buffered         # position of the buffer in the file
+    int64_t buffered         # position of data in the file
     size_t length
     int64_t expected         # the offset that comes next
     int32_t epoch            # of the batch before

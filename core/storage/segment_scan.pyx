@@ -1,7 +1,11 @@
 """The check of a segment's file, batch by batch, and what lies behind a batch that fails.
 
 A batch is good if its header is whole, its length lies in the file, its CRC is right, and its offset and epoch may come
-next. Nothing is allocated by a length read from disk: the CRC runs over a fixed buffer.
+next. Nothing is allocated by a length read from disk.
+
+The file is read where it lies, through maps: the copy would take as long as the CRC. A gentle scan reads it into a
+buffer, piece by piece, since what is mapped cannot be taken out of the page cache. A page that the disk cannot read is
+an error of the disk, and says nothing about the batch.
 
 Where a batch fails, good ones may follow:
 
@@ -13,14 +17,16 @@ batch that reaches beyond the end of the file was torn, and what looks like a ba
 it is only believed if good batches go on from there to the end of the file.
 """
 
-from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int64_t, uint32_t
+from libc.errno cimport EIO, ENOMEM
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, malloc
 
+from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_sequential
 from pybroker.core.base.page_cache cimport is_cached
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_forget, vfs_pread
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_forget, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
@@ -39,12 +45,14 @@ cdef int scan_init(scan_t* c, vfs_t* fs) noexcept nogil:
     c.check_from = 0
     c.strict = c.gentle = False
     c.scanned_bytes = 0
-    c.buffer = <uint8_t*>malloc(SCAN_BYTES)
+    c.buffer = NULL
+    map_init(&c.map)
     scan_file(c, -1, 0, 0)
-    return 0 if c.buffer != NULL else -ENOMEM
+    return 0
 
 
 cdef void scan_free(scan_t* c) noexcept nogil:
+    map_close(&c.map)
     free(c.buffer)
 
 
@@ -67,13 +75,44 @@ cdef void scan_accept(scan_t* c, const batch_t* b) noexcept nogil:
 
 cdef int fill(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     """See that n bytes at `position` are in the buffer; CORRUPT_MESSAGE if the file has fewer."""
-    cdef bint hot
-    cdef int status
     if position >= c.buffered and position + n <= c.buffered + <int64_t>c.length:
         return 0
-    hot = not c.gentle or is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
-    c.buffered = position
     c.length = 0
+    c.buffered = position
+    return copy_piece(c, position, n) if c.gentle else map_piece(c, position, n)
+
+
+cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
+    cdef int status = vfs_pass_file(c.fs, P_SEGMENT_READ, c.fd)
+    if status < 0:
+        return status
+    if lost_page(c):
+        return -EIO
+    map_close(&c.map)
+    if c.size - position < n:
+        return CORRUPT_MESSAGE
+    status = map_open(&c.map, c.fd, position, min(<int64_t>SCAN_MAP_BYTES, c.size - position))
+    if status < 0:
+        return status
+    map_sequential(&c.map)
+    c.data = c.map.data
+    c.length = <size_t>c.map.size
+    return 0
+
+
+cdef bint lost_page(const scan_t* c) noexcept nogil:
+    return load_i32(&c.map.lost) != 0
+
+
+cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
+    cdef bint hot
+    cdef int status
+    if c.buffer == NULL:
+        c.buffer = <uint8_t*>malloc(SCAN_BYTES)
+        if c.buffer == NULL:
+            return -ENOMEM
+    hot = is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
+    c.data = c.buffer
     status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)
     if status < 0:
         return status
@@ -93,8 +132,10 @@ cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil
         if status != 0:
             return status
         n = min(end - at, c.buffered + <int64_t>c.length - at)
-        crc = crc32c(c.buffer + (at - c.buffered), n, crc)
+        crc = crc32c(c.data + (at - c.buffered), n, crc)
         at += n
+    if lost_page(c):
+        return -EIO
     return 0 if crc == b.crc else CORRUPT_MESSAGE
 
 
@@ -102,7 +143,9 @@ cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexc
     """May the header at `position` come next, wherever its batch ends? 0 if so, else CORRUPT_MESSAGE."""
     cdef int status = fill(c, position, HEADER_BYTES)
     if status == 0:
-        status = batch_parse(c.buffer + (position - c.buffered), BODY_ELSEWHERE, b)
+        status = batch_parse(c.data + (position - c.buffered), BODY_ELSEWHERE, b)
+    if lost_page(c):
+        return -EIO
     if status != 0:
         return status if status < 0 and status != NOT_FOUND else CORRUPT_MESSAGE
     if b.base_offset < c.expected or (strict and b.base_offset != c.expected):
@@ -136,18 +179,20 @@ cdef int try_at(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
 
 cdef int reaches_end(scan_t* c, int64_t position) noexcept nogil:
     """Do sound batches go on from here to the end of the file? CORRUPT_MESSAGE if not."""
-    cdef scan_t ahead = c[0]     # the buffer is shared: it says itself what it holds
+    cdef int64_t expected = c.expected, check_from = c.check_from
+    cdef int32_t epoch = c.epoch
+    cdef bint strict = c.strict
     cdef batch_t b
     cdef int status = 0
-    ahead.check_from = 0
-    ahead.strict = False
+    c.check_from = 0
+    c.strict = False
     while status == 0 and position < c.size:
-        status = scan_batch(&ahead, position, &b)
+        status = scan_batch(c, position, &b)
         if status == 0:
-            scan_accept(&ahead, &b)
-            ahead.strict = c.strict
+            scan_accept(c, &b)
+            c.strict = strict
             position += b.size
-    c.length = 0
+    c.expected, c.check_from, c.epoch, c.strict = expected, check_from, epoch, strict
     return status
 
 
@@ -160,10 +205,12 @@ cdef int candidate(scan_t* c, int64_t* position) noexcept nogil:
         status = fill(c, position[0], HEADER_BYTES)
         if status != 0:
             return status if status < 0 else NOT_FOUND
-        from_ = c.buffer + (position[0] - c.buffered) + AT_MAGIC
-        found = <uint8_t*>memchr(from_, MAGIC, c.length - (from_ - c.buffer))
+        from_ = c.data + (position[0] - c.buffered) + AT_MAGIC
+        found = <uint8_t*>memchr(from_, MAGIC, c.length - (from_ - c.data))
+        if lost_page(c):
+            return -EIO
         if found != NULL:
-            position[0] = c.buffered + (found - c.buffer) - AT_MAGIC
+            position[0] = c.buffered + (found - c.data) - AT_MAGIC
             return 0
         position[0] = c.buffered + <int64_t>c.length - AT_MAGIC
     return NOT_FOUND
@@ -220,8 +267,10 @@ cdef int scan_tail(scan_t* c, int64_t position, bint* torn) noexcept nogil:
         if status != 0:
             return status
         for i in range(position - c.buffered, <int64_t>c.length):
-            if c.buffer[i] != 0:
+            if c.data[i] != 0:
                 return 0
+        if lost_page(c):
+            return -EIO
         position = c.buffered + <int64_t>c.length
     torn[0] = True
     return 0

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.core.logs import (
     read_all,
 )
 from tests.core.slow_log import SlowLog, stamp
+from tests.harness import until
 
 EPOCH_MAX = 4
 LONG = {"index.interval.bytes": 200}
@@ -406,3 +408,33 @@ def test_windows_survive_a_stop_and_a_crash(tmp_path: Path) -> None:
     for clean in (True, False, True, True, False, False):
         assert_windows(home.reopen(clean=clean, epoch_max=EPOCH_MAX), model)
     home.crash()
+
+
+def test_a_page_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
+    """The disk has it or not: nothing is cut, marked or removed because of that, and the log is not used."""
+    home = Home(tmp_path)
+    partition = home.open()
+    for number in range(40):
+        partition.append(batch(1, size=2000, at=NOW + number), now_ms=NOW)
+        if number % 10 == 9:
+            partition.roll()
+    home.crash()
+    files = home.files(".log")
+    kept = {path: path.read_bytes() for path in files}
+    broker = Broker()
+    broker.arm("segment.read", "sleep", 300, after=1, under=files[1].name)
+    thread = threading.Thread(target=cut_when, args=(broker, files[1]))
+    thread.start()
+    with pytest.raises(OSError, match="Input/output error"):
+        home.open_in(broker)
+    thread.join()
+    broker.close()
+    assert [path for path in home.files(".log") if path != files[1]] == [path for path in files if path != files[1]]
+    assert all(path.read_bytes() == kept[path] for path in files if path != files[1])
+    assert files[1].stat().st_size == 4096
+
+
+def cut_when(broker: Broker, path: Path) -> None:
+    """Cut the file while the broker sleeps in a failpoint, between a look at its size and its read."""
+    until("the broker sleeps", lambda: broker.sleeping > 0, every_s=0.001)
+    os.truncate(path, 4096)
