@@ -1,6 +1,7 @@
 # The two sparse indexes of a segment: offsets to positions, timestamps to offsets.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.base.mapping cimport map_t
 from pybroker.core.base.vfs cimport vfs_t
 
 cdef enum:
@@ -14,7 +15,8 @@ cdef struct entry_t:
 
 cdef struct index_t:
     int32_t width        # OFFSET_ENTRY or TIME_ENTRY
-    int32_t fd           # of a sealed segment's file that is searched in place; -1: the entries are on the heap
+    int32_t fd           # of a sealed segment's file that is searched by pread; -1: it is mapped, or on the heap
+    map_t* map           # of a sealed segment's file that is searched where it lies; else NULL
     int64_t count        # entries that a reader may see
     int64_t written      # heap: entries that the file has too
     entry_t* chunks[<int>INDEX_CHUNKS]

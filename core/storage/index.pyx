@@ -9,8 +9,8 @@ All integers are big-endian. One entry is added per `index.interval.bytes`; rela
 base. Kafka preallocates the files with zeros and trims them on a clean close; we never preallocate. The active
 segment's index lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log
 it points into, and recovery writes it anew. A sealed segment's offset index is read whole while it is small, as it is
-where many segments are, and searched in its file by pread where it is not; its time index is opened for each of the few
-look-ups by time.
+where many segments are. One that is not is mapped, which takes no descriptor, or searched by pread where there are too
+many maps; its time index is opened for each of the few look-ups by time.
 """
 
 import os
@@ -20,8 +20,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
-from pybroker.core.base.atomic cimport load_i64, store_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, store_i64
 from pybroker.core.base.cursor cimport load_be32, load_be64, store_be32, store_be64
+from pybroker.core.base.mapping cimport map_close, map_open, map_t
 from pybroker.core.base.vfs cimport (
     P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_replace,
     vfs_size, vfs_sync, vfs_t, vfs_truncate,
@@ -42,6 +43,7 @@ cdef void index_init(index_t* ix, int width) noexcept nogil:
     cdef int k
     ix.width = width
     ix.fd = -1
+    ix.map = NULL
     ix.count = 0
     ix.written = 0
     for k in range(INDEX_CHUNKS):
@@ -55,6 +57,10 @@ cdef void index_free(index_t* ix) noexcept nogil:
         ix.chunks[k] = NULL
     vfs_close(ix.fd)
     ix.fd = -1
+    if ix.map != NULL:
+        map_close(ix.map)
+        free(ix.map)
+        ix.map = NULL
 
 
 cdef inline entry_t* place(const index_t* ix, int64_t i) noexcept nogil:
@@ -109,6 +115,9 @@ cdef int read_block(const index_t* ix, vfs_t* fs, int point, int64_t i, int64_t 
 cdef int index_get(const index_t* ix, int64_t i, entry_t* out) noexcept nogil:
     cdef uint8_t raw[TIME_ENTRY]
     cdef int status = 0
+    if ix.map != NULL:
+        decode(ix.width, ix.map.data + i * ix.width, out)
+        return -EIO if load_i32(&ix.map.lost) else 0
     if ix.fd < 0:
         out[0] = place(ix, i)[0]
         return 0
@@ -204,6 +213,17 @@ cdef int check_ends(const index_t* ix, int64_t value_max) noexcept nogil:
     return status
 
 
+cdef void map_index(index_t* ix) noexcept nogil:
+    """Search it where it lies from now on, if it can be mapped."""
+    cdef map_t* m = <map_t*>malloc(sizeof(map_t))
+    if m != NULL and map_open(m, ix.fd, 0, ix.count * ix.width) == 0:
+        ix.map = m
+        vfs_close(ix.fd)
+        ix.fd = -1
+    else:
+        free(m)
+
+
 cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t value_max) noexcept nogil:
     """Open a sealed segment's index for look-ups: a small one moves to the heap, so that no file of it stays open.
 
@@ -216,6 +236,8 @@ cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t
     index_init(ix, width)
     if status == 0 and file.count > BLOCK_ENTRIES:
         status = check_ends(&file, value_max)
+        if status == 0 and width == OFFSET_ENTRY:
+            map_index(&file)
         if status == 0:
             ix[0] = file
             return 0
@@ -254,6 +276,13 @@ cdef int index_write(index_t* ix, vfs_t* fs, const char* path, bint durable) noe
     cdef int status = 0, fd
     if ix.fd >= 0:
         return vfs_sync(fs, P_INDEX_SYNC, ix.fd) if durable else 0
+    if ix.map != NULL and not durable:
+        return 0
+    if ix.map != NULL:
+        fd = vfs_open(fs, P_NONE, path, O_RDONLY)
+        status = fd if fd < 0 else vfs_sync(fs, P_INDEX_SYNC, fd)
+        vfs_close(fd)
+        return status
     fd = vfs_open(fs, P_INDEX_WRITE, path, O_RDWR | O_CREAT)
     if fd < 0:
         return fd

@@ -9,6 +9,7 @@ import pytest
 
 from pybroker.core import Partition, check_batch
 from tests.core.logs import NOW, Home, batch, read, read_all
+from tests.harness import until
 
 SEGMENTS = 40
 
@@ -83,6 +84,39 @@ def test_a_large_index_is_searched_in_its_file_as_a_small_one_on_the_heap(tmp_pa
         found = partition.offset_for_timestamp(NOW + 2 * i - 1, bound=batches)
         assert found is not None and found[:2] == (i, NOW + 2 * i)
     assert partition.offset_for_timestamp(NOW + 2 * batches, bound=batches) is None
+    home.crash()
+
+
+def mapped(partition: Partition) -> list[str]:
+    """The names of this partition's files that are mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({Path(line.split()[-1]).name for line in lines if f"{partition.directory}/" in line})
+
+
+@pytest.mark.parametrize("size", [0, 2000, 5000, 8000])
+def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, size: int) -> None:
+    """Each offset is found all the same; the index is written anew, and the map of what was there goes."""
+    home = Home(tmp_path, {"index.interval.bytes": 1})
+    partition = home.open(flush_idle_ms=10)
+    assert home.broker is not None
+    for _ in range(1501):
+        partition.append(batch(1), now_ms=NOW)
+    partition.roll()
+    partition.flush()
+    [index, *_] = home.files(".index")
+    before = index.read_bytes()
+    assert len(before) == 12_000
+    assert check_batch(read(partition, 700, 1)).base_offset == 700
+    assert mapped(partition) == [index.name]
+    assert held(partition) == [f"{0:020}.log", f"{1501:020}.log"]
+    os.truncate(index, size)
+    for offset in range(0, 1501, 7):
+        assert check_batch(read(partition, offset, 1)).base_offset == offset
+    until("the index is whole again", lambda: index.read_bytes() == before)
+    home.broker.close_idle_files()
+    home.broker.close_idle_files()
+    until("nothing is mapped", lambda: mapped(partition) == [])
+    assert check_batch(read(partition, 1499, 1)).base_offset == 1499
     home.crash()
 
 
