@@ -152,6 +152,24 @@ def test_faults_that_are_not_ours_end_as_they_would(path: Path, name: str) -> No
     assert "AssertionError" not in ended.stderr
 
 
+def test_a_forked_child_has_the_maps_too(path: Path) -> None:
+    """And what happens to them there is its own."""
+    code = (
+        HEAD
+        + """
+found = FileMap(file.fileno(), 0, 8 * mmap.PAGESIZE)
+pid = os.fork()
+if pid == 0:
+    os.truncate(path, 0)
+    assert bytes(found) == bytes(len(found)) and found.lost
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert bytes(found) == bytes(len(found)) and found.lost
+"""
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=True, timeout=60)
+
+
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
