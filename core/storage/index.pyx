@@ -10,7 +10,7 @@ base. Kafka preallocates the files with zeros and trims them on a clean close; w
 segment's index lives on the heap and its file runs behind: a crash leaves it short or missing, never ahead of the log
 it points into, and recovery writes it anew. A sealed segment's offset index is read whole while it is small, as it is
 where many segments are. One that is not is mapped, which takes no descriptor, or searched by pread where there are too
-many maps; its time index is opened for each of the few look-ups by time.
+many maps. Its time index is opened by the first look-up by time.
 """
 
 import os
@@ -236,9 +236,8 @@ cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t
     index_init(ix, width)
     if status == 0 and file.count > BLOCK_ENTRIES:
         status = check_ends(&file, value_max)
-        if status == 0 and width == OFFSET_ENTRY:
-            map_index(&file)
         if status == 0:
+            map_index(&file)
             ix[0] = file
             return 0
     elif status == 0:

@@ -23,11 +23,11 @@ cdef int learn_from(segment_t* s, search_t* w, int64_t* largest, int64_t* at_off
     cdef batch_t b
     cdef entry_t last
     cdef index_t own
+    cdef const index_t* times = segment_times(s, w.files, &own)
     cdef int64_t position = 0
     cdef bint found = False
     cdef int status
-    segment_times(s, w.files, &own)
-    if own.count > 0 and index_get(&own, own.count - 1, &last) == 0:
+    if times.count > 0 and index_get(times, times.count - 1, &last) == 0:
         largest[0] = last.key
         at_offset[0] = s.base_offset + last.value
         status = search_to_offset(w, at_offset[0], &position, &b)

@@ -19,6 +19,7 @@ cdef struct files_t:
     int32_t fd
     int32_t used                 # read from since somebody looked
     indexes_t* indexes
+    index_t* times               # of a sealed segment that somebody looked into by time; NULL: nobody did
 
 cdef indexes_t* indexes_new() noexcept nogil
 cdef void indexes_drop(void* indexes) noexcept nogil

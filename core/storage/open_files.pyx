@@ -60,6 +60,9 @@ cdef void close_files(files_t* f) noexcept nogil:
     if f.indexes.offsets.fd >= 0:
         budget_give(&f.fs.budget)
     indexes_drop(f.indexes)
+    if f.times != NULL:
+        index_free(f.times)
+        free(f.times)
     close_counted(f.fs, f.fd)
     free(f)
 

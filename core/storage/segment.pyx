@@ -11,7 +11,7 @@ nothing open until it is read, and then its data file. An active one may be clos
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOENT, ENOMEM
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 
 from pybroker.core.base.atomic cimport (
@@ -215,19 +215,34 @@ cdef int segment_files(segment_t* s, files_t** out) noexcept nogil:
 
 
 cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexcept nogil:
-    """The time index: the active segment's, or a sealed one's opened into `own`, which the caller frees either way.
+    """The time index: the active segment's, or a sealed one's, which stays open with its other files; `own`, which the
+    caller frees either way, where it cannot.
 
     One that cannot be read is empty. The caller is pinned."""
     cdef char path[PATH_BYTES]
+    cdef index_t* kept = NULL
     cdef int status
     index_init(own, TIME_ENTRY)
     if not load_i32(&s.sealed):
         return &f.indexes.times
+    if f != NULL:
+        kept = <index_t*>load_ptr(<void**>&f.times)
+    if kept != NULL:
+        return kept
     segment_path(s, ".timeindex", path)
     status = index_read(own, s.fs, path, TIME_ENTRY, INT32_MAX)
     if status < 0 and status != -EMFILE and status != -ENFILE:
         store_i32(&s.index_bad, 1)
-    return own
+    if f != NULL and status == 0 and own.fd < 0:
+        kept = <index_t*>malloc(sizeof(index_t))
+    if kept == NULL:
+        return own
+    kept[0] = own[0]
+    if not cas_ptr(<void**>&f.times, NULL, kept):
+        free(kept)  # another was faster, and this one goes with the caller's look
+        return own
+    index_init(own, TIME_ENTRY)
+    return kept
 
 
 cdef int reserve(segment_t* s, files_t* f, int64_t end) noexcept nogil:

@@ -93,30 +93,41 @@ def mapped(partition: Partition) -> list[str]:
     return sorted({Path(line.split()[-1]).name for line in lines if f"{partition.directory}/" in line})
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("size", [0, 2000, 5000, 8000])
-def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, size: int) -> None:
-    """Each offset is found all the same; the index is written anew, and the map of what was there goes."""
+def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, size: int) -> None:
+    """Each offset and time is found all the same; the index is written anew, and the map of what was there goes."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open(flush_idle_ms=10)
     assert home.broker is not None
-    for _ in range(1501):
-        partition.append(batch(1), now_ms=NOW)
+    for number in range(1501):
+        partition.append(batch(1, at=NOW + 2 * number), now_ms=NOW)
     partition.roll()
     partition.flush()
-    [index, *_] = home.files(".index")
+
+    def look(number: int) -> None:
+        assert check_batch(read(partition, number, 1)).base_offset == number
+        found = partition.offset_for_timestamp(NOW + 2 * number, bound=1501)
+        assert found is not None and found[0] == number
+
+    [index, *_] = home.files(suffix)
     before = index.read_bytes()
-    assert len(before) == 12_000
-    assert check_batch(read(partition, 700, 1)).base_offset == 700
-    assert mapped(partition) == [index.name]
+    look(700)
+    assert mapped(partition) == [f"{0:020}.index", f"{0:020}.timeindex"]
     assert held(partition) == [f"{0:020}.log", f"{1501:020}.log"]
     os.truncate(index, size)
-    for offset in range(0, 1501, 7):
-        assert check_batch(read(partition, offset, 1)).base_offset == offset
+    for number in range(0, 1501, 7):
+        look(number)
     until("the index is whole again", lambda: index.read_bytes() == before)
+    made = index.stat().st_ino
+    for number in range(0, 1501, 7):
+        look(number)
+    time.sleep(0.05)  # some turns of the flusher
+    assert index.stat().st_ino == made, "it was written again for what an earlier map lost"
     home.broker.close_idle_files()
     home.broker.close_idle_files()
     until("nothing is mapped", lambda: mapped(partition) == [])
-    assert check_batch(read(partition, 1499, 1)).base_offset == 1499
+    look(1499)
     home.crash()
 
 
