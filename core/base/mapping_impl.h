@@ -26,6 +26,7 @@ typedef struct {
 static guarded_t guarded[GUARDED_MAX];
 static int guarded_high;  /* no slot from here on was ever used */
 static int guarded_next;  /* where to look first */
+static int guarded_count;
 static size_t page_bytes;
 static struct sigaction before;  /* of whoever had the signal before us */
 static uintptr_t passed_on;      /* the last fault that was left to them */
@@ -101,6 +102,10 @@ static int guard_add(void *base, size_t bytes, int32_t *lost) {
   int i, start = __atomic_load_n(&guarded_next, __ATOMIC_RELAXED);
   int status = guard();
   if (status < 0) return status;
+  if (__atomic_add_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL) > GUARDED_MAX) {
+    __atomic_sub_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL);
+    return -ENOMEM;
+  }
   for (i = 0; i < GUARDED_MAX; i++) {
     int slot = (start + i) % GUARDED_MAX, high;
     uintptr_t none = 0;
@@ -113,11 +118,13 @@ static int guard_add(void *base, size_t bytes, int32_t *lost) {
     }
     return slot;
   }
-  return -ENOMEM;
+  __atomic_sub_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL);
+  return -ENOMEM; /* slots that others gave back behind us */
 }
 
 static void guard_remove(int slot) {
   __atomic_store_n(&guarded[slot].base, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&guarded_next, slot, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL);
 }
 #endif

@@ -3,15 +3,16 @@
 What comes out of `decompress` is bounded by its caller, whatever the input says of itself; at most about twice that
 much is held for a moment. It runs without the GIL, but for as long as it takes: large input belongs on a thread.
 
-Each is undone by what was measured to be the fastest: lz4 and zstd in core, which has a decoder for the one and libzstd
-for the other; gzip by `isal`, snappy by `cramjam`. Frames are made by `lz4`, `zstandard`, and `isal` at gzip's default
-level. The packages are imported at their first use.
+A broker stores nothing that some client's library refuses, so what is undone here is undone by the strict: lz4 in core,
+snappy and zstd by `cramjam`, gzip by zlib (`isal` takes a reserved flag). Frames are made by the fast: `lz4`,
+`zstandard`, and `isal` at gzip's default level. The packages are imported at their first use.
 """
 
+import mmap
 import threading
 import zlib
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pybroker.core import BatchHeader, LogError, undo
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
@@ -39,6 +40,10 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 32  # its best element makes 64 bytes of three
+
+_GUESS_BYTES: Final = 1 << 16
+_GUESS_RATIO: Final = 8
+_FULL: Final = "failed to write whole buffer"  # what cramjam says when its output does not fit
 
 
 
@@ -94,20 +99,18 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 def _gunzip(codec: int, data: Buffer, max_bytes: int) -> bytes:
     """One member or several, as gzip allows."""
-    from isal import isal_zlib
-
     view = memoryview(data)
     made: list[bytes] = []
     left, position = max_bytes, 0
     while True:
-        member, step = isal_zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP_BYTES
+        member, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP_BYTES
         while not member.eof:
             piece = view[position : position + step]
             if not piece:
                 raise _corrupt(codec, "it ends early")
             try:
                 made.append(member.decompress(piece, left + 1))
-            except cast("type[Exception]", isal_zlib.IsalError) as error:
+            except zlib.error as error:
                 raise _corrupt(codec, error) from None
             left -= len(made[-1])
             if left < 0:
@@ -204,12 +207,43 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
     return bytes(compressor.compress(data))
 
 
-def _undo(codec: int, data: Buffer, max_bytes: int) -> bytes:
+def _unlz4(codec: int, data: Buffer, max_bytes: int) -> bytes:
     try:
         return undo(codec, data, max_bytes)
     except LogError as error:
         raise (_too_large(codec, max_bytes) if error.code == MESSAGE_TOO_LARGE else _corrupt(codec, error)) from None
 
 
+def _unzstd(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """Into a buffer that is large enough for what is usual, and if not, into one of max_bytes whose pages are only
+    made as they are written. Either bounds what the library writes. By `cramjam`, which refuses what a consumer's
+    library may refuse; columns are undone in core."""
+    import cramjam
+
+    guess = max(_GUESS_BYTES, _GUESS_RATIO * len(data))
+    try:
+        if guess < max_bytes:
+            try:
+                return _unzstd_into(data, bytearray(guess))
+            except cramjam.DecompressionError as error:
+                if _FULL not in str(error):
+                    raise
+        with mmap.mmap(-1, max_bytes + 1) as pages:  # one more, as there are no maps of none
+            made = _unzstd_into(data, pages)
+    except cramjam.DecompressionError as error:
+        raise (_too_large(codec, max_bytes) if _FULL in str(error) else _corrupt(codec, error)) from None
+    if len(made) > max_bytes:
+        raise _too_large(codec, max_bytes)
+    return made
+
+
+def _unzstd_into(data: Buffer, buffer: Any) -> bytes:
+    import cramjam
+
+    size = cramjam.zstd.decompress_into(data, buffer)
+    with memoryview(buffer) as view:
+        return bytes(view[:size])
+
+
 _COMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
-_DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _undo, 4: _undo}
+_DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
