@@ -46,7 +46,6 @@ _GUESS_RATIO: Final = 8
 _FULL: Final = "failed to write whole buffer"  # what cramjam says when its output does not fit
 
 
-
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """`data` as Kafka's clients read it; `level` as the codec counts them, None for its default, ignored by snappy.
 
