@@ -417,7 +417,9 @@ class Consumer:
             due_s = self._group.due_s
         for place in self._positions.places.values():
             if place.error is not None:
-                self._raise(place)
+                if not self._reader.waits(place):
+                    self._raise(place)
+                due_s = now_s  # what was fetched before the error is told before it, and then the error
             elif place.position < 0:
                 if place.nowhere:
                     self._begin()

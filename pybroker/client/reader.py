@@ -6,7 +6,7 @@ from typing import Final
 
 from pybroker import core
 from pybroker.client.fetcher import Chunk, Fetcher
-from pybroker.client.positions import Positions
+from pybroker.client.positions import Place, Positions
 from pybroker.core import Columns, PartitionBatches, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -50,6 +50,11 @@ class Reader:
             self._read(read, sys.maxsize, POLL_BYTES)
         else:
             self._read(read, most)
+
+    def waits(self, place: Place) -> bool:
+        """Whether something that was fetched for a place has not been read yet."""
+        fetched = [*self._fetcher.chunks] if self._open is None else [self._open[0], *self._fetcher.chunks]
+        return any(chunk.asked.place is place and self._wanted(chunk) for chunk in fetched)
 
     def _read(
         self, read: Callable[[Chunk, PartitionBatches, int], int], most: int, bytes_enough: int = sys.maxsize
