@@ -9,8 +9,8 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t, short_varint
-from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR
-from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check, batch_t
+from pybroker.core.base.error_codes cimport INVALID_RECORD, KAFKA_STORAGE_ERROR
+from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check_again, batch_t
 from pybroker.core.batch.block cimport block_free, block_room, block_t
 from pybroker.core.batch.record cimport header_next, record_next, record_t, span_t
 
@@ -322,16 +322,10 @@ cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
 
 cdef int _after_all(run_t* run, int status) noexcept nogil:
     """What is to be said of records that were read with this status: those in a map may have changed meanwhile."""
-    cdef batch_t b
-    cdef int sound
+    cdef int sound = OK if run.raw == NULL else batch_check_again(run.raw, &run.b)
     if run_is_lost(run):
         return KAFKA_STORAGE_ERROR
-    if run.raw != NULL:
-        sound = batch_check(run.raw, <size_t>run.b.size, 0, False, &b)
-        if sound != OK:
-            run.b = b
-            return sound if sound > 0 else CORRUPT_MESSAGE
-    return status
+    return sound if sound != OK else status
 
 
 cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil:

@@ -17,13 +17,13 @@ from pybroker.core.base.error_codes cimport (
 from pybroker.core.base.mapping cimport FileMap, map_lost
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport (
-    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec,
-    batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
+    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_check_again,
+    batch_codec, batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
 )
 from pybroker.core.batch.block cimport block_free, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
-from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 from pybroker.core.batch.record cimport record_next, record_t
+from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 from pybroker.core.columns.decode cimport run_init, run_is_lost
 
 cdef enum:
@@ -144,7 +144,7 @@ cdef int batches_next(batches_t* f) noexcept nogil:
             f.scratch.size = 0
             status = _undo(b, &f.scratch)
             if f.check_crc and f.run.lost != NULL:
-                status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b) or status
+                status = batch_check_again(f.at, b) or status
             if status != OK:
                 return status
             if batches_open(f, f.scratch.data, f.scratch.size) == OK:
@@ -246,7 +246,7 @@ cdef class PartitionBatches:
         """See that a batch in a map is as it was, now that it was read."""
         cdef int status = OK
         if self.map is not None and self.f.check_crc:
-            status = batch_check(self.f.at, <size_t>(self.f.end - self.f.at), 0, False, &self.f.run.b)
+            status = batch_check_again(self.f.at, &self.f.run.b)
         if status != OK or run_is_lost(&self.f.run):
             self.refuse(status)
         return 0
@@ -256,8 +256,8 @@ cdef class PartitionBatches:
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
-        if self.map is not None and map_lost(&self.map.m):
-            why = "a page of the file could not be read: it was cut meanwhile, or the disk failed"
+        if status == KAFKA_STORAGE_ERROR or (self.map is not None and map_lost(&self.map.m)):
+            why = "the file was cut meanwhile, or written to, or the disk cannot read a page of it"
             raise_status(KAFKA_STORAGE_ERROR, f"the batch at offset {self.f.next_offset}, byte {self.position}: {why}")
         if status == INVALID_RECORD and self.f.running:
             why = f"the records do not parse as {b.count} records"

@@ -79,25 +79,25 @@ cdef int fill(scan_t* c, int64_t position, int64_t n) noexcept nogil:
         return 0
     c.length = 0
     c.buffered = position
-    return copy_piece(c, position, n) if c.gentle else map_piece(c, position, n)
-
-
-cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
-    cdef int status = vfs_pass_file(c.fs, P_SEGMENT_READ, c.fd)
-    if status < 0:
-        return status
     if lost_page(c):
         return -EIO
     map_close(&c.map)
-    if c.size - position < n:
-        return CORRUPT_MESSAGE
-    status = map_open(&c.map, c.fd, position, min(<int64_t>SCAN_MAP_BYTES, c.size - position))
+    return map_piece(c, position, n) if not c.gentle and position < c.size else copy_piece(c, position, n)
+
+
+cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
+    """The file where it lies, or a copy of a piece where it cannot be mapped: not all file systems can."""
+    cdef int status = map_open(&c.map, c.fd, position, min(<int64_t>SCAN_MAP_BYTES, c.size - position))
     if status < 0:
-        return status
+        return copy_piece(c, position, n)
     map_sequential(&c.map)
     c.data = c.map.data
     c.length = <size_t>c.map.size
-    return 0
+    status = vfs_pass_file(c.fs, P_SEGMENT_READ, c.fd)
+    if status < 0:
+        c.length = 0
+        return status
+    return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
 
 
 cdef bint lost_page(const scan_t* c) noexcept nogil:
@@ -111,7 +111,7 @@ cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
         c.buffer = <uint8_t*>malloc(SCAN_BYTES)
         if c.buffer == NULL:
             return -ENOMEM
-    hot = is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
+    hot = not c.gentle or is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
     c.data = c.buffer
     status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)
     if status < 0:

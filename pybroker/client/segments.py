@@ -8,6 +8,7 @@ readable; what is gone by the time it is read is looked for again by the offset 
 last whole batch that is there.
 """
 
+import contextlib
 import os
 import re
 from bisect import bisect_right
@@ -37,7 +38,7 @@ INDEXES: Final = {
 """Of each kind of index file an entry; offsets count from the segment's first, which is the file's name."""
 
 CHUNK_BYTES: Final = 1 << 20
-"""Copied at once where nothing is mapped."""
+"""Copied at once where nothing is mapped; a batch that is larger is copied whole."""
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")
 _DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d{1,9})(\.[0-9a-f]{32}-(delete|stray|future))?")
@@ -57,7 +58,11 @@ def read_index(path: str | os.PathLike[str]) -> NDArray[Any]:
         count = os.fstat(file.fileno()).st_size // dtype.itemsize
         if not count:
             return np.empty(0, dtype)
-        return _ascending(np.frombuffer(memoryview(FileMap(file.fileno(), 0, count * dtype.itemsize)), dtype))
+        try:
+            entries = memoryview(FileMap(file.fileno(), 0, count * dtype.itemsize))
+        except OSError:  # not all file systems map files
+            return _ascending(np.fromfile(file, dtype, count))
+        return _ascending(np.frombuffer(entries, dtype))
 
 
 def _entry_of(path: Path) -> np.dtype[Any]:
@@ -100,20 +105,23 @@ def position_of(file: int, index: Path, base: int, offset: int) -> int:
     return position if sound else 0
 
 
-def window(file: int, position: int, bytes_max: int = WINDOW_BYTES) -> FileMap | None:
-    """The bytes from a batch's start on, that batch at least, mapped; None where the file ends before it does."""
-    size = _size(file, position, bytes_max)
-    return FileMap(file, position, size) if size else None
+def window(
+    file: int, position: int, bytes_max: int = WINDOW_BYTES, *, mapped: bool = True
+) -> FileMap | bytes | None:
+    """The bytes from a batch's start on, that batch at least; None where the file ends before it does.
 
-
-def _size(file: int, position: int, bytes_max: int) -> int:
-    """How many bytes to take from a batch's start on; 0 where the file ends before that batch does."""
+    They are copied where they are not to be mapped, or cannot be: not all file systems map files."""
     left = os.fstat(file).st_size - position
     head = os.pread(file, _FRAME_BYTES, position)
     if left < HEADER_BYTES or len(head) < _FRAME_BYTES:
-        return 0
+        return None
     wanted = _FRAME_BYTES + int.from_bytes(head[_LENGTH_AT:], "big", signed=True)
-    return min(max(wanted, bytes_max), left) if wanted <= left else 0
+    if wanted > left:
+        return None
+    if mapped:
+        with contextlib.suppress(OSError):
+            return FileMap(file, position, min(max(wanted, bytes_max), left))
+    return os.pread(file, min(max(wanted, CHUNK_BYTES), left), position)
 
 
 class LogFiles:
@@ -195,10 +203,7 @@ class LogFiles:
     def _read(self, file: int, base: int, position: int, sealed: bool) -> FileMap | bytes | None:
         """The next bytes of the file, a whole batch at least; None at the end of what was written. They are copied
         where no CRC is checked: that is what says whether bytes in a map are still what they were."""
-        if self._check_crcs:
-            data: FileMap | bytes | None = window(file, position)
-        else:
-            data = os.pread(file, _size(file, position, CHUNK_BYTES), position) or None
+        data = window(file, position, mapped=self._check_crcs)
         left = os.fstat(file).st_size - position if data is None and sealed else 0
         if left > 0:
             raise LogError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -247,6 +248,68 @@ def test_whatever_comes_of_a_file_with_a_hole_is_right(log: tuple[bytes, list[by
         found, code = read(batches, 1000)
         found = fields(taken) + found
         assert found == values[: len(found)] and code in (0, CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT)
+
+
+def test_a_sound_batch_in_the_place_of_another_is_not_read_on(tmp_path: Path) -> None:
+    """A log that was cut and written again: half of the one batch and half of the other are no batch."""
+    one, other = (slow.build_batch([(0, None, each * 50, [])] * 20, base_offset=7) for each in (b"a", b"b"))
+    assert len(one) == len(other)
+    path = tmp_path / "log"
+    path.write_bytes(one)
+    batches = PartitionBatches(mapped(path))
+    columns = Columns(["value"])
+    assert columns.read(batches, max_records=8) == 8
+    with path.open("r+b") as file:
+        file.write(other)
+    assert read(batches, 1000) == ([], KAFKA_STORAGE_ERROR)
+    taken = columns.take().value
+    assert taken and fields(taken) == [b"a" * 50] * 8
+
+
+TOO_MANY = """
+import mmap, resource, sys
+from pathlib import Path
+import pybroker
+from pybroker.core import FileMap
+from pybroker.client.segments import read_index
+from tests.core.logs import NOW, Home, batch, read
+
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+home = Home(Path(sys.argv[1]), {"index.interval.bytes": 1})
+partition = home.open()
+for number in range(600):
+    partition.append(batch(1, at=NOW + number), now_ms=NOW)
+partition.roll()
+partition.flush()
+partition.append(batch(1, at=NOW + 600), now_ms=NOW)
+home.crash()
+file = home.files(".log")[0].open("rb")
+held = []
+try:
+    while len(held) < 20_000:
+        held.append(FileMap(file.fileno(), 0, 1))
+except OSError as problem:
+    print(len(held), problem.strerror)
+partition = home.open()
+assert partition.log_end_offset == 601 and partition.recovery == "", partition.recovery
+for number in range(0, 600, 7):
+    assert read(partition, number, 1)
+    assert partition.offset_for_timestamp(NOW + number, bound=601)[0] == number
+assert sum(each.num_rows for each in pybroker.read_log(home.directory)) == 601
+assert len(read_index(home.files(".index")[0])) == 599
+home.crash()
+"""
+
+
+def test_where_nothing_can_be_mapped_files_are_copied(tmp_path: Path) -> None:
+    """There are too many maps, or the file system has none: what is read is the same."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 17_000:
+        pytest.skip("each of 16,384 maps holds a descriptor, and so many are not allowed here")
+    command = [sys.executable, "-c", TOO_MANY, str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "16384 Cannot allocate memory\n"
 
 
 def test_objects_are_not_read_from_a_map(log: tuple[bytes, list[bytes]], tmp_path: Path) -> None:
