@@ -13,7 +13,7 @@ from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, re
 from pybroker.core.batch.record import check_records, walk_records
 from pybroker.core.batch.zstd_frame import zstd_frames_are_strict
 from pybroker.core.client.load_generator import LoadGenerator
-from pybroker.core.codecs import ZSTD_IS_NATIVE, undo
+from pybroker.core.codecs import undo
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
 from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
@@ -43,7 +43,6 @@ __all__ = [
     "NO_CHOICE",
     "NO_MEMORY",
     "NO_TOPIC",
-    "ZSTD_IS_NATIVE",
     "Appended",
     "Appender",
     "BatchBuilder",

@@ -107,12 +107,9 @@ def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: 
 def zstd_frames_are_strict(data: Bytes) -> bool:
     """Whether data is whole zstd frames that every library reads, as far as their headers tell."""
 
-ZSTD_IS_NATIVE: Final[bool]
-"""Whether a libzstd was found, so that zstd is undone without Python."""
-
 def undo(codec: int, data: Bytes, bytes_max: int) -> bytes:
     """What lz4 (3) or zstd (4) made, without the GIL. Raises LogError 2 where the data is cut, damaged or followed by
-    something else, 10 where it holds more than bytes_max; ValueError for zstd where ZSTD_IS_NATIVE is False."""
+    something else, 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""
 
 def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""

@@ -11,10 +11,6 @@ from pybroker.core.batch.block cimport block_free, block_init, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 
-from pybroker.core.batch.zstd import ZSTD_IS_NATIVE
-
-__all__ = ["ZSTD_IS_NATIVE", "undo"]
-
 
 def undo(int codec, data, int64_t bytes_max) -> bytes:
     """What lz4 (3) or zstd (4) made; see the wall."""

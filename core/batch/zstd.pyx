@@ -69,8 +69,7 @@ def _libraries():
 
 
 pthread_mutex_init(&lock, NULL)
-ZSTD_IS_NATIVE = any(open_library(os.fsencode(name)) for name in _libraries())
-cdef bint found = ZSTD_IS_NATIVE
+cdef bint found = any(open_library(os.fsencode(name)) for name in _libraries())
 
 
 cdef const zstd_t* zstd_library() noexcept nogil:
