@@ -30,6 +30,7 @@ BATCHES = 8 * max(SEGMENTS)
 APPENDS = 4_000
 READS = 40_000
 READ_BYTES_MAX = 64 * KIB
+LARGE_BYTES = 64 * MIB  # of a segment
 FILES_SPARE = 100
 ROUNDS = 6
 SETTLE_S = 0.05  # how long the flusher may go on after the appends
@@ -126,6 +127,46 @@ def test_read_among_segments(benchmark: Any, logs: dict[int, Partition], what: P
     rounds = Rounds(loops).run(benchmark, ROUNDS)
     beside = f", pread of a header {rounds['headers'].cpu_best_s / READS * 1e6:.2f} us"
     report(f"read {door}", f"random offsets, {len(what.batch) * BATCHES // MIB} MiB", READS, beside, rounds)
+
+
+def test_read_in_large_segments(benchmark: Any, log_dir: Path, what: Payload) -> None:
+    """By offset and by time in segments whose indexes are too large to be read whole: they are searched in maps."""
+    broker = Broker()
+    config = {"segment.bytes": LARGE_BYTES, "index.interval.bytes": 4 * KIB, "message.timestamp.type": 1}
+    log = open_log(broker, log_dir, "large", config)
+    count = 4 * LARGE_BYTES // len(what.batch)
+    for number in range(count):
+        native().append(log, what.batch, 1, NOW_MS + number)
+    log.flush()
+    random = Random(1)
+    sealed = (log.segment_count - 1) * LARGE_BYTES // len(what.batch) * what.count
+    offsets = np.array([random.randrange(sealed) for _ in range(READS // 4)], dtype=np.int64)
+    times = [NOW_MS + random.randrange(count) for _ in range(READS // 20)]
+    end = log.log_end_offset
+    assert all(log.offset_for_timestamp(each, bound=end) is not None for each in times)
+
+    @contextmanager
+    def by_offset() -> Iterator[Body]:
+        yield lambda: native().read(log, offsets, READ_BYTES_MAX)
+
+    @contextmanager
+    def by_time() -> Iterator[Body]:
+        yield lambda: [log.offset_for_timestamp(each, bound=end) for each in times] and None
+
+    @contextmanager
+    def headers() -> Iterator[Body]:
+        fd = os.open(Path(log.directory) / f"{0:020}.log", os.O_RDONLY)
+        positions = offsets // what.count * len(what.batch) % (LARGE_BYTES - len(what.batch))
+        yield lambda: native().read_headers(fd, positions, HEADER_BYTES)
+        os.close(fd)
+
+    rounds = Rounds({"offset": by_offset, "time": by_time, "header": headers}).run(benchmark, ROUNDS)
+    us = {name: rounds[name].cpu_best_s * 1e6 for name in ("offset", "time", "header")}
+    beside = f"pread of a header {us['header'] / len(offsets):.2f} us"
+    size = f"{log.segment_count} segments of {LARGE_BYTES // MIB} MiB"
+    show("look-up by offset", f"random, {size}", f"{us['offset'] / len(offsets):.2f} us", beside)
+    show("look-up by time, from Python", f"random, {size}", f"{us['time'] / len(times):.2f} us", beside)
+    broker.close(clean=False)
 
 
 def report(what: str, payload: str, times: int, beside: str, rounds: Rounds) -> None:
