@@ -6,10 +6,9 @@
 Those are the columns of Spark's Kafka source, in Kafka's words. pyarrow is an extra: `pip install pybroker[arrow]`.
 """
 
-from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 try:
     import pyarrow as pa
@@ -18,9 +17,6 @@ except ModuleNotFoundError as error:
 import pyarrow.compute as pc
 
 from pybroker.core import Binary, ColumnBatch, Headers
-
-CONSTANT_ROWS: Final = 1 << 16
-"""Rows that columns of one value are kept with, 256 KiB each."""
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -45,7 +41,7 @@ def record_batch(
     columns: dict[str, pa.Array] = {}
     if all(isinstance(tag, Origin) for tag, _ in batch.runs):
         columns["topic"] = _topics(batch, topics)
-        columns["partition"] = _repeat(pa.int32(), [(tag.partition, rows) for tag, rows in batch.runs])
+        columns["partition"] = _repeat([(tag.partition, rows) for tag, rows in batch.runs])
     if batch.offset is not None:
         columns["offset"] = _fixed(pa.int64(), batch, batch.offset)
     if batch.timestamp is not None:
@@ -98,25 +94,12 @@ def _strings(column: Binary) -> pa.Array:
 def _topics(batch: ColumnBatch, topics: str) -> pa.Array:
     names = list(dict.fromkeys(tag.topic for tag, _ in batch.runs))
     places = {name: place for place, name in enumerate(names)}
-    indices = _repeat(pa.int32(), [(places[tag.topic], rows) for tag, rows in batch.runs])
+    indices = _repeat([(places[tag.topic], rows) for tag, rows in batch.runs])
     column = pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()), safe=False)
     return column if topics == "dictionary" else column.cast(pa.string())
 
 
-def _repeat(kind: pa.DataType, runs: list[tuple[int, int]]) -> pa.Array:
-    """Each value so many times."""
-    merged = [(value, sum(n for _, n in same)) for value, same in groupby(runs, itemgetter(0))]
-    made = [_constant(kind, value, n) for value, n in merged]
-    return made[0] if len(made) == 1 else pa.concat_arrays(made or [pa.array([], kind)])
-
-
-def _constant(kind: pa.DataType, value: int, n: int) -> pa.Array:
-    """One value n times. Nobody writes to an array, so batches share those of a usual size."""
-    if n > CONSTANT_ROWS:
-        return pa.repeat(pa.scalar(value, kind), n)
-    return _constants(kind, value)[:n]
-
-
-@lru_cache(maxsize=64)
-def _constants(kind: pa.DataType, value: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), CONSTANT_ROWS)
+def _repeat(runs: list[tuple[int, int]]) -> pa.Array:
+    """Each value so many times, as int32."""
+    values, counts = zip(*runs, strict=True) if runs else ((), ())
+    return pa.array(np.repeat(np.array(values, np.int32), np.array(counts, np.int64)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 
 import numpy as np
@@ -63,6 +64,17 @@ def test_rows_of_several_topics_keep_their_names() -> None:
         assert batch.column("topic").to_pylist() == ["t", "t", "t", "u", "t"]
         assert batch.column("partition").to_pylist() == [3, 3, 3, 0, 1]
     assert batch.schema.field("topic").type == pa.string()
+
+
+def test_a_batch_is_its_own() -> None:
+    """Pickled it is no larger than its rows, and what is done to its memory is seen in no other."""
+    first, second = record_batch(columns().take()), record_batch(columns().take())
+    assert first.get_total_buffer_size() < 4000 and len(pickle.dumps(first)) < 8000
+    for column in (first["partition"], first["topic"].indices):
+        buffer = column.buffers()[1]
+        if buffer.is_mutable:
+            np.frombuffer(buffer, np.int32)[:] = 7
+    assert second["partition"].to_pylist() == [3] * 3 and second["topic"].to_pylist() == ["t"] * 3
 
 
 def test_only_the_columns_that_were_read_are_there() -> None:
