@@ -12,11 +12,12 @@ from pybroker.core.storage.log cimport (
     log_active, log_change, log_note_transactions, log_publish, log_t, segments_free, view_t,
 )
 from pybroker.core.storage.producer_snapshots cimport producers_load, producers_replay, producers_tail
-from pybroker.core.storage.recovery_scan cimport all_empty, scan_from
+from pybroker.core.storage.recovery_scan cimport find_bytes, scan_from
 from pybroker.core.storage.recovery_state cimport FAULT_HEAD, FAULT_ORDER, FAULT_TAIL, recovery_fault, recovery_t
 from pybroker.core.storage.recovery_trust cimport open_last, open_sealed
 from pybroker.core.storage.roll cimport log_roll
 from pybroker.core.storage.segment cimport segment_free, segment_unlink
+from pybroker.core.storage.segment_search cimport NOT_FOUND
 
 
 cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r, int64_t* end) noexcept nogil:
@@ -26,7 +27,7 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
     cdef int status = 0
     while status == 0 and i + 1 < n and (r.clean or bases[i + 1] <= r.recovery_point):
         status = open_sealed(l, bases[i], bases[i + 1], r)
-        if status != 0 and r.fault == FAULT_ORDER and all_empty(l, bases, i + 1, i + 2):
+        if status != 0 and r.fault == FAULT_ORDER and find_bytes(l, bases, i + 1, i + 2) == NOT_FOUND:
             # A roll made its file, and an append went on before it: the scan removes it.
             r.fault = 0
             r.recovery_point = min(r.recovery_point, bases[i])

@@ -5,4 +5,6 @@ from pybroker.core.storage.log cimport log_t
 from pybroker.core.storage.recovery_state cimport recovery_t
 
 cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recovery_t* r, int64_t* end) noexcept nogil
-cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil
+
+# Has one of the files of segments i .. n - 1 a byte? NOT_FOUND if not, or -errno.
+cdef int find_bytes(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil

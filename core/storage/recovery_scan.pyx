@@ -71,20 +71,38 @@ cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noex
     return 0 if status == NOT_FOUND else status
 
 
-cdef bint is_sound(log_t* l, const scan_t* known, int64_t base) noexcept nogil:
-    """Does a segment hold a batch that may come behind what is scanned so far?"""
+cdef int find_sound(log_t* l, scan_t* c, int64_t base) noexcept nogil:
+    """Does a segment hold a batch that may come behind what is scanned so far? NOT_FOUND if not, or -errno."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
-    cdef scan_t c = known[0]
+    cdef int64_t expected = c.expected
     cdef batch_t b
     cdef spot_t spot
-    cdef bint sound = False
-    if s != NULL and segment_open(s, "", True) == 0 and s.size > 0:
-        scan_file(&c, s.files.fd, s.size, base)
-        c.expected = max(c.expected, base)
-        sound = scan_batch(&c, 0, &b) == 0 or scan_behind(&c, 0, &spot) == 0
-    if s != NULL:
-        segment_free(s)
-    return sound
+    cdef int status
+    if s == NULL:
+        return -ENOMEM
+    status = segment_open(s, "", True)
+    if status == 0 and s.size == 0:
+        status = NOT_FOUND
+    if status == 0:
+        scan_file(c, s.files.fd, s.size, base)
+        c.expected = max(expected, base)
+        status = scan_batch(c, 0, &b)
+        if status == CORRUPT_MESSAGE:
+            status = scan_behind(c, 0, &spot)
+        c.expected = expected
+    segment_free(s)
+    return status
+
+
+cdef int find_sound_segment(
+    log_t* l, scan_t* c, const int64_t* bases, int64_t i, int64_t n, int64_t* found) noexcept nogil:
+    """The first of segments i .. n - 1 that holds a sound batch, n if none does. The scan has another file then."""
+    cdef int status = NOT_FOUND
+    while status == NOT_FOUND and i < n:
+        status = find_sound(l, c, bases[i])
+        i += status == NOT_FOUND
+    found[0] = i
+    return 0 if status == NOT_FOUND else status
 
 
 cdef int cut(log_t* l, scan_t* c, segment_t* s, int64_t end, recovery_t* r) noexcept nogil:
@@ -106,7 +124,7 @@ cdef int open_scanned(
     """List segment i after a scan. `last`: it was cut, and nothing sound follows in the log; the rest was removed."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, bases[i])
     cdef spot_t spot
-    cdef int64_t end = 0, k = i + 1
+    cdef int64_t end = 0, k = n
     cdef int status
     if s == NULL:
         return -ENOMEM
@@ -114,9 +132,9 @@ cdef int open_scanned(
     if status == 0:
         status = scan_segment(l, c, s, &end)
     if status == 0 and end < s.size:
-        while k < n and not is_sound(l, c, bases[k]):
-            k += 1
-        c.length = 0             # the buffer held other files meanwhile
+        status = find_sound_segment(l, c, bases, i + 1, n, &k)
+        scan_file(c, s.files.fd, s.size, s.base_offset)
+    if status == 0 and end < s.size:
         last[0] = k == n
         if k < n and bases[i + 1] > c.expected:
             spot.position, spot.end, spot.first, spot.next = end, s.size, c.expected, bases[i + 1]
@@ -139,17 +157,20 @@ cdef int open_scanned(
     return status
 
 
-cdef bint all_empty(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
-    """Are segments i .. n - 1 files without a byte?"""
+cdef int find_bytes(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexcept nogil:
+    """Has one of the files of segments i .. n - 1 a byte? NOT_FOUND if not, or -errno."""
     cdef segment_t* s
-    cdef bint empty = True
-    while empty and i < n:
+    cdef int status = NOT_FOUND
+    while status == NOT_FOUND and i < n:
         s = segment_new(l.context.fs, l.directory, bases[i])
-        empty = s != NULL and segment_open(s, "", False) == 0 and s.size == 0
-        if s != NULL:
-            segment_free(s)
+        if s == NULL:
+            return -ENOMEM
+        status = segment_open(s, "", False)
+        if status == 0 and s.size == 0:
+            status = NOT_FOUND
+        segment_free(s)
         i += 1
-    return empty
+    return status
 
 
 cdef int scan_listed(log_t* l, scan_t* c, const int64_t* bases, int64_t n, int64_t i, recovery_t* r) noexcept nogil:
@@ -157,16 +178,22 @@ cdef int scan_listed(log_t* l, scan_t* c, const int64_t* bases, int64_t n, int64
     cdef bint last = False
     cdef int status = 0
     while status == 0 and i < n and not last:
-        if bases[i] < c.expected and all_empty(l, bases, i, i + 1):
-            status = unlink_from(l, bases, i, i + 1)  # retention made it, and appends went on past its name
-            i += 1
-            continue
-        if bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start):
-            if all_empty(l, bases, i, n):
+        if bases[i] < c.expected:
+            status = find_bytes(l, bases, i, i + 1)
+            if status == NOT_FOUND:
+                status = unlink_from(l, bases, i, i + 1)  # retention made it, and appends went on past its name
+                i += 1
+                continue
+        if status == 0 and (
+                bases[i] < c.expected or (c.strict and bases[i] != c.expected and bases[i] > r.log_start)):
+            status = find_bytes(l, bases, i, n)
+            if status == NOT_FOUND:
                 return unlink_from(l, bases, i, n)  # a roll made them just before the power went
-            return recovery_fault(r, FAULT_GAP if bases[i] > c.expected else FAULT_ORDER, c.expected, bases[i])
-        c.expected = bases[i]
-        status = open_scanned(l, c, bases, i, n, r, &last)
+            if status == 0:
+                status = recovery_fault(r, FAULT_GAP if bases[i] > c.expected else FAULT_ORDER, c.expected, bases[i])
+        if status == 0:
+            c.expected = bases[i]
+            status = open_scanned(l, c, bases, i, n, r, &last)
         i += 1
     return status
 

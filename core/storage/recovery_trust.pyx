@@ -13,7 +13,7 @@ from pybroker.core.storage.damage cimport damage_search
 from pybroker.core.storage.index cimport index_free, index_t
 from pybroker.core.storage.log cimport log_add_segment, log_t
 from pybroker.core.storage.open_files cimport files_drop, files_t
-from pybroker.core.storage.recovery_scan cimport all_empty
+from pybroker.core.storage.recovery_scan cimport find_bytes
 from pybroker.core.storage.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
 from pybroker.core.storage.reindex cimport load_indexes
 from pybroker.core.storage.segment cimport (
@@ -42,7 +42,7 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
 cdef int64_t reach_before(log_t* l, int64_t next_base) noexcept nogil:
     """How far a damaged segment may go: no further than the next one begins, whatever its batches say: no CRC covers
     their offsets. Where the next is an empty file, a roll may have made it, and appends have gone on before it."""
-    return INT64_MAX if all_empty(l, &next_base, 0, 1) else next_base
+    return INT64_MAX if find_bytes(l, &next_base, 0, 1) == NOT_FOUND else next_base
 
 
 cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) noexcept nogil:
