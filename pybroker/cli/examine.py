@@ -22,7 +22,7 @@ from pybroker.coordination.store import StoreDamaged, StoreFailed
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Offsets, Spot
-from pybroker.replication.logdirs import LOCK
+from pybroker.replication.lock_file import LOCK
 from pybroker.replication.opening import give_up
 
 _SEGMENT: Final = re.compile(r"0[0-8][0-9]{18}\.log")

@@ -23,7 +23,7 @@ from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints, scrub
 from pybroker.replication.checkpoints import Pass, Spot
 from pybroker.replication.damage import segment_file
-from pybroker.replication.logdirs import LOCK
+from pybroker.replication.lock_file import LOCK
 
 DIRECTORY: Final = click.Path(path_type=Path, exists=True, file_okay=False)
 LOOK_S: Final = 0.1

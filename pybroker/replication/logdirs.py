@@ -7,7 +7,6 @@ are durable, so that a crash in between finds the older point and scans a little
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -16,20 +15,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pybroker import core, errors, forks
+from pybroker import core, errors
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Malformed, Meta, Offsets, Spot
+from pybroker.replication.lock_file import LOCK, LockFile
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Held = Callable[[], tuple[Sequence[core.Partition], Set[TopicPartition]]]
 """Tells the partitions of a log dir that are open now, and which keys are offline: what is recorded of those stays."""
-LOCK = ".lock"
-DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+DIRECTORY_MODE = 0o700
 """Records may be secrets: only the broker's own user may read them. As in core's vfs."""
 OTHERS = 0o077
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -66,6 +65,7 @@ class LogDir:
         self.core: core.Broker | None = None  # whose logs lie here
         self._failure: str | None = None
         self.on_failed: Callable[[], object] = lambda: None  # called once, on whatever thread finds it failed
+        self._lock = LockFile(path)
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self._store: tuple[str, os.stat_result] | None = None
         self.store_removed = False  # it was removed while it was written to
@@ -81,7 +81,6 @@ class LogDir:
         self._written: dict[str, str] = {}
         self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
         self._noting = threading.Lock()
-        self._lock = -1
         self._read_errors_told = 0
 
     # -- taking it -------------------------------------------------------------------------------------------------
@@ -93,39 +92,18 @@ class LogDir:
         for path in absent:
             _sync_names(path.parent)
         self._opened = os.stat(self.path)
-        self._take_lock()
+        if not self._lock.take():
+            raise StartError(
+                f"another broker is using the data directory {self.path} (its {LOCK} is held): stop that one, or give "
+                "this one a directory of its own"
+            )
+        self._same_boot = self._lock.names_this_boot()
         try:
             self._meta_text = self._read(checkpoints.META) or ""
             self.meta = checkpoints.read_meta(self._meta_text) if self._meta_text else None
             self.id = self.meta.directory_id if self.meta is not None else None
         except (Malformed, UnicodeDecodeError) as problem:
             raise StartError(f"{self.path}/{checkpoints.META} cannot be used: {problem}") from None
-
-    def _take_lock(self) -> None:
-        """Two kinds of lock: flock also holds brokers of one process apart, lockf is the one that Kafka takes."""
-        path = os.path.join(self.path, LOCK)
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        forks.tell(self)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise StartError(
-                f"another broker is using the data directory {self.path} (its {LOCK} is held): stop that one, or give "
-                "this one a directory of its own"
-            ) from None
-        self._same_boot = self._mark_boot()
-
-    def _mark_boot(self) -> bool:
-        """Was the last life in this boot of the machine? Then all that it wrote is in the files, on disk or not."""
-        boot = _boot_id()
-        if os.pread(self._lock, len(boot) + 1, 0) == boot:
-            return bool(boot)
-        with contextlib.suppress(OSError):  # a full disk: the next start knows less
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, boot, 0)
-        return False
 
     def tell_if_others_read(self) -> None:
         """Say so if other users can read records that lie here: an older broker or Kafka made them. Raises OSError."""
@@ -143,14 +121,22 @@ class LogDir:
         torn = told[checkpoints.RECOVERY_POINTS] is None and Path(self.path, checkpoints.RECOVERY_POINTS).exists()
         self._marked = Path(self.path, checkpoints.CLEAN_SHUTDOWN).exists()
         self.clean = self._marked and not torn  # who tore that checkpoint may have torn more
+        if self._marked and torn:
+            self.forget_clean_stop()  # before that checkpoint is written anew
 
     def forget_clean_stop(self) -> None:
-        """Before the first log is opened: a start that opened none has changed nothing. Raises OSError."""
+        """Before the first log is opened: a start that opened none has changed nothing. Raises OSError; the log dir is
+        offline then, for the next start would believe the mark."""
         with self._noting:
-            if self._marked:
+            if not self._marked:
+                return
+            try:
                 Path(self.path, checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-                self.sync()
-                self._marked = False
+                _sync_names(self.path)
+            except OSError as problem:
+                self.fail(_why_not(self.path, problem))
+                raise
+            self._marked = False
 
     def written(self, key: TopicPartition) -> int:
         """The offset below which a partition's records cannot be gone, unless their files are."""
@@ -323,15 +309,19 @@ class LogDir:
                     partition.set_log_start(offset)
 
     def record_high_watermarks(self, held: Held) -> None:
-        self._record(checkpoints.HIGH_WATERMARKS, held, lambda partition: partition.high_watermark)
+        kept = self._record(checkpoints.HIGH_WATERMARKS, held, lambda partition: partition.high_watermark)
+        if not kept:  # else one may tell of more than a loss of power left
+            self._lock.name_boot()
 
-    def _record(self, name: str, held: Held, tell: Callable[[core.Partition], int | None]) -> None:
-        """Replace what is recorded; one at a time from the look on, so that no older look is written after a newer."""
+    def _record(self, name: str, held: Held, tell: Callable[[core.Partition], int | None]) -> Offsets:
+        """Replace what is recorded; one at a time from the look on, so that no older look is written after a newer.
+        Returns what stays as it was: of what is offline."""
         with self._recording[name]:
             partitions, offline = held()
             told = {_key(partition): tell(partition) for partition in partitions}
             kept = {key: offset for key, offset in self.recorded[name].items() if key in offline}
             self._replace(name, kept | {key: offset for key, offset in told.items() if offset is not None})
+            return kept
 
     @contextlib.contextmanager
     def cutting(self, key: TopicPartition, offset: int) -> Iterator[None]:
@@ -391,16 +381,7 @@ class LogDir:
         self._written[name] = text
 
     def close(self) -> None:
-        """Let go of the lock, also for a process that was forked from this one and has the file open, too."""
-        if self._lock >= 0:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            self.forked()
-
-    def forked(self) -> None:
-        """In a forked child: the lock is the parent's."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
 def _sync_names(path: str | Path) -> None:
@@ -417,14 +398,6 @@ def _names(path: str, opened: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), opened)
     except OSError:
         return False
-
-
-def _boot_id() -> bytes:
-    """What names this boot of the machine; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        return b""
 
 
 def _key(partition: core.Partition) -> TopicPartition:

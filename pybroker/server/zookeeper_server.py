@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from pybroker import forks
-from pybroker.replication.logdirs import LOCK, StartError
+from pybroker.replication.lock_file import LOCK
+from pybroker.replication.logdirs import StartError
 from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
 from pybroker.spark.jvm import reason

@@ -12,8 +12,18 @@ import pytest
 from pybroker import core
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
-from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, META, RECOVERY_POINTS, Meta, Spot
-from pybroker.replication.logdirs import LOCK, Held, LogDir, StartError, open_log_dirs, owner
+from pybroker.replication.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANED,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META,
+    RECOVERY_POINTS,
+    Meta,
+    Spot,
+)
+from pybroker.replication.lock_file import LOCK
+from pybroker.replication.logdirs import Held, LogDir, StartError, open_log_dirs, owner
 from tests.server.live import batch
 
 ID = b"\1" * 16
@@ -178,6 +188,30 @@ def test_a_mark_of_a_clean_stop_counts_once(tmp_path: Path, opened: Callable[[Pa
     assert not opened(tmp_path).clean
 
 
+def test_a_mark_that_is_not_believed_goes_at_once(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
+    """The next start may find the torn checkpoint written anew."""
+    log_dir = opened(tmp_path)
+    log_dir.record_clean_stop(5)
+    log_dir.close()
+    (tmp_path / RECOVERY_POINTS).write_text("0\n9\n")
+    log_dir = opened(tmp_path)
+    log_dir.record_recovery_points(lambda: ([], set()))
+    log_dir.close()
+    assert not opened(tmp_path).clean
+
+
+def test_a_mark_that_stays_is_a_failed_disk(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
+    """It would be believed by the next start."""
+    log_dir = opened(tmp_path)
+    log_dir.close()
+    (tmp_path / CLEAN_SHUTDOWN).mkdir()
+    log_dir = opened(tmp_path)
+    assert log_dir.clean and not log_dir.failure
+    with pytest.raises(IsADirectoryError):
+        log_dir.forget_clean_stop()
+    assert log_dir.failure is not None and "is a directory" in log_dir.failure
+
+
 def test_what_cannot_be_gone(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
     """After a power cut what was flushed; in the same boot all that was written, for the kernel has it."""
     log_dir = opened(tmp_path)
@@ -185,11 +219,26 @@ def test_what_cannot_be_gone(tmp_path: Path, opened: Callable[[Path], LogDir]) -
     log_dir._replace(HIGH_WATERMARKS, {T0: 5})
     log_dir._replace(LOG_STARTS, {T0: 4})
     log_dir.close()
+    assert opened_once(opened, tmp_path).written(T0) == 3, "nobody said in which boot they were written"
+    log_dir = opened(tmp_path)
+    log_dir.record_high_watermarks(lambda: ([], {T0}))
+    log_dir.close()
+    assert opened_once(opened, tmp_path).written(T0) == 3, "they were not recorded anew"
+    log_dir = opened(tmp_path)
+    log_dir.record_high_watermarks(lambda: ([], set()))
+    log_dir._replace(HIGH_WATERMARKS, {T0: 5})
+    log_dir.close()
     log_dir = opened(tmp_path)
     assert (log_dir.written(T0), log_dir.written(T1)) == (5, 0)
     log_dir.close()
     (tmp_path / LOCK).write_bytes(b"another boot")
     assert opened(tmp_path).written(T0) == 3
+
+
+def opened_once(opened: Callable[[Path], LogDir], path: Path) -> LogDir:
+    log_dir = opened(path)
+    log_dir.close()
+    return log_dir
 
 
 def test_a_failure_is_for_good_and_told_once(

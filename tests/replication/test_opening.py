@@ -178,6 +178,7 @@ def test_files_that_are_missing_at_an_end(start: Start, tmp_path: Path, caplog: 
     life = start()
     replica = life.replica(new=True)
     append(replica, 2)
+    life.dirs[0].record_high_watermarks(lambda: ([], set()))
     life.dirs[0]._replace(HIGH_WATERMARKS, {T0: 2})
     (tmp_path / "a" / "t-0" / f"{0:020}.log").unlink()
     missed = start().replica(recorded="id-a")

@@ -19,7 +19,7 @@ from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import Session
 from pybroker.errors import KAFKA_STORAGE_ERROR
 from pybroker.model import TopicPartition
-from pybroker.replication.logdirs import StartError
+from pybroker.replication.logdirs import LogDir, StartError
 from pybroker.server.directories import STORE_FILE
 from tests.server.live import Live, Wire, batch
 
@@ -398,23 +398,62 @@ async def test_a_log_start_beyond_the_log(home: Home, caplog: pytest.LogCaptureF
     assert (await home.ends())[topic] == 3 * COUNT
 
 
-async def test_what_a_loss_of_power_took_is_no_missing_file(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """Records and names of files that were not on disk yet: the log goes on where it ends, and says so."""
+async def killed(home: Home, *, recorded: bool = False) -> None:
+    """Its life ends, after its high watermarks were recorded or before."""
+    assert home.live.broker is not None and home.live.broker.replicas is not None
+    if recorded:
+        home.live.broker.replicas.recorder.record_high_watermarks()
+    await home.live.broker.abort()
+    home.live.broker = None
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["killed soon", "killed later"])
+async def test_what_a_loss_of_power_took_is_no_missing_file(
+    home: Home, caplog: pytest.LogCaptureFixture, recorded: bool
+) -> None:
+    """Records and names of files that were not on disk yet: the log goes on where it ends, and says so. That start may
+    fail or be killed at any moment: the next one knows as well."""
     topic = min(home.topics())
     log = home.path / "two" / f"{topic}-0" / f"{0:020}.log"
     on_disk = log.stat().st_size
-    broker = await home.live.start(home.dirs())
-    assert broker.replicas is not None
+    await home.live.start(home.dirs())
     assert (await home.ends())[topic] == COUNT
-    broker.replicas.recorder.record_high_watermarks()
-    await broker.abort()
-    home.live.broker = None
+    await killed(home, recorded=True)
     os.truncate(log, on_disk)
     (home.path / "two" / ".lock").write_text("another boot\n")
+    with contextlib.closing(LogDir(str(home.path / "two"))) as log_dir:
+        log_dir.open()
+        log_dir.recall()
+    for life in range(3):
+        await home.live.start(home.dirs())
+        assert not errors_in(caplog)
+        if life == 0:
+            assert f"offsets {COUNT} to {COUNT} are lost" in caplog.text
+        await killed(home, recorded=recorded)
     await home.live.start(home.dirs())
     assert (await home.ends())[topic] == COUNT
     assert not errors_in(caplog)
-    assert f"offsets {COUNT} to {COUNT} are lost" in caplog.text
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["killed soon", "killed later"])
+async def test_what_a_start_cut_is_missed_by_no_later_one(
+    home: Home, caplog: pytest.LogCaptureFixture, recorded: bool
+) -> None:
+    """The end of a log is torn in the same boot, after its high watermark was recorded: it is told once."""
+    topic = min(home.topics())
+    log = home.path / "two" / f"{topic}-0" / f"{0:020}.log"
+    await home.live.start(home.dirs())
+    assert (await home.ends())[topic] == COUNT
+    await killed(home, recorded=True)
+    os.truncate(log, log.stat().st_size - 3)
+    for life in range(3):
+        await home.live.start(home.dirs())
+        assert not errors_in(caplog)
+        assert ("partition recovered" in caplog.text) is (life == 0)
+        caplog.clear()
+        await killed(home, recorded=recorded)
+    await home.live.start(home.dirs())
+    assert (await home.ends())[topic] == COUNT
 
 
 async def test_retention_leaves_no_missing_segment(home: Home, caplog: pytest.LogCaptureFixture) -> None:
