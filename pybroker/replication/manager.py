@@ -362,8 +362,9 @@ class ReplicaManager:
             return
         role = replica.log.role
         epoch = leader_epoch if leader_epoch >= 0 else role.leader_epoch
+        leader = role.leader if epoch == role.leader_epoch else -1  # who asks here is still told who leads in that epoch
         try:
-            stop = partial(replica.log.become_offline, leader=role.leader)  # who asks here is still told who leads
+            stop = partial(replica.log.become_offline, leader=leader)
             await replica.at_disk(stop, epoch, max(role.partition_epoch, 0))
         except (core.LogError, KafkaError) as problem:
             event(log, logging.WARNING, "replica not stopped", partition=key, reason=problem)
