@@ -73,6 +73,19 @@ def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every
         time.sleep(every_s)
 
 
+CLOCK_REALTIME_COARSE = 5
+"""The kernel dates files by it; Python has no name for it."""
+
+
+def settle(path: Path) -> None:
+    """Wait until the next change of a file has a later date than its last one: one that has not is not mapped."""
+
+    def is_settled() -> bool:
+        return path.stat().st_ctime_ns + 10_000_000 < time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+
+    until("the file is settled", is_settled, every_s=0.001)
+
+
 async def eventually(what: str, probe: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> None:
     """`until` on the event loop; what `probe` makes may be awaited."""
     deadline = time.monotonic() + timeout_s

@@ -8,7 +8,6 @@ cdef struct map_t:
     int64_t mapped           # bytes, in whole pages
     int32_t slot
     int32_t lost             # a page could not be read: what was read of it are zeros
-    int fd                   # of the file, -1: it is not kept
     int64_t end              # in the file
 
 cdef inline void map_init(map_t* m) noexcept nogil:
@@ -23,9 +22,13 @@ cdef void map_close(map_t* m) noexcept nogil
 # It is read from its beginning to its end.
 cdef void map_sequential(map_t* m) noexcept nogil
 
-# Whether what was read may not be what was in the file: a page was lost, or the file ends before the map does, whose
-# last page then has zeros and no fault. The latter only where a descriptor is kept.
-cdef bint map_lost(const map_t* m) noexcept nogil
+# See that faults in maps are ours to handle: another handler may have come since one was opened.
+cdef void map_guard() noexcept nogil
 
 cdef class FileMap:
     cdef map_t m
+    cdef int fd
+    cdef int64_t changed_ns  # when the file was last changed before it was mapped
+
+    # Whether what was read may not be what was in the file.
+    cdef bint is_stale(self) noexcept nogil

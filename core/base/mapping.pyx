@@ -2,23 +2,28 @@
 
 A map saves the copy of a read, but its pages may go while somebody reads them: the file is cut, or the disk cannot read
 a page. That would end the process (SIGBUS); here the page reads as zeros from then on, and the map is `lost`
-(mapping_impl.h). Where a file that was cut ends within a page the rest of that page has zeros, too, and does not fault.
-So who reads checks afterwards, against the CRC where there is one; and nothing that he reads may do harm before.
+(mapping_impl.h). Where a file that was cut ends within a page the rest of that page has zeros, too, and does not fault;
+and what another process writes shows at once. So who reads asks afterwards whether the file is still what it was, and
+nothing that he reads may do harm before. The kernel dates each change of a file by a clock of some milliseconds: a file
+that was changed just now may change again without a trace, and is not mapped.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.errno cimport EINVAL, errno
+from libc.errno cimport EBUSY, EINVAL, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.files cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from pybroker.core.base.status cimport raise_status
-from pybroker.core.base.vfs cimport vfs_close, vfs_size
+from pybroker.core.base.vfs cimport vfs_close
 
 cdef extern from "mapping_impl.h" nogil:
     size_t page_bytes
     int guard_add(void* base, size_t n, int32_t* lost)
     void guard_remove(int slot)
+    int guard()
+    int file_state(int fd, int64_t* size, int64_t* changed_ns)
+    int64_t now_ns()
 
 cdef extern from "<sys/mman.h>" nogil:
     int madvise(void* at, size_t n, int advice)
@@ -32,12 +37,16 @@ cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
     int _SC_PAGESIZE
 
+cdef enum:
+    SECOND_NS = 1_000_000_000
+    TICK_NS = 10_000_000         # the kernel's clock, at the slowest
+
 page_bytes = <size_t>sysconf(_SC_PAGESIZE)
 
 
 cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nogil:
     cdef int64_t skipped = position % <int64_t>page_bytes
-    m.base, m.lost, m.slot, m.fd, m.end = NULL, 0, -1, -1, position + size
+    m.base, m.lost, m.slot, m.end = NULL, 0, -1, position + size
     if position < 0 or size < 1:
         return -EINVAL
     m.mapped = (skipped + size + <int64_t>page_bytes - 1) // <int64_t>page_bytes * <int64_t>page_bytes
@@ -68,34 +77,51 @@ cdef void map_sequential(map_t* m) noexcept nogil:
     madvise(m.base, <size_t>m.mapped, MADV_SEQUENTIAL)
 
 
-cdef bint map_lost(const map_t* m) noexcept nogil:
-    return load_i32(&m.lost) or (m.fd >= 0 and vfs_size(m.fd) < m.end)
+cdef void map_guard() noexcept nogil:
+    guard()
+
+
+cdef bint is_settled(int64_t changed_ns) noexcept nogil:
+    """Will every change from now on have a later date? Some file systems date by whole seconds."""
+    return changed_ns + (TICK_NS if changed_ns % SECOND_NS else 2 * <int64_t>SECOND_NS) < now_ns()
 
 
 cdef class FileMap:
     """`size` bytes of an open file from `position` on, behind the buffer protocol, for one pass over them.
 
-    The descriptor may be closed afterwards. Raises OSError (ENOMEM: there are too many maps)."""
+    The descriptor may be closed afterwards. Raises OSError (EBUSY: it was changed a moment ago; ENOMEM: there are too
+    many maps)."""
 
     def __cinit__(self, int fd, int64_t position, int64_t size):
+        cdef int64_t file_size
+        self.fd = -1
+        raise_status(file_state(fd, &file_size, &self.changed_ns), "map a file")
+        if not is_settled(self.changed_ns):
+            raise_status(-EBUSY, "map a file")
         raise_status(map_open(&self.m, fd, position, size), "map a file")
         map_sequential(&self.m)
-        self.m.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)
-        if self.m.fd < 0:
+        self.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)
+        if self.fd < 0:
             raise_status(-errno, "map a file")
 
     def __dealloc__(self):
-        if self.m.base != NULL and self.m.fd >= 0:
-            vfs_close(self.m.fd)
+        vfs_close(self.fd)
         map_close(&self.m)
+
+    cdef bint is_stale(self) noexcept nogil:
+        cdef int64_t size, changed_ns
+        return (
+            load_i32(&self.m.lost) or file_state(self.fd, &size, &changed_ns) != 0
+            or changed_ns != self.changed_ns or size < self.m.end
+        )
 
     def __len__(self) -> int:
         return self.m.size
 
     @property
-    def lost(self) -> bool:
-        """Whether bytes that were read may be zeros that the file did not have."""
-        return map_lost(&self.m)
+    def stale(self) -> bool:
+        """Whether bytes that were read may not be what was in the file."""
+        return self.is_stale()
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, <void*>self.m.data, self.m.size, True, flags)

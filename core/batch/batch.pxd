@@ -92,10 +92,6 @@ cdef int batch_parse(const uint8_t* p, size_t n, batch_t* out) noexcept nogil
 # Also MESSAGE_TOO_LARGE; from a client INVALID_TIMESTAMP.
 cdef int batch_check(const uint8_t* p, size_t n, int64_t size_max, bint client, batch_t* out) noexcept nogil
 
-# Of a batch that was read where it lies in a file, and whose header was `b`: are its bytes sound, and still that
-# batch's? OK; CORRUPT_MESSAGE or what else batch_check says, with `b` as it is now; KAFKA_STORAGE_ERROR for another.
-cdef int batch_check_again(const uint8_t* p, batch_t* b) noexcept nogil
-
 # INVALID_RECORD, of a batch whose record `index` cannot be read; with `index` == count: something follows the last one.
 cdef int batch_refuse_record(batch_t* b, int64_t index) noexcept nogil
 

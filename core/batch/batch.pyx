@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memset
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE,
     UNSUPPORTED_FOR_MESSAGE_FORMAT,
 )
 from pybroker.core.base.status cimport raise_status
@@ -184,17 +184,6 @@ cdef int batch_check(const uint8_t* p, size_t n, int64_t size_max, bint client, 
     if status == OK and client:
         status = _client(out)
     return status
-
-
-cdef int batch_check_again(const uint8_t* p, batch_t* b) noexcept nogil:
-    cdef batch_t now
-    cdef int status = batch_check(p, <size_t>b.size, 0, False, &now)
-    # The same CRC over other bytes would be a miracle, and the CRC covers neither the size nor the base offset.
-    if status == OK and (now.crc != b.crc or now.size != b.size or now.base_offset != b.base_offset):
-        return KAFKA_STORAGE_ERROR
-    if status != OK:
-        b[0] = now
-    return CORRUPT_MESSAGE if status == SHORT else status
 
 
 cdef void batch_stamp_time(

@@ -15,7 +15,7 @@ from pybroker.core.base.cursor cimport OK
 from pybroker.core.batch.block cimport block_free, block_take
 from pybroker.core.columns.decode cimport (
     DECODE_FULL, WANT_HEADERS, WANT_KEY, WANT_OFFSET, WANT_TIMESTAMP, WANT_TIMESTAMP_TYPE, WANT_VALUE, binary_t,
-    columns_free, columns_init, columns_seal, columns_t, decode_records, run_is_lost,
+    columns_forget, columns_free, columns_init, columns_seal, columns_t, decode_records,
 )
 from pybroker.core.columns.partition_batches cimport (
     BATCHES_END, BATCHES_PACKED, PartitionBatches, batches_advance, batches_next, batches_t,
@@ -100,8 +100,6 @@ cdef int _fill(columns_t* c, batches_t* f, int64_t most, int64_t bytes_enough) n
             return OK
         status = decode_records(c, &f.run, f.next_offset, f.end_offset, wanted)
         if status != OK:
-            if f.run.lost != NULL and status != DECODE_FULL:
-                f.running = False  # what was read of it was not there
             return status
         batches_advance(f, c.rows - start == most)
 
@@ -149,20 +147,31 @@ cdef class Columns:
         `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
         43, 56, 76, 87) with the batch's offset; the rows before it are there.
         """
-        cdef int64_t start = self.c.rows
+        cdef columns_t before = self.c
         cdef int64_t most = INT64_MAX if max_records is None else max_records
         if most < 0:
             raise ValueError(f"max_records is {max_records}")
         if self.busy or batches.busy:
             raise RuntimeError("columns and what fills them are read by one thread at a time")
         self.busy = batches.busy = True
+        failure = None
+        batches.begin_read()
         try:
-            self._read(batches, most, INT64_MAX if max_bytes is None else max_bytes)
+            try:
+                self._read(batches, most, INT64_MAX if max_bytes is None else max_bytes)
+            except Exception as error:
+                failure = error
+            if not batches.end_read():
+                failure = None   # it may be that of bytes that are not the file's
+                columns_forget(&self.c, &before)
+                batches.let_go()
         finally:
             self.busy = batches.busy = False
-            if self.c.rows > start:
-                self.runs.append((tag, self.c.rows - start))
-        return self.c.rows - start
+            if self.c.rows > before.rows:
+                self.runs.append((tag, self.c.rows - before.rows))
+        if failure is not None:
+            raise failure
+        return self.c.rows - before.rows
 
     cdef int _read(self, PartitionBatches batches, int64_t most, int64_t bytes_enough) except -1:
         cdef int64_t start = self.c.rows
@@ -180,7 +189,7 @@ cdef class Columns:
             batches.let_go()
             self.scratch_bytes = batches.f.scratch.capacity
             block_free(&batches.f.scratch)
-        if status not in (OK, BATCHES_END, DECODE_FULL) or run_is_lost(&batches.f.run):
+        if status not in (OK, BATCHES_END, DECODE_FULL):
             batches.refuse(status)
         return 0
 

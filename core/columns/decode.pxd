@@ -7,7 +7,6 @@ have 32 bits because nobody wants 2 GiB in one piece: who adds stops before a ba
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.batch.block cimport block_t
@@ -49,8 +48,7 @@ cdef struct run_t:
     cursor_t r
     int64_t index  # records passed
     int64_t last_delta  # of the last one passed, -1 before the first
-    const int32_t* lost  # of the map that the batch is in, see core/base/mapping.pxd; NULL where it is in memory
-    const uint8_t* raw  # the batch in its map, whose CRC is checked once its records were read; NULL: it need not be
+    const uint8_t* raw  # the whole batch, if its CRC is made once the first of its records were read; else NULL
 
 cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, int64_t n) noexcept nogil:
     run.b = b[0]
@@ -58,9 +56,6 @@ cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, in
     run.r.end = plain + n
     run.index = 0
     run.last_delta = -1
-
-cdef inline bint run_is_lost(const run_t* run) noexcept nogil:
-    return run.lost != NULL and load_i32(run.lost) != 0
 
 cdef void columns_init(columns_t* c) noexcept nogil
 
@@ -71,5 +66,8 @@ cdef int columns_seal(columns_t* c) noexcept nogil
 
 # Add the records of a run at offsets from `start` to below `end`, `most` at most; the run goes on where this ended.
 # OK, with run.index == run.b.count if the batch is done with; then also where `end` was met. Else nothing was added:
-# DECODE_FULL, INVALID_RECORD, -ENOMEM; of a batch in a map KAFKA_STORAGE_ERROR, or what its CRC says.
+# DECODE_FULL, INVALID_RECORD, -ENOMEM, or what the CRC says.
 cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil
+
+# Forget the rows that were added since `before`, a copy of the columns as they were.
+cdef void columns_forget(columns_t* c, const columns_t* before) noexcept nogil

@@ -8,9 +8,9 @@ careful one, `record_next`, which alone says what is malformed.
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from pybroker.core.base.cursor cimport OK, cursor_left, cursor_t, short_varint
-from pybroker.core.base.error_codes cimport INVALID_RECORD, KAFKA_STORAGE_ERROR
-from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check_again, batch_t
+from pybroker.core.base.cursor cimport OK, SHORT, cursor_left, cursor_t, short_varint
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INVALID_RECORD
+from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check, batch_t
 from pybroker.core.batch.block cimport block_free, block_room, block_t
 from pybroker.core.batch.record cimport header_next, record_next, record_t, span_t
 
@@ -288,7 +288,12 @@ cdef void _same_timestamp(columns_t* c, const batch_t* b, int64_t rows) noexcept
 
 
 cdef void _publish(columns_t* c, const out_t* out) noexcept nogil:
-    c.rows = out.rows
+    _resize(c, out.rows, out.key_bytes, out.value_bytes)
+
+
+cdef void _resize(columns_t* c, int64_t rows, int64_t key_bytes, int64_t value_bytes) noexcept nogil:
+    """So many rows are there, and so many bytes of their keys and values."""
+    c.rows = rows
     if c.wants & WANT_OFFSET:
         c.offset.size = c.rows * 8
     if c.wants & WANT_TIMESTAMP:
@@ -296,11 +301,11 @@ cdef void _publish(columns_t* c, const out_t* out) noexcept nogil:
     if c.wants & WANT_TIMESTAMP_TYPE:
         c.timestamp_type.size = c.rows
     if c.wants & WANT_KEY:
-        c.key.data.size = out.key_bytes
+        c.key.data.size = key_bytes
         c.key.offsets.size = (c.rows + 1) * 4
         c.key.validity.size = (c.rows + 7) // 8
     if c.wants & WANT_VALUE:
-        c.value.data.size = out.value_bytes
+        c.value.data.size = value_bytes
         c.value.offsets.size = (c.rows + 1) * 4
         c.value.validity.size = (c.rows + 7) // 8
     if c.wants & WANT_HEADERS:
@@ -320,12 +325,19 @@ cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
     c.header_key.validity.size = c.header_value.validity.size = (c.headers + 7) // 8
 
 
-cdef int _after_all(run_t* run, int status) noexcept nogil:
-    """What is to be said of records that were read with this status: those in a map may have changed meanwhile."""
-    cdef int sound = OK if run.raw == NULL else batch_check_again(run.raw, &run.b)
-    if run_is_lost(run):
-        return KAFKA_STORAGE_ERROR
-    return sound if sound != OK else status
+cdef int _checked(run_t* run, int status) noexcept nogil:
+    """What is to be said of records that were read with this status: first what the CRC says, if it is still to be
+    made. To read the records first takes the batch into the cache while there is other work to do."""
+    cdef batch_t now
+    cdef int sound
+    if run.raw == NULL:
+        return status
+    sound = batch_check(run.raw, <size_t>run.b.size, 0, False, &now)
+    run.raw = NULL
+    if sound == OK:
+        return status
+    run.b = now
+    return CORRUPT_MESSAGE if sound == SHORT else sound
 
 
 cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil:
@@ -334,7 +346,7 @@ cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, in
     cdef int64_t n = <int64_t>cursor_left(&run.r), rows = min(<int64_t>run.b.count - run.index, most)
     cdef int status
     if (run.b.count - run.index) * RECORD_BYTES_MIN > n:
-        return _after_all(run, INVALID_RECORD)
+        return _checked(run, INVALID_RECORD)
     if not _fits(c, n):
         return DECODE_FULL
     status = _room(c, rows, n)
@@ -349,10 +361,17 @@ cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, in
     status = _rows(c, run, &out, start, end, rows)
     if status == OK and run.index == run.b.count and cursor_left(&run.r):
         status = INVALID_RECORD
-    status = _after_all(run, status)
+    status = _checked(run, status)
     if status != OK:
         _undo(c, &before)
         return status
     _same_timestamp(c, &run.b, out.rows - c.rows)
     _publish(c, &out)
     return OK
+
+
+cdef void columns_forget(columns_t* c, const columns_t* before) noexcept nogil:
+    if c.rows == before.rows:
+        return
+    _undo(c, before)
+    _resize(c, before.rows, before.key.data.size, before.value.data.size)

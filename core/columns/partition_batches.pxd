@@ -27,6 +27,7 @@ cdef struct batches_t:
     int64_t next_offset
     int64_t end_offset
     bint check_crc
+    bint mapped            # they are in a map, and not in the cache: the CRC may be made later
     bint reserved          # zeros where a batch would begin are the end
     bint running           # `run` is a batch that is not done with
     bint finished
@@ -54,8 +55,12 @@ cdef class PartitionBatches:
     cdef Py_buffer view
     cdef Py_buffer plain   # what Python decompressed the batch in `run` into
     cdef FileMap map       # that the batches are in; None where they are in memory
+    cdef const uint8_t* before  # where a read of the map began, and at which offset
+    cdef int64_t before_offset
+    cdef bint is_stale
     cdef bint busy
-    cdef int look_again(self) except -1
+    cdef void begin_read(self) noexcept
+    cdef bint end_read(self) noexcept
     cdef int hold(self, object plain) except -1
     cdef void let_go(self) noexcept
     cdef object unpack(self, object decompress)

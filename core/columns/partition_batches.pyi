@@ -10,8 +10,8 @@ class PartitionBatches:
     A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
     lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
-    end, as Kafka may reserve space in the file that it writes. With a FileMap a read raises LogError 56 as soon as a
-    page of it is lost; the rows before it are sound."""
+    end, as Kafka may reserve space in the file that it writes. A FileMap that becomes stale while it is read is
+    finished there, without the rows of that read."""
 
     def __init__(
         self,
@@ -29,6 +29,10 @@ class PartitionBatches:
     @property
     def position(self) -> int:
         """The byte where the batch begins that is read now or next."""
+    @property
+    def stale(self) -> bool:
+        """It ended because its file was written to while it was read, or cut, or cannot be read: from `position` and
+        `next_offset` on there may be more, to be read from a copy."""
     @property
     def finished(self) -> bool:
         """No whole batch is left, or none with a wanted offset."""

@@ -11,20 +11,18 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be64
-from pybroker.core.base.error_codes cimport (
-    INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
-)
-from pybroker.core.base.mapping cimport FileMap, map_lost
+from pybroker.core.base.error_codes cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.base.mapping cimport FileMap, map_guard
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport (
-    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_check_again,
-    batch_codec, batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
+    AT_MAGIC, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, CONTROL, MAGIC_END, TRANSACTIONAL, batch_check, batch_codec,
+    batch_fault, batch_last_offset, batch_parse, batch_payload, batch_payload_size, batch_t,
 )
 from pybroker.core.batch.block cimport block_free, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.record cimport record_next, record_t
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
-from pybroker.core.columns.decode cimport run_init, run_is_lost
+from pybroker.core.columns.decode cimport run_init
 
 cdef enum:
     MARKER_KEY_BYTES = 4  # version i16, type i16
@@ -129,22 +127,17 @@ cdef int batches_next(batches_t* f) noexcept nogil:
         if not _is_wanted(f, b):
             _pass_batch(f, b)
             continue
-        # Of a batch in a map the CRC is made after the records were read: they may change until then.
-        if f.check_crc and f.run.lost == NULL:
+        f.run.raw = f.at if f.check_crc and f.mapped and batch_codec(b) == CODEC_NONE else NULL
+        if f.check_crc and f.run.raw == NULL:
             status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b)
             if status != OK:
                 return status
-        f.run.raw = NULL
         if batch_codec(b) == CODEC_NONE:
-            if f.check_crc and f.run.lost != NULL:
-                f.run.raw = f.at
             if batches_open(f, batch_payload(b), batch_payload_size(b)) == OK:
                 return OK
         elif batch_codec(b) == CODEC_LZ4 or (batch_codec(b) == CODEC_ZSTD and zstd_library() != NULL):
             f.scratch.size = 0
             status = _undo(b, &f.scratch)
-            if f.check_crc and f.run.lost != NULL:
-                status = batch_check_again(f.at, b) or status
             if status != OK:
                 return status
             if batches_open(f, f.scratch.data, f.scratch.size) == OK:
@@ -200,6 +193,9 @@ cdef class PartitionBatches:
     end_offset: nor are records from it on wanted; None is no end.
     aborted: (producer_id, first_offset) of aborted transactions, for read_committed; None is read_uncommitted.
     reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
+
+    Of a FileMap what was read is asked for again once it was read: where the file was written to meanwhile the rows of
+    that read are forgotten, and there is no more to read here.
     """
 
     def __cinit__(
@@ -207,8 +203,10 @@ cdef class PartitionBatches:
     ):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         if isinstance(data, FileMap):
+            if aborted:
+                raise TypeError("transactions are read from memory, not from a map")
             self.map = data
-            self.f.run.lost = &self.map.m.lost
+            self.f.mapped = True
         self.f.at = <const uint8_t*>self.view.buf
         self.f.end = self.f.at + self.view.len
         self.f.check_crc = check_crc
@@ -233,32 +231,32 @@ cdef class PartitionBatches:
         at = batch_payload(&self.f.run.b) - <const uint8_t*>self.view.buf
         packed = memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
         try:
-            plain = decompress(codec, packed, PLAIN_BYTES_MAX)
-            self.look_again()
-            return plain
+            return decompress(codec, packed, PLAIN_BYTES_MAX)
         except Exception as error:
             if not hasattr(error, "code"):
                 raise
-            self.look_again()
             raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
 
-    cdef int look_again(self) except -1:
-        """See that a batch in a map is as it was, now that it was read."""
-        cdef int status = OK
-        if self.map is not None and self.f.check_crc:
-            status = batch_check_again(self.f.at, &self.f.run.b)
-        if status != OK or run_is_lost(&self.f.run):
-            self.refuse(status)
-        return 0
+    cdef void begin_read(self) noexcept:
+        """What is read from now on counts if end_read() says so."""
+        if self.map is not None:
+            self.before, self.before_offset = self.f.at, self.f.next_offset
+            map_guard()
+
+    cdef bint end_read(self) noexcept:
+        """Was what was read since begin_read() what the file has? Else it ends where it was then."""
+        if self.map is None or not self.map.is_stale():
+            return True
+        self.f.at, self.f.next_offset = self.before, self.before_offset
+        self.f.running = False
+        self.f.finished = self.is_stale = True
+        return False
 
     cdef int refuse(self, int status) except -1:
         """Raise what a status other than OK and BATCHES_END says of the batch that is next."""
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
-        if status == KAFKA_STORAGE_ERROR or (self.map is not None and map_lost(&self.map.m)):
-            why = "the file was cut meanwhile, or written to, or the disk cannot read a page of it"
-            raise_status(KAFKA_STORAGE_ERROR, f"the batch at offset {self.f.next_offset}, byte {self.position}: {why}")
         if status == INVALID_RECORD and self.f.running:
             why = f"the records do not parse as {b.count} records"
         elif status == UNSUPPORTED_COMPRESSION_TYPE:
@@ -281,6 +279,12 @@ cdef class PartitionBatches:
 
     cdef void let_go(self) noexcept:
         PyBuffer_Release(&self.plain)  # nothing, if nothing is held
+
+    @property
+    def stale(self) -> bool:
+        """It ended because its file was written to while it was read, or cut, or cannot be read: from `position` and
+        `next_offset` on there may be more, to be read from a copy."""
+        return self.is_stale
 
     @property
     def finished(self) -> bool:

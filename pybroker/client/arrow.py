@@ -6,6 +6,7 @@
 Those are the columns of Spark's Kafka source, in Kafka's words. pyarrow is an extra: `pip install pybroker[arrow]`.
 """
 
+import functools
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -101,5 +102,20 @@ def _topics(batch: ColumnBatch, topics: str) -> pa.Array:
 
 def _repeat(runs: list[tuple[int, int]]) -> pa.Array:
     """Each value so many times, as int32."""
-    values, counts = zip(*runs, strict=True) if runs else ((), ())
-    return pa.array(np.repeat(np.array(values, np.int32), np.array(counts, np.int64)))
+    if len(runs) == 1:
+        return _constant(*runs[0])
+    values = np.empty(sum(rows for _, rows in runs), np.int32)
+    start = 0
+    for value, rows in runs:  # np.repeat takes rows one by one
+        values[start : start + rows] = value
+        start += rows
+    return pa.array(values)
+
+
+@functools.lru_cache(2)
+def _constant(value: int, rows: int) -> pa.Array:
+    """One value, as often as in the batch before, mostly: memory that is new costs more than to fill it. Nobody can
+    write to it."""
+    values = np.full(rows, value, np.int32)
+    values.flags.writeable = False
+    return pa.array(values)

@@ -1,7 +1,8 @@
 """Log directories read without a broker: ours, Apache Kafka's or a backup, closed or being written at this moment.
 
 Files are read where they lie, through maps of WINDOW_BYTES: that saves the copy, which takes a third of the time and
-more (bench/test_columns.py shows both). A file that is cut while it is read costs that read an error (core.FileMap).
+more (bench/test_columns.py shows both). A file that is written to, just now or while it is read, is copied instead;
+one that is cut while it is read costs that read an error.
 
 A log that lives may lose segments to retention, or have them merged by compaction, at any time. What is open stays
 readable; what is gone by the time it is read is looked for again by the offset that was reached. Reading ends with the
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from pybroker.client.arrays import record_arrays
 from pybroker.core import ColumnBatch, Columns, FileMap, LogError, PartitionBatches
-from pybroker.errors import CORRUPT_MESSAGE
+from pybroker.errors import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import decompress
 from pybroker.protocol.records import HEADER_BYTES
@@ -110,9 +111,10 @@ def window(
 ) -> FileMap | bytes | None:
     """The bytes from a batch's start on, that batch at least; None where the file ends before it does.
 
-    They are copied where they are not to be mapped, or cannot be: not all file systems map files."""
+    They are copied where they are not to be mapped, or cannot be: the file was written to just now, or its file system
+    maps none. Raises LogError 56 where the disk cannot read them."""
     left = os.fstat(file).st_size - position
-    head = os.pread(file, _FRAME_BYTES, position)
+    head = _copied(file, _FRAME_BYTES, position)
     if left < HEADER_BYTES or len(head) < _FRAME_BYTES:
         return None
     wanted = _FRAME_BYTES + int.from_bytes(head[_LENGTH_AT:], "big", signed=True)
@@ -121,7 +123,14 @@ def window(
     if mapped:
         with contextlib.suppress(OSError):
             return FileMap(file, position, min(max(wanted, bytes_max), left))
-    return os.pread(file, min(max(wanted, CHUNK_BYTES), left), position)
+    return _copied(file, min(max(wanted, CHUNK_BYTES), left), position)
+
+
+def _copied(file: int, size: int, position: int) -> bytes:
+    try:
+        return os.pread(file, size, position)
+    except OSError as problem:
+        raise LogError(KAFKA_STORAGE_ERROR, f"bytes {position} to {position + size} of a segment: {problem}") from None
 
 
 class LogFiles:
@@ -190,20 +199,24 @@ class LogFiles:
     ) -> Iterator[PartitionBatches]:
         """The batches of one segment, as much as is mapped at once."""
         position = position_of(file, self._file(base, ".index"), base, offset)
-        while (data := self._read(file, base, position, sealed)) is not None:
+        mapped = True
+        while (data := self._read(file, base, position, sealed, mapped)) is not None:
             batches = PartitionBatches(
                 data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True
             )
             yield batches
+            if batches.stale and os.fstat(file).st_size < position + len(data):
+                cut = f"{self._file(base, '.log')}: it was cut while it was read, at byte {position + batches.position}"
+                raise LogError(KAFKA_STORAGE_ERROR, cut)
+            mapped = not batches.stale
             position += batches.position
             offset = batches.next_offset
-            if not batches.position or offset == end:
+            if (mapped and not batches.position) or offset == end:
                 return
 
-    def _read(self, file: int, base: int, position: int, sealed: bool) -> FileMap | bytes | None:
-        """The next bytes of the file, a whole batch at least; None at the end of what was written. They are copied
-        where no CRC is checked: that is what says whether bytes in a map are still what they were."""
-        data = window(file, position, mapped=self._check_crcs)
+    def _read(self, file: int, base: int, position: int, sealed: bool, mapped: bool) -> FileMap | bytes | None:
+        """The next bytes of the file, a whole batch at least; None at the end of what was written."""
+        data = window(file, position, mapped=mapped)
         left = os.fstat(file).st_size - position if data is None and sealed else 0
         if left > 0:
             raise LogError(

@@ -23,7 +23,7 @@ from pybroker.spark.losses import judge
 from pybroker.spark.offset_reader import Leader, OffsetReader
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
-from pybroker.spark.planning import ANEW, Lost, Range
+from pybroker.spark.planning import ANEW, Lost
 from pybroker.spark.rows import RowMaker
 from pybroker.spark.segments import SegmentReader
 from pybroker.spark.worker import settle
@@ -56,9 +56,10 @@ def read_range(
         with contextlib.closing(source(options, partition, offset)) as reader:
             while (batches := reader.next_batches()) is not None:
                 while not batches.finished:
-                    if not _gather(gathered, batches, partition.range):
-                        reader.give_up()
-                        break
+                    try:
+                        gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
+                    except LogError as error:
+                        raise KafkaError(error.code, f"{partition.range.tp}: {error}") from error
                     if not batches.finished:
                         yield rows.make(gathered.take())
                 reader.go_on(batches.next_offset)
@@ -67,17 +68,6 @@ def read_range(
             offset = reader.offset
     if len(gathered):
         yield rows.make(gathered.take())
-
-
-def _gather(gathered: Columns, batches: PartitionBatches, what: Range) -> bool:
-    """Read on; False where a page of the file is gone, and the broker knows what follows."""
-    try:
-        gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
-        return True
-    except LogError as error:
-        if error.code == errors.KAFKA_STORAGE_ERROR:
-            return False
-        raise KafkaError(error.code, f"{what.tp}: {error}") from error
 
 
 class RangeFetcher:
@@ -93,9 +83,6 @@ class RangeFetcher:
         self._last_progress_s = time.monotonic()
         self._record_bytes = RECORD_BYTES_GUESS
         self._answer_bytes = 0
-
-    def give_up(self) -> None:
-        """Nobody else could go on."""
 
     def close(self) -> None:
         """Give the connection back, unless an answer to it is under way that nobody will take."""

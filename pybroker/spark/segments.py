@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pybroker.client.segments import WINDOW_BYTES, position_of, window
-from pybroker.core import PartitionBatches
+from pybroker.core import LogError, PartitionBatches
 from pybroker.spark.options import SourceOptions
 from pybroker.spark.partitions import KafkaInputPartition
 
@@ -41,6 +41,7 @@ class SegmentReader:
         self._position = 0
         self._segment_end = 0
         self._batches: PartitionBatches | None = None
+        self._mapped = True
 
     def close(self) -> None:
         if self._file is not None:
@@ -56,7 +57,10 @@ class SegmentReader:
         if self._file is None and not self._open():
             return None
         assert self._file is not None, "a file is open"
-        data = window(self._file, self._position, self._window_bytes)
+        try:
+            data = window(self._file, self._position, self._window_bytes, mapped=self._mapped)
+        except LogError:  # of the disk
+            return None
         if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
             return None
         end = min(self.range.end, self._segment_end)
@@ -67,10 +71,7 @@ class SegmentReader:
         assert self._batches is not None, "there is something that was read"
         self.offset = offset
         self._position += self._batches.position
-
-    def give_up(self) -> None:
-        """Leave the rest to the broker."""
-        self._segments = []
+        self._mapped = not self._batches.stale
 
     def _open(self) -> bool:
         """Open the segment that has the offset. False where there is none: then it is for the broker to say why."""

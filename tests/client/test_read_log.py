@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from pybroker.protocol import records as slow
 from pybroker.protocol.compression import compress
 from tests.clients.adapters.confluent import QUIET, Confluent
 from tests.clients.adapters.neutral import CODECS, Record
-from tests.harness import Server
+from tests.harness import Server, settle
 from tests.java.peers import SHARED
 
 START_MS = 1_700_000_000_000
@@ -231,22 +230,33 @@ def test_segments_that_compaction_merges_are_found_where_they_went(closed: Path)
     assert found == list(range(2000))
 
 
-def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed: Path) -> None:
-    """A follower may truncate its log: the reader gets an error behind what was sound, not a signal. Who checks no CRC
-    reads copies, and then it is an end."""
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed: Path, checked: bool) -> None:
+    """A follower may truncate its log: the reader gets an error behind what was sound, not a signal."""
     [*_, last] = segments(closed)
     first = int(last.stem)
-    for checked in (False, True):
-        data = last.read_bytes()
-        batches = pybroker.read_log(closed, columns=["offset"], start_offset=first, batch_rows=1, check_crcs=checked)
-        found = next(batches).column("offset").to_pylist()
-        os.truncate(last, 100)
-        with pytest.raises(LogError, match="cut meanwhile") if checked else contextlib.nullcontext() as error:
-            for batch in batches:
-                found += batch.column("offset").to_pylist()
-        assert found == list(range(first, first + len(found)))
-        assert error is None or error.value.code == 56
-        last.write_bytes(data)
+    settle(last)
+    batches = pybroker.read_log(closed, columns=["offset"], start_offset=first, batch_rows=1, check_crcs=checked)
+    found = next(batches).column("offset").to_pylist()
+    os.truncate(last, 100)
+    with pytest.raises(LogError, match="it was cut while it was read, at byte") as error:
+        for batch in batches:
+            found += batch.column("offset").to_pylist()
+    assert found == list(range(first, first + len(found)))
+    assert error.value.code == 56
+
+
+def test_a_file_that_goes_on_while_it_is_read_is_read_on(closed: Path) -> None:
+    """As one does that a broker writes."""
+    [*_, last] = segments(closed)
+    first, data = int(last.stem), last.read_bytes()
+    settle(last)
+    batches = pybroker.read_log(closed, columns=["offset"], start_offset=first, batch_rows=7)
+    found = next(batches).column("offset").to_pylist()
+    with last.open("ab") as file:
+        file.write(data[:10])
+    found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(first, 2000))
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0" * 5, b"cut", "half"])

@@ -20,7 +20,7 @@ from pybroker.spark.planning import Range
 from pybroker.spark.reader import read_range
 from pybroker.spark.segments import SegmentReader
 from pybroker.testing import records
-from tests.harness import BrokerProcess
+from tests.harness import BrokerProcess, settle
 from tests.spark.topics import Topics
 
 SEGMENT_BYTES = 1 << 14
@@ -146,17 +146,25 @@ def test_a_file_that_is_cut_beneath_its_map_is_left_to_the_broker(
     whole = {path: path.read_bytes() for path in files}
     for cut in (0, 100, 4096, 5000, 12_000):
 
-        def mapped_and_cut(file: int, position: int, bytes_max: int, at: int = cut) -> FileMap | None:
-            found = window(file, position, bytes_max)
+        maps = 0
+
+        def mapped_and_cut(
+            file: int, position: int, bytes_max: int, *, mapped: bool, at: int = cut
+        ) -> FileMap | bytes | None:
+            nonlocal maps
+            found = window(file, position, bytes_max, mapped=mapped)
+            maps += isinstance(found, FileMap)
             os.truncate(file, at)
             return found
 
         for path, data in whole.items():
             path.write_bytes(data)
+            settle(path)
         with monkeypatch.context() as patched:
             patched.setattr(segments, "window", mapped_and_cut)
             patched.setattr(os, "open", lambda path, flags, opened=os.open: opened(path, os.O_RDWR))
             assert segmented.read(copied, 7) == list(range(7, COUNT))
+        assert maps
 
 
 def test_what_the_files_lack_the_broker_has(segmented: Segmented, copied: Path) -> None:
