@@ -6,10 +6,13 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.base.status cimport raise_status
-from pybroker.core.batch.batch cimport CODEC_LZ4
+from pybroker.core.batch.batch cimport CODEC_LZ4, CODEC_ZSTD
 from pybroker.core.batch.block cimport block_free, block_init, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
+
+cdef enum:
+    UNDONE_BYTES_MAX = 0x7FFFFFFF
 
 
 def undo(int codec, data, int64_t bytes_max) -> bytes:
@@ -17,7 +20,11 @@ def undo(int codec, data, int64_t bytes_max) -> bytes:
     cdef Py_buffer view
     cdef block_t out
     cdef int status
-    if codec != CODEC_LZ4 and zstd_library() == NULL:
+    if codec not in (CODEC_LZ4, CODEC_ZSTD):
+        raise ValueError(f"codec {codec} is not lz4 (3) or zstd (4)")
+    if not 0 <= bytes_max <= UNDONE_BYTES_MAX:
+        raise ValueError(f"bytes_max is {bytes_max}")
+    if codec == CODEC_ZSTD and zstd_library() == NULL:
         raise ValueError("there is no libzstd")
     block_init(&out, 0)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

@@ -144,8 +144,29 @@ def _of_snappy() -> Iterator[tuple[str, bytes]]:
     yield "a header and nothing", XERIAL
 
 
+def _with_header(packed: bytes, flags: int = 0, block_size: int = 0) -> bytes:
+    """A frame with more bits in its header, and the header's checksum that belongs to them."""
+    head = bytes([packed[4] | flags, packed[5] | block_size])
+    return packed[:4] + head + bytes([xxhash32(head) >> 8 & 0xFF]) + packed[7:]
+
+
+def xxhash32(data: bytes) -> int:
+    """Of less than four bytes."""
+    made = 374761393 + len(data)
+    for byte in data:
+        made = (made + byte * 374761393) & 0xFFFFFFFF
+        made = ((made << 11 | made >> 21) & 0xFFFFFFFF) * 2654435761 & 0xFFFFFFFF
+    made = (made ^ made >> 15) * 2246822519 & 0xFFFFFFFF
+    made = (made ^ made >> 13) * 3266489917 & 0xFFFFFFFF
+    return made ^ made >> 16
+
+
 def _of_lz4() -> Iterator[tuple[str, bytes]]:
     packed = _lz4(PLAIN)
+    assert _with_header(packed) == packed
+    yield "a reserved flag", _with_header(packed, flags=2)
+    yield "a reserved bit before the block size", _with_header(packed, block_size=0x80)
+    yield "a reserved bit behind the block size", _with_header(packed, block_size=1)
     yield "a wrong header checksum", flipped(packed, 6)
     yield "no end mark", packed[:-4]
     yield "a damaged block", packed[:11] + b"\xff\xff\xff" + packed[14:]

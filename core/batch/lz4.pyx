@@ -31,6 +31,8 @@ cdef enum:
     CONTENT_SIZE = 0x08
     CONTENT_CHECKSUM = 0x04
     DICTIONARY = 0x01
+    RESERVED = 0x02
+    BLOCK_RESERVED = 0x8F  # in the byte of the block size
     HEAD_BYTES = 6        # magic, flags, block size
     BLOCK_SIZE_SHIFT = 4
     BLOCK_SIZE_MIN = 4    # 64 KiB; each further one is four times as much
@@ -49,6 +51,8 @@ cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content
     flags[0] = p[4]
     code = p[5] >> BLOCK_SIZE_SHIFT & 7
     if flags[0] & VERSION_MASK != VERSION or flags[0] & DICTIONARY or code < BLOCK_SIZE_MIN:
+        return CORRUPT_MESSAGE
+    if flags[0] & RESERVED or p[5] & BLOCK_RESERVED:
         return CORRUPT_MESSAGE
     block_max[0] = <int64_t>1 << (16 + 2 * (code - BLOCK_SIZE_MIN))
     content[0] = -1

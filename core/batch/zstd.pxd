@@ -23,6 +23,7 @@ cdef struct zstd_t:
     zstd_stream_fn stream
     zstd_content_fn content
     zstd_failed_fn failed
+    zstd_failed_fn error
 
 # NULL: there is none.
 cdef const zstd_t* zstd_library() noexcept nogil

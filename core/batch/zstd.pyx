@@ -1,9 +1,9 @@
 """zstd frames, Kafka's codec 4, undone straight out of the batch and into a block.
 
-The library is the one inside the `zstandard` package, which exports what it is made of, or else the system's
-libzstd.so.1; it is opened at import, and needs no header to build. Contexts are kept: to make one costs more than to
-undo a small batch. A reader may do with frames that a broker refuses (zstd_frame.pyx): several, one after another, and
-large windows, as Java's reader does.
+The library is the one inside the `zstandard` package, one of whose modules exports what it is made of (`_cffi` or
+`backend_c`, by its version), or else the system's libzstd.so.1; it is opened at import, and needs no header to build.
+Contexts are kept: to make one costs more than to undo a small batch. A reader may do with frames that a broker refuses
+(zstd_frame.pyx): several, one after another, and large windows, as Java's reader does.
 """
 
 import glob
@@ -28,6 +28,7 @@ cdef enum:
     CONTEXTS = 16                # that are kept
     CONTEXT_BYTES_MAX = 1 << 20  # one that grew with a frame's window is not
     SESSION_ONLY = 1             # ZSTD_reset_session_only
+    NO_MEMORY = 64               # ZSTD_error_memory_allocation
 
 cdef unsigned long long NOT_TOLD = <unsigned long long>-1   # ZSTD_CONTENTSIZE_UNKNOWN
 cdef unsigned long long NO_FRAME = <unsigned long long>-2   # ZSTD_CONTENTSIZE_ERROR
@@ -53,18 +54,22 @@ cdef bint open_library(const char* name) noexcept nogil:
     zstd.stream = <zstd_stream_fn>dlsym(library, "ZSTD_decompressStream_simpleArgs")
     zstd.content = <zstd_content_fn>dlsym(library, "ZSTD_getFrameContentSize")
     zstd.failed = <zstd_failed_fn>dlsym(library, "ZSTD_isError")
+    zstd.error = <zstd_failed_fn>dlsym(library, "ZSTD_getErrorCode")
     return (
         zstd.new != NULL and zstd.free != NULL and zstd.size != NULL and zstd.begin != NULL and zstd.wanted != NULL
         and zstd.reset != NULL and zstd.step != NULL and zstd.stream != NULL and zstd.content != NULL
-        and zstd.failed != NULL
+        and zstd.failed != NULL and zstd.error != NULL
     )
 
 
 def _libraries():
     """The package's own first: it is the newer one, and the same on every machine. It is not imported for that."""
-    package = importlib.util.find_spec("zstandard")
+    try:
+        package = importlib.util.find_spec("zstandard")
+    except ValueError:  # something of that name is there that says nothing of itself
+        package = None
     for place in package.submodule_search_locations or () if package is not None else ():
-        yield from glob.glob(os.path.join(glob.escape(place), "backend_c*.so"))
+        yield from glob.glob(os.path.join(glob.escape(place), "*.so"))
     yield "libzstd.so.1"
 
 
@@ -112,7 +117,7 @@ cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t g
         made, before = 0, taken
         status = zstd.stream(context, out.data + out.size, <size_t>left, &made, p, n, &taken)
         if zstd.failed(status):
-            return CORRUPT_MESSAGE
+            return -ENOMEM if zstd.error(status) == NO_MEMORY else CORRUPT_MESSAGE
         out.size += <int64_t>made
         if out.size - start > most:
             return MESSAGE_TOO_LARGE

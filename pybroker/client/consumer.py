@@ -389,7 +389,11 @@ class Consumer:
             now_s = time.monotonic()
             due_s = self._advance(now_s)
             found = take()
-            if found or now_s >= deadline_s:
+            if found:
+                return found
+            if any(self._is_due(place) for place in self._positions.places.values()):
+                continue  # what was to be taken has an error
+            if now_s >= deadline_s:
                 return found
             self._bell.wait(min(deadline_s, due_s) - now_s)
 
@@ -416,16 +420,18 @@ class Consumer:
             self._commits.tick(now_s)
             due_s = self._group.due_s
         for place in self._positions.places.values():
-            if place.error is not None:
-                if not self._reader.waits(place):
-                    self._raise(place)
-                due_s = now_s  # what was fetched before the error is told before it, and then the error
-            elif place.position < 0:
+            if self._is_due(place):
+                self._raise(place)
+            elif place.position < 0 and place.error is None:
                 if place.nowhere:
                     self._begin()
                     due_s = min(due_s, now_s + _WAIT_S)
                 self._fetcher.wake()
         return due_s
+
+    def _is_due(self, place: Place) -> bool:
+        """Whether it has an error that is to be told: what was fetched before it is told before it."""
+        return place.error is not None and not self._reader.waits(place)
 
     def _raise(self, place: Place) -> None:
         if place.error is not None:

@@ -15,6 +15,7 @@ from pybroker.clock import wall_ms
 from pybroker.config.settings import ConfigError
 from pybroker.core import Delivery, RecordMetadata
 from pybroker.errors import KafkaError
+from pybroker.protocol.compression import LEVELS
 
 __all__ = ["Delivery", "Producer", "RecordMetadata"]
 
@@ -38,6 +39,11 @@ class Producer:
         self._settings = s = Settings("producer", PRODUCER, settings)
         acks = {"all": -1}.get(s.acks) or int(s.acks)
         idempotent = self._idempotence(acks)
+        if s.compression_level is not None and s.compression_type in LEVELS:
+            low, high = LEVELS[s.compression_type]
+            if not low <= s.compression_level <= high:
+                has = f"compression_level of {s.compression_type} is {low} to {high}"
+                raise ConfigError(f"{has}, not {s.compression_level}")
         self._block_s = s.max_block_ms / 1000
         self._network = Network("producer", s, create_topics=True)
         self._sender = Sender(self._network, s, acks=acks, idempotent=idempotent)

@@ -174,8 +174,18 @@ def _unsnappy_block(codec: int, block: memoryview, left: int, max_bytes: int) ->
 # -- lz4 and zstd ----------------------------------------------------------------------------------------------------
 
 
+_CONTEXTS_MAX: Final = 4
+_CONTEXT_BYTES_MAX: Final = 16 << 20
+"""One of a high level has hundreds of MiB after a large batch."""
+
+
+LEVELS: Final = {"gzip": (-1, 9), "lz4": (-1, 17), "zstd": (-131072, 22)}
+"""The lowest and the highest that the codecs have; -1 is the default of gzip and lz4."""
+
+
 class _Contexts(threading.local):
-    """What a thread compresses with: to make one costs more than to compress a small batch."""
+    """What a thread compresses with: to make one costs more than to compress a small batch. Of a few levels, and small
+    ones, are kept."""
 
     def __init__(self) -> None:
         self.zstd: dict[int, Any] = {}
@@ -190,7 +200,7 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
     return bytes(
         frame.compress(
-            data, compression_level=0 if level is None else level, block_size=frame.BLOCKSIZE_MAX64KB,
+            data, compression_level=max(level or 0, 0), block_size=frame.BLOCKSIZE_MAX64KB,
             block_linked=False, store_size=False,
         )
     )  # fmt: skip
@@ -198,12 +208,18 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
     wanted = 3 if level is None else level
-    compressor = _contexts.zstd.get(wanted)
+    kept = _contexts.zstd
+    compressor = kept.get(wanted)
     if compressor is None:
         import zstandard
 
-        compressor = _contexts.zstd[wanted] = zstandard.ZstdCompressor(level=wanted)
-    return bytes(compressor.compress(data))
+        compressor = zstandard.ZstdCompressor(level=wanted)
+    made = bytes(compressor.compress(data))
+    if compressor.memory_size() <= _CONTEXT_BYTES_MAX and (wanted in kept or len(kept) < _CONTEXTS_MAX):
+        kept[wanted] = compressor
+    else:
+        kept.pop(wanted, None)
+    return made
 
 
 def _unlz4(codec: int, data: Buffer, max_bytes: int) -> bytes:

@@ -362,8 +362,8 @@ class ReplicaManager:
             return
         role = replica.log.role
         epoch = leader_epoch if leader_epoch >= 0 else role.leader_epoch
-        leader = role.leader if epoch == role.leader_epoch else -1  # who asks here is still told who leads in that epoch
-        try:
+        leader = role.leader if epoch == role.leader_epoch else -1
+        try:  # who asks here is still told who leads in that epoch
             stop = partial(replica.log.become_offline, leader=leader)
             await replica.at_disk(stop, epoch, max(role.partition_epoch, 0))
         except (core.LogError, KafkaError) as problem:

@@ -423,9 +423,14 @@ def test_a_new_epoch_overtakes_nothing() -> None:
         assert [record.value for record in broker.records("t")] == expected
 
 
-def test_what_cannot_be_compressed(shared_broker: Server, topic: str) -> None:
-    """A level that the codec has not is told by the deliveries, and the producer goes on to its end."""
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", -1, 9), ("lz4", -1, 17), ("zstd", -131072, 22)])
+def test_levels_that_a_codec_has(shared_broker: Server, topic: str, codec: Any, low: int, high: int) -> None:
+    """Another is told when the producer is made, and not by its deliveries."""
     create(shared_broker, topic)
-    with Producer(bootstrap_servers=shared_broker.bootstrap, compression_type="gzip", compression_level=99) as producer:
-        error = producer.send(topic, b"x").exception(WAIT_S)
-        assert error.code == errors.UNSUPPORTED_COMPRESSION_TYPE and "could not be compressed" in error.message
+    made: dict[str, Any] = {"bootstrap_servers": shared_broker.bootstrap, "compression_type": codec}
+    for level in (low, 0, 1, high):
+        with Producer(**made, compression_level=level) as producer:
+            producer.send(topic, b"x" * 1000).result(WAIT_S)
+    for level in (low - 1, high + 1):
+        with pytest.raises(ConfigError, match=f"compression_level of {codec} is {low} to {high}, not {level}"):
+            Producer(**made, compression_level=level)

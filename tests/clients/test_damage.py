@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import confluent_kafka
 import kafka
 import pytest
@@ -17,9 +20,8 @@ COUNT, BAD = 12, 5
 SIZE = len(batch([b"%02d" % 0]))
 
 
-@pytest.fixture
-def damaged(shared_broker: BrokerProcess, topic: str) -> str:
-    """A topic of twelve batches of one record, of which four are a segment; the broker knows that one is damaged."""
+def write_and_damage(shared_broker: BrokerProcess, topic: str) -> Path:
+    """A topic of twelve batches of one record, of which four are a segment, and one is damaged; its directory."""
     with Wire(shared_broker.port) as wire:
         assert wire.create_topic(topic, config={"segment.bytes": str(4 * SIZE)}) == 0
     with Wire(shared_broker.port_of(topic)) as wire:
@@ -30,6 +32,13 @@ def damaged(shared_broker: BrokerProcess, topic: str) -> str:
     with (directory / f"{4:020}.log").open("r+b") as file:
         file.seek((BAD - 4 + 1) * SIZE - 3)
         file.write(b"\xff")
+    return directory
+
+
+@pytest.fixture
+def damaged(shared_broker: BrokerProcess, topic: str) -> str:
+    """Such a topic, and the broker knows what is damaged."""
+    directory = write_and_damage(shared_broker, topic)
     until("a look at the log dir", lambda: scrub.read_last_ms(directory.parent) is not None)
     asked_ms = scrub.ask(directory.parent)
     until("a pass", lambda: (scrub.read_last_ms(directory.parent) or 0) >= asked_ms)
@@ -53,6 +62,20 @@ def test_our_consumer(shared_broker: BrokerProcess, damaged: str) -> None:
                 refused += 1
                 consumer.seek((damaged, 0), BAD + 1)
     assert (read, refused) == ([n for n in range(COUNT) if n != BAD], 1)
+
+
+@pytest.mark.parametrize("poll", ["poll", "poll_numpy", "poll_arrow"])
+def test_our_consumer_finds_it_first(shared_broker: BrokerProcess, topic: str, poll: str) -> None:
+    """The broker does not know yet. A poll that finds nothing else to return tells it at once."""
+    write_and_damage(shared_broker, topic)
+    with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        while consumer.position((topic, 0)) != BAD:
+            getattr(consumer, poll)(10_000)
+        began_s = time.monotonic()
+        with pytest.raises(KafkaError, match=f"the batch at offset {BAD}"):
+            getattr(consumer, poll)(60_000)
+        assert time.monotonic() - began_s < 10
 
 
 def test_confluent_kafka(shared_broker: BrokerProcess, damaged: str) -> None:

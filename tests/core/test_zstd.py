@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import lz4.frame
 import pytest
 import zstandard
 from hypothesis import given
@@ -16,6 +19,7 @@ from pybroker.core import Columns, LogError, PartitionBatches, undo
 from pybroker.protocol import records as slow
 from tests.core.columnar import fields
 from tests.core.test_lz4 import contents
+from tests.harness import ROOT
 
 ZSTD = 4
 MOST = 1 << 24
@@ -40,6 +44,24 @@ def stream(content: bytes, **how: Any) -> bytes:
 def test_the_library_is_found() -> None:
     """The package is a requirement of ours, and has it inside."""
     assert undo(ZSTD, zstandard.compress(b"x"), MOST) == b"x"  # a ValueError where there is none
+    module = "import sys, types; sys.modules['zstandard'] = types.ModuleType('zstandard'); import pybroker.core"
+    subprocess.run([sys.executable, "-c", module], cwd=ROOT, check=True)
+
+
+def test_it_is_the_package_s() -> None:
+    """Its version does not depend on the machine."""
+    listed = "import pybroker.core; print(open('/proc/self/maps').read())"
+    maps = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "/zstandard/" in maps and "libzstd" not in maps
+
+
+@pytest.mark.parametrize("most", [-1, -(2**63), 2**31, 2**63 - 1])
+def test_limits_that_are_none(most: int) -> None:
+    for codec, frame in ((ZSTD, zstandard.compress(TEXT)), (3, lz4.frame.compress(TEXT))):
+        with pytest.raises(ValueError, match=f"bytes_max is {most}"):
+            undo(codec, frame, most)
+    with pytest.raises(ValueError, match="codec 99 is not lz4"):
+        undo(99, zstandard.compress(TEXT), MOST)
 
 
 @given(contents, forms)
