@@ -19,7 +19,7 @@ from pybroker.core.storage.damage cimport damage_mark
 from pybroker.core.storage.log cimport log_lock_files, log_t, segments_floor, segments_t
 from pybroker.core.storage.segment cimport PATH_BYTES, segment_path, segment_t
 from pybroker.core.storage.segment_scan cimport (
-    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t,
+    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_leave, scan_t,
 )
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 from pybroker.core.storage.spots cimport spot_t, spots_t
@@ -153,6 +153,7 @@ cdef class SegmentScan:
         self.c.fd = -1
 
     def __dealloc__(self):
+        scan_leave(&self.c)
         scan_free(&self.c)
         vfs_close(self.c.fd)
 

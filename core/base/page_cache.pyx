@@ -1,7 +1,18 @@
-"""Whether the kernel has a range of a file in its page cache: cachestat of Linux 6.5; before it, one byte of every 32
-KiB is read with RWF_NOWAIT."""
+"""What the kernel has of a file in its page cache, and what it need not keep.
+
+Whether it has a range says cachestat of Linux 6.5; before it, one byte of every 32 KiB is read with RWF_NOWAIT.
+
+Who reads much of what nobody else reads (a scan, a consumer that catches up) would push out of the cache what everybody
+reads: the kernel takes pages that were read twice for important, and each of these is read once to bring it in and once
+to send it. So what was not in the cache before is forgotten behind the reader, in pieces of many pages: of a large folio
+that lies in a piece only in part the kernel lets go nothing. Nobody tells what the kernel brought in by reading ahead and
+what was there: who began where nothing was is taken to go on so to the end of the file.
+"""
 
 from libc.stdint cimport int64_t, uint64_t
+
+from pybroker.core.base.atomic cimport load_i64, store_i64
+from pybroker.core.base.files cimport POSIX_FADV_DONTNEED, posix_fadvise
 
 cdef extern from *:
     """
@@ -34,6 +45,9 @@ cdef extern from *:
 cdef enum:
     PAGE = 4096
     SAMPLE = 32 << 10            # where the kernel has no cachestat
+    FORGET_BYTES = 16 << 20
+    FOLIO_BYTES = 2 << 20
+    AHEAD_BYTES = 64 << 20       # the kernel reads on by itself: so much later a reader may still be in what it brought
 
 
 cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
@@ -49,3 +63,42 @@ cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
         if pyb_at_hand(fd, position) == 0:
             return False
     return True
+
+
+cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil:
+    """Is most of a range in the cache, or can that not be known?"""
+    cdef int64_t first = position // PAGE, end = (position + n + PAGE - 1) // PAGE
+    cdef int64_t cached = pyb_cached(fd, first * PAGE, (end - first) * PAGE)
+    return cached < 0 or 2 * cached >= end - first
+
+
+cdef void passed_add(passed_t* p, int64_t position, int64_t n, bint brought) noexcept nogil:
+    cdef bint goes_on = p.start < p.end and position >= p.start and position <= p.end + AHEAD_BYTES
+    if goes_on:
+        p.end = max(p.end, position + n)
+    elif brought:
+        p.end = position + n
+        store_i64(&p.start, position)
+
+
+cdef void forget(int fd, int64_t start, int64_t end) noexcept nogil:
+    """With the folio that the piece before may have cut in two."""
+    start = max(<int64_t>0, start - FOLIO_BYTES)
+    posix_fadvise(fd, start, end - start, POSIX_FADV_DONTNEED)
+
+
+cdef int64_t passed_bytes(const passed_t* p, int64_t position) noexcept nogil:
+    return position - load_i64(&p.start)
+
+
+cdef void passed_forget(passed_t* p, int fd, int64_t position) noexcept nogil:
+    cdef int64_t end = min(position, p.end)
+    if end > p.start and end - p.start >= FORGET_BYTES:
+        forget(fd, p.start, end)
+        store_i64(&p.start, end)
+
+
+cdef void passed_end(passed_t* p, int fd) noexcept nogil:
+    if p.end > p.start:
+        forget(fd, p.start, p.end)
+    passed_init(p)

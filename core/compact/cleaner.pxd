@@ -1,6 +1,7 @@
 # One round of compaction over one log.
 from libc.stdint cimport int64_t
 
+from pybroker.core.base.page_cache cimport passed_t
 from pybroker.core.compact.record_filter cimport buffer_t, filter_t
 from pybroker.core.storage.log cimport log_t
 from pybroker.core.storage.open_files cimport files_t
@@ -23,6 +24,8 @@ cdef struct round_t:
     input_t source
     buffer_t read
     int64_t read_from            # position of the buffer in the source
+    passed_t passed              # of the source
+    bint cold                    # something that was read in this round was not in the page cache
     segment_t* fresh             # the segment that is written
     buffer_t written             # its end, not in the file yet
     bint differs                 # from what it was made of

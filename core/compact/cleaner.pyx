@@ -23,10 +23,12 @@ from posix.unistd cimport usleep
 from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport (
-    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync, vfs_write_behind,
+    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_forget, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync,
+    vfs_write_behind,
 )
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
@@ -62,16 +64,21 @@ cdef int account(round_t* c, int64_t bytes) noexcept nogil:
         usleep(1000)
 
 
+cdef void leave_source(round_t* c) noexcept nogil:
+    if c.source.files != NULL:
+        passed_end(&c.passed, c.source.files.fd)
+        files_drop(c.source.files)
+        c.source.files = NULL
+    c.read.length = 0
+
+
 cdef int open_source(round_t* c, int64_t i) noexcept nogil:
     """Read from segment i now; CHANGED if it is not the one that was meant, or not one to be cleaned."""
     cdef log_t* l = c.log
     cdef segments_t* list
     cdef segment_t* s
     cdef int slot, status = CHANGED
-    if c.source.files != NULL:
-        files_drop(c.source.files)
-        c.source.files = NULL
-    c.read.length = 0
+    leave_source(c)
     slot = pin(&l.context.reclaim)
     list = <segments_t*>load_ptr(<void**>&l.segments)
     if load_i64(&l.segments_generation) == c.generation and i + 1 < load_i64(&list.count):
@@ -96,6 +103,7 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
     c.read.length = 0
     if n > c.source.size - position:
         return CORRUPT_MESSAGE
+    c.cold |= not was_cached(c.source.files.fd, position, wanted)
     status = buffer_reserve(&c.read, wanted)
     if status == 0:
         status = vfs_pread(c.log.context.fs, P_SEGMENT_READ, c.source.files.fd, c.read.at, wanted, position, &got)
@@ -103,6 +111,9 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
         return status
     c.read_from = position
     c.read.length = got
+    if c.cold and c.fresh != NULL:  # what is learnt from is read again
+        passed_add(&c.passed, position, <int64_t>got, True)
+        passed_forget(&c.passed, c.source.files.fd, position)
     status = account(c, got)
     return status if status != 0 or <int64_t>got >= n else CORRUPT_MESSAGE
 
@@ -229,6 +240,8 @@ cdef int finish_fresh(round_t* c) noexcept nogil:
         if status == 0:
             status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
         log_trust(c.log, status)
+    if status == 0 and c.cold:
+        vfs_forget(s.files.fd, 0, s.size)
     if status == 0:
         vfs_set_modified(s.files.fd, c.source.modified_ms)  # retention goes by it where records have no timestamp
         s.modified_ms = c.source.modified_ms
@@ -353,10 +366,10 @@ cdef int log_clean(round_t* c, int64_t bound, int64_t map_bytes) noexcept nogil:
     if not cas_i32(&c.log.cleaning, 0, 1):
         return -EAGAIN
     status = offset_map_init(&c.filter.keys, map_bytes)
+    passed_init(&c.passed)
     if status == 0:
         status = run(c, bound)
-    if c.source.files != NULL:
-        files_drop(c.source.files)
+    leave_source(c)
     filter_free(&c.filter)
     free(c.read.at)
     free(c.written.at)

@@ -3,8 +3,10 @@
 Before a fetch looks into a log, it asks the kernel whether the pages from the index entry on, as many as it may answer,
 are in the cache (page_cache.pyx). If not, it waits
 as a fetch that is parked does, and the thread reads them; once told, the fetch is executed again, and finds them. The
-thread then reads as much again, for a reader that goes on. The tail of the active segment was written a moment ago and
-is not asked about; what was seen in the cache is remembered for the connection as far as it was looked at.
+thread then reads as much again, for a reader that goes on, and has the kernel forget what it read some way before, if
+it was not in the cache: readers who catch up one after the other find it there, and what everybody reads stays there.
+The tail of the active segment was written a moment ago and is not asked about; what was seen in the cache is remembered
+for the connection as far as it was looked at.
 """
 
 from libc.errno cimport ENODATA
@@ -14,7 +16,9 @@ from libc.stdlib cimport calloc, free, malloc
 
 from pybroker.core.base.atomic cimport load_ptr
 from pybroker.core.base.budget cimport budget_wait
-from pybroker.core.base.page_cache cimport is_cached
+from pybroker.core.base.page_cache cimport (
+    is_cached, passed_add, passed_bytes, passed_end, passed_forget, was_cached,
+)
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
 from pybroker.core.base.worker cimport task_t, worker_put
@@ -30,6 +34,8 @@ cdef enum:
     SLACK_BYTES = 64 << 10       # from an index entry to the batch that it is for
     SEEN_BYTES = 1 << 20         # that are looked at in one go
     CHUNK_BYTES = 256 << 10
+    KEPT_BYTES = 16 << 20        # behind a reader
+    LAG_BYTES = 32 << 20         # of what is behind a reader, more is to be forgotten
 
 cdef struct place_t:             # of an offset: where in which file reading begins
     files_t* files
@@ -88,6 +94,8 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
     if position >= limit or (s.base_offset == v.active_base and position >= limit - TAIL_BYTES):
         return False
     n = min(most + SLACK_BYTES, limit - position)
+    if passed_bytes(&f.passed, position) > LAG_BYTES:
+        return True              # the kernel reads ahead so well that the thread has not been asked for long
     if warm.files == f and position + n <= warm.end:
         return False
     if is_cached(f.fd, position, min(max(n, <int64_t>SEEN_BYTES), limit - position)):
@@ -128,6 +136,8 @@ cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, vo
     cdef int status
     cdef int64_t end = min(position + n, p.limit)
     cdef size_t got = 0
+    if position < end:
+        passed_add(&p.files.passed, position, end - position, not was_cached(p.files.fd, position, end - position))
     while position < end:
         n = min(<int64_t>CHUNK_BYTES, end - position)
         status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
@@ -135,6 +145,13 @@ cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, vo
             log_note_unread(l, status if status < 0 else -ENODATA)
             return
         position += got
+
+
+cdef void forget_behind(const place_t* p) noexcept nogil:
+    """After it nobody has to ask for that who goes on from there."""
+    passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES)
+    if passed_bytes(&p.files.passed, p.position) > LAG_BYTES:
+        passed_end(&p.files.passed, p.files.fd)  # of another reader
 
 
 cdef void work(task_t* task) noexcept nogil:
@@ -148,6 +165,7 @@ cdef void work(task_t* task) noexcept nogil:
         places[i].files = NULL
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
             read_range(c.wishes[i].log, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
+            forget_behind(&places[i])
     c.done(c.owner)
     for i in range(c.count):
         n = c.wishes[i].most + SLACK_BYTES

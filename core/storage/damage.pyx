@@ -22,7 +22,7 @@ from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log cimport log_t
 from pybroker.core.storage.segment cimport PATH_BYTES, segment_path, segment_t
 from pybroker.core.storage.segment_scan cimport (
-    SCAN_BYTES, scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t,
+    SCAN_BYTES, scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_leave, scan_t,
 )
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 from pybroker.core.storage.spots cimport spot_t, spots_t
@@ -154,6 +154,7 @@ cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict, i
         c.strict = strict
         status = search_open(l, s, &c, next_base)
         end[0] = max(next_base, c.expected)
+        scan_leave(&c)
         vfs_close(fd)
     scan_free(&c)
     store_i32(&s.index_bad, 1)

@@ -1,6 +1,7 @@
 # What is open of a segment: its data file, and the indexes that it is searched by.
 from libc.stdint cimport int32_t
 
+from pybroker.core.base.page_cache cimport passed_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.base.worker cimport task_t
 from pybroker.core.storage.index cimport index_t
@@ -18,6 +19,7 @@ cdef struct files_t:
     int32_t refs
     int32_t fd
     int32_t used                 # read from since somebody looked
+    passed_t passed              # by the thread that reads what is not in the page cache, alone
     indexes_t* indexes
     index_t* times               # of a sealed segment that somebody looked into by time; NULL: nobody did
 

@@ -3,10 +3,12 @@
 A descriptor is taken from the budget before a file is opened, and given back as it is closed.
 """
 
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.atomic cimport add_i32
 from pybroker.core.base.budget cimport budget_give
+from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_init
 from pybroker.core.base.vfs cimport P_SEGMENT_CLOSE, vfs_close, vfs_close_elsewhere, vfs_pass_file, vfs_t
 from pybroker.core.base.worker cimport task_t
 from pybroker.core.storage.index cimport OFFSET_ENTRY, TIME_ENTRY, index_free, index_init
@@ -42,6 +44,7 @@ cdef files_t* files_new(vfs_t* fs, int fd, indexes_t* indexes) noexcept nogil:
         return NULL
     f.refs = 1
     f.closing.run = close_without_name
+    passed_init(&f.passed)
     f.fs = fs
     f.fd = fd
     return f
@@ -63,6 +66,8 @@ cdef void close_files(files_t* f) noexcept nogil:
     if f.times != NULL:
         index_free(f.times)
         free(f.times)
+    passed_add(&f.passed, f.passed.end, INT64_MAX - f.passed.end, False)  # the kernel read ahead to the end
+    passed_end(&f.passed, f.fd)
     close_counted(f.fs, f.fd)
     free(f)
 

@@ -23,7 +23,7 @@ from pybroker.core.storage.segment cimport (
     segment_cut, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t, segment_unlink,
 )
 from pybroker.core.storage.segment_scan cimport (
-    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_t, scan_tail,
+    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_leave, scan_t, scan_tail,
 )
 from pybroker.core.storage.segment_search cimport NOT_FOUND
 from pybroker.core.storage.spots cimport spot_t
@@ -90,6 +90,7 @@ cdef int find_sound(log_t* l, scan_t* c, int64_t base) noexcept nogil:
         if status == CORRUPT_MESSAGE:
             status = scan_behind(c, 0, &spot)
         c.expected = expected
+        scan_leave(c)
     segment_free(s)
     return status
 
@@ -145,6 +146,8 @@ cdef int open_scanned(
                 status = unlink_from(l, bases, i + 1, n)
             if status == 0:
                 status = cut(l, c, s, end, r)
+    if i + 1 < n:
+        scan_leave(c)  # what is read next is at the log's end
     if status == 0:
         s.end_offset = c.expected
         s.behind = 0

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.mapping cimport map_t
+from pybroker.core.base.page_cache cimport passed_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.spots cimport spot_t
@@ -20,16 +21,20 @@ cdef struct scan_t:
     int64_t base_offset      # of the segment
     int64_t buffered         # position of data in the file
     size_t length
+    bint brought             # it was not in the page cache before
+    passed_t passed
     int64_t expected         # the offset that comes next
     int32_t epoch            # of the batch before
     int32_t epoch_max        # no batch can carry a larger one; -1 unknown
     int64_t check_from       # batches below this offset are believed without their CRC
     bint strict              # offsets have no gaps: nothing was compacted away
-    bint gentle              # what was not in the page cache does not stay there
+    bint gentle              # the file is copied, piece by piece
     int64_t scanned_bytes    # that a CRC was made of
 
 cdef int scan_init(scan_t* c, vfs_t* fs) noexcept nogil
 cdef void scan_free(scan_t* c) noexcept nogil
+# Be done with a file, which is still open: what was not in the page cache before does not stay there.
+cdef void scan_leave(scan_t* c) noexcept nogil
 cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexcept nogil
 cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil
 cdef void scan_accept(scan_t* c, const batch_t* b) noexcept nogil

@@ -3,9 +3,9 @@
 A batch is good if its header is whole, its length lies in the file, its CRC is right, and its offset and epoch may come
 next. Nothing is allocated by a length read from disk.
 
-The file is read where it lies, through maps: the copy would take as long as the CRC. A gentle scan reads it into a
-buffer, piece by piece, since what is mapped cannot be taken out of the page cache. A page that the disk cannot read is
-an error of the disk, and says nothing about the batch.
+The file is read where it lies, through maps: the copy would take as long as the CRC. A gentle scan, which others do not
+wait for, reads it into a buffer: of the disk it takes only what it is allowed at a time. A page that the disk cannot
+read is an error of the disk, and says nothing about the batch.
 
 Where a batch fails, good ones may follow:
 
@@ -25,8 +25,8 @@ from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_sequential
-from pybroker.core.base.page_cache cimport is_cached
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_forget, vfs_pass_file, vfs_pread
+from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
@@ -56,6 +56,21 @@ cdef void scan_free(scan_t* c) noexcept nogil:
     free(c.buffer)
 
 
+cdef void scan_leave(scan_t* c) noexcept nogil:
+    let_go(c)
+    passed_end(&c.passed, c.fd)
+    c.length = 0
+
+
+cdef void let_go(scan_t* c) noexcept nogil:
+    """Of the piece that is at hand."""
+    map_close(&c.map)
+    if c.brought:
+        passed_add(&c.passed, c.buffered, <int64_t>c.length, True)
+        passed_forget(&c.passed, c.fd, c.buffered + <int64_t>c.length)
+    c.brought = False
+
+
 cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexcept nogil:
     """Go on with this file."""
     c.fd = fd
@@ -63,6 +78,8 @@ cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexce
     c.base_offset = base_offset
     c.buffered = 0
     c.length = 0
+    c.brought = False
+    passed_init(&c.passed)
 
 
 cdef void scan_accept(scan_t* c, const batch_t* b) noexcept nogil:
@@ -77,19 +94,21 @@ cdef int fill(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     """See that n bytes at `position` are in the buffer; CORRUPT_MESSAGE if the file has fewer."""
     if position >= c.buffered and position + n <= c.buffered + <int64_t>c.length:
         return 0
-    c.length = 0
-    c.buffered = position
     if lost_page(c):
         return -EIO
-    map_close(&c.map)
+    let_go(c)
+    c.length = 0
+    c.buffered = position
     return map_piece(c, position, n) if not c.gentle and position < c.size else copy_piece(c, position, n)
 
 
 cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     """The file where it lies, or a copy of a piece where it cannot be mapped: not all file systems can."""
-    cdef int status = map_open(&c.map, c.fd, position, min(<int64_t>SCAN_MAP_BYTES, c.size - position))
+    cdef int64_t size = min(<int64_t>SCAN_MAP_BYTES, c.size - position)
+    cdef int status = map_open(&c.map, c.fd, position, size)
     if status < 0:
         return copy_piece(c, position, n)
+    c.brought = not was_cached(c.fd, position, size)
     map_sequential(&c.map)
     c.data = c.map.data
     c.length = <size_t>c.map.size
@@ -105,19 +124,16 @@ cdef bint lost_page(const scan_t* c) noexcept nogil:
 
 
 cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
-    cdef bint hot
     cdef int status
     if c.buffer == NULL:
         c.buffer = <uint8_t*>malloc(SCAN_BYTES)
         if c.buffer == NULL:
             return -ENOMEM
-    hot = not c.gentle or is_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
+    c.brought = not was_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
     c.data = c.buffer
     status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)
     if status < 0:
         return status
-    if not hot:
-        vfs_forget(c.fd, position, c.length)
     return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
 
 

@@ -1,0 +1,149 @@
+"""What is read once does not stay in the page cache: scans, compaction, and consumers who catch up."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.core import SegmentScan, build_batch, iter_batches
+from tests.core.logs import NOW, Home, batch_of
+from tests.core.slow_clean import one_round
+from tests.core.stage import FETCH, Client, Stage
+from tests.harness import until
+
+CACHESTAT = 451
+SEGMENT_BYTES = 64 << 20
+BATCH_BYTES = 1 << 20
+LEFT_BYTES = 18 << 20
+"""What may be left of a file that was read: what a reader keeps behind it, and a folio that was cut in two."""
+
+
+def cached_bytes(path: Path) -> int:
+    """What the page cache has of a file; skips the test where the kernel does not tell."""
+    span, found = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
+    with path.open("rb") as file:
+        if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file.fileno(), span, found, 0) != 0:
+            pytest.skip(f"cachestat(2): {os.strerror(ctypes.get_errno())}")
+    return int(found[0]) * os.sysconf("SC_PAGESIZE")
+
+
+def chill(*paths: Path) -> None:
+    """Have the kernel forget files, once they are on disk; skip where it never does."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_bytes(path):
+            pytest.skip("this file system keeps its pages")
+
+
+def warm(path: Path) -> None:
+    path.read_bytes()
+    assert cached_bytes(path) >= path.stat().st_size
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """On a real disk: three segments, the last of them active."""
+    made = Home(tmp_path_factory.mktemp("disk"), {"segment.bytes": SEGMENT_BYTES})
+    partition = made.open()
+    for number in range(3 * SEGMENT_BYTES // BATCH_BYTES - 2):
+        partition.append(batch_of(BATCH_BYTES, at=NOW + number, fill=random.randbytes(1)), now_ms=NOW)
+    assert len(made.files(".log")) == 3
+    yield made
+    if made.broker is not None:
+        made.crash()
+
+
+def test_recovery(home: Home) -> None:
+    """The last segment stays: what is read next is there."""
+    home.crash()
+    first, second, last = home.files(".log")
+    chill(first, last)
+    warm(second)
+    home.open()
+    assert cached_bytes(first) <= LEFT_BYTES
+    assert cached_bytes(second) >= second.stat().st_size
+    assert cached_bytes(last) >= last.stat().st_size
+
+
+def test_a_scrub(home: Home) -> None:
+    first, second, _ = home.files(".log")
+    home.partition.flush()
+    chill(first)
+    warm(second)
+    for path in (first, second):
+        scan = SegmentScan(str(path))
+        assert scan.step() == [] and scan.done
+        assert cached_bytes(first) <= LEFT_BYTES
+    assert cached_bytes(second) >= second.stat().st_size
+    del scan
+    assert cached_bytes(first) <= BATCH_BYTES
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_compaction(tmp_path_factory: pytest.TempPathFactory, cold: bool) -> None:
+    """What is made of segments that nobody reads is read by nobody; what is made of others may be."""
+    home = Home(tmp_path_factory.mktemp("disk"), {"segment.bytes": SEGMENT_BYTES, "cleanup.policy": 2})
+    partition = home.open(compacted=True)
+    for number in range(60):
+        record = (NOW, b"key-%d" % (number % 30), os.urandom(BATCH_BYTES - 200), [])
+        partition.append(build_batch([record]), now_ms=NOW)
+    partition.roll()
+    partition.flush()
+    if cold:
+        chill(*home.files(".log"))
+    one_round(partition, 0, map_bytes=1 << 20)
+    cleaned = home.files(".log")[0]
+    assert cleaned.stat().st_size >= 28 * BATCH_BYTES
+    assert cached_bytes(cleaned) <= BATCH_BYTES if cold else cached_bytes(cleaned) >= cleaned.stat().st_size
+    home.crash()
+
+
+@pytest.fixture
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = Stage(tmp_path_factory.mktemp("disk"))
+    made.log.configure({"segment.bytes": 2 * SEGMENT_BYTES})
+    for number in range(4 * SEGMENT_BYTES // BATCH_BYTES - 2):
+        made.log.append(batch_of(BATCH_BYTES - 100, at=NOW + number), now_ms=NOW)
+    made.log.roll()
+    made.log.flush()
+    yield made
+    made.close()
+
+
+def read_all(stage: Stage, client: Client, seen: Callable[[], None]) -> None:
+    offset = 0
+    while offset < stage.log.log_end_offset:
+        client.fetch(offset)
+        data = bytes(client.receive(FETCH, 12)[1].responses[0].partitions[0].records)
+        assert data
+        offset += len(list(iter_batches(data)))
+        seen()
+
+
+def test_a_consumer_that_catches_up(stage: Stage) -> None:
+    """Whoever follows it closely finds it in the cache; in the end a little is left. What was there before stays."""
+    first, second, _ = sorted(Path(stage.log.directory).glob("*.log"))
+    chill(first)
+    warm(second)
+    client, most = Client(stage), [0]
+    stage.plane.start()
+
+    def seen() -> None:
+        most.append(cached_bytes(first))
+
+    read_all(stage, client, seen)
+    assert 16 << 20 <= max(most) <= 64 << 20
+    assert cached_bytes(second) >= second.stat().st_size
+
+    def closed() -> bool:
+        stage.broker.close_idle_files()
+        return cached_bytes(first) <= BATCH_BYTES
+
+    until("its file is idle, and closed", closed)
