@@ -194,6 +194,7 @@ class ColdReader:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self) -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the generator goes before it
         offset, into = 0, bytearray(2 * COLD_BATCH_BYTES)
         while not self.ended.is_set():
             asked = array([string("cold") + array([struct.pack(">iqi", 0, offset, COLD_BATCH_BYTES)])])

@@ -16,6 +16,7 @@ from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, 
 from pybroker.core.base.counters cimport api_dict, histogram_dict
 from pybroker.core.base.cursor cimport store_be32
 from pybroker.core.base.reclamation cimport retire
+from pybroker.core.base.scheduling cimport ask_for_short_turns
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
@@ -223,6 +224,8 @@ cdef class Plane:
         if i >= self.serving:    # it takes no processor from others: what comes meanwhile is copied at once
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        else:
+            ask_for_short_turns()
         with nogil:
             reactor_run(self.reactors[i])
 

@@ -16,7 +16,7 @@ cdef extern from "<fcntl.h>" nogil:
     int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
     int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
     int posix_fadvise(int fd, off_t position, off_t n, int advice)
-    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM
+    int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED
 
 cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t position)

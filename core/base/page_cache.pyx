@@ -2,14 +2,14 @@
 
 Whether it has a range says cachestat of Linux 6.5; before it, one byte of every 32 KiB is read with RWF_NOWAIT.
 
-Who reads much of what nobody else reads (a scan, a consumer that catches up) would push out of the cache what everybody
-reads: the kernel takes pages that were read twice for important, and each of these is read once to bring it in and once
-to send it. So what was not in the cache before is forgotten behind the reader, in pieces of many pages: of a large folio
-that lies in a piece only in part the kernel lets go nothing. Nobody tells what the kernel brought in by reading ahead and
-what was there: who began where nothing was is taken to go on so to the end of the file.
+Who reads much of what nobody else reads (a scan, a consumer that catches up) would push out of the cache what all
+others read: the kernel takes pages that were read twice for important, and each of these is read once to bring it in,
+and once to send it. So what was not in the cache before is forgotten behind the reader, in pieces of many pages: of a
+large folio that lies in a piece only in part the kernel lets go nothing. Nobody tells what the kernel brought in by
+reading ahead and what was there: who began where nothing was is taken to go on so to the end of the file.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from pybroker.core.base.atomic cimport load_i64, store_i64
 from pybroker.core.base.files cimport POSIX_FADV_DONTNEED, posix_fadvise
@@ -44,6 +44,7 @@ cdef extern from *:
 
 cdef enum:
     PAGE = 4096
+    LOOK = 128 << 10
     SAMPLE = 32 << 10            # where the kernel has no cachestat
     FORGET_BYTES = 16 << 20
     FOLIO_BYTES = 2 << 20
@@ -53,7 +54,12 @@ cdef enum:
 cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
     """Is all of a range in the cache, or can that not be known?"""
     cdef int64_t first = position // PAGE, end = (position + n + PAGE - 1) // PAGE, cached
-    if pyb_at_hand(fd, position + n - 1) == 0 or pyb_at_hand(fd, position) == 0:
+    cdef int64_t looked = position
+    while looked < position + n:  # a page that is being read counts as cached
+        if pyb_at_hand(fd, looked) == 0:
+            return False
+        looked += LOOK
+    if pyb_at_hand(fd, position + n - 1) == 0:
         return False
     cached = pyb_cached(fd, first * PAGE, (end - first) * PAGE)
     if cached >= 0:
@@ -82,9 +88,13 @@ cdef void passed_add(passed_t* p, int64_t position, int64_t n, bint brought) noe
 
 
 cdef void forget(int fd, int64_t start, int64_t end) noexcept nogil:
-    """With the folio that the piece before may have cut in two."""
-    start = max(<int64_t>0, start - FOLIO_BYTES)
-    posix_fadvise(fd, start, end - start, POSIX_FADV_DONTNEED)
+    """In pieces, each with the folio that the one before may have cut in two: while the kernel lets go of one, nobody
+    else has the processor."""
+    cdef int64_t from_
+    while start < end:
+        from_ = max(<int64_t>0, start - FOLIO_BYTES)
+        start = min(end, start + FOLIO_BYTES) if end < INT64_MAX else end
+        posix_fadvise(fd, from_, start - from_, POSIX_FADV_DONTNEED)
 
 
 cdef int64_t passed_bytes(const passed_t* p, int64_t position) noexcept nogil:

@@ -91,6 +91,7 @@ cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_no_readahead(int fd) noexcept nogil
+cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil
 cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noexcept nogil
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil

@@ -18,8 +18,8 @@ from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, sto
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.counters cimport histogram_share
 from pybroker.core.base.files cimport (
-    FALLOC_FL_KEEP_SIZE, POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, SYNC_FILE_RANGE_WRITE, fallocate, iovec, posix_fadvise,
-    pread, pwritev, sync_file_range,
+    FALLOC_FL_KEEP_SIZE, POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate,
+    iovec, posix_fadvise, pread, pwritev, sync_file_range,
 )
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
@@ -79,6 +79,7 @@ cdef enum:
     FILE_MODE = 0o600
     DIRECTORY_MODE = 0o700
     CLOSE_BYTES = 1 << 20        # of a file without a name that no reactor closes
+    ASK_BYTES = 256 << 10
 
 FAILPOINTS = (
     "none", "append.before", "append.after", "segment.create", "segment.reserve", "segment.write", "segment.sync",
@@ -371,6 +372,15 @@ cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil:
 cdef void vfs_no_readahead(int fd) noexcept nogil:
     """Only what is asked for comes into the page cache by reads of this descriptor. A hint."""
     posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)
+
+
+cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil:
+    """Have the kernel begin to read a range into the page cache. A hint. In pieces: while it finds pages for one,
+    nobody else has the processor."""
+    cdef int64_t end = position + n
+    while position < end:
+        posix_fadvise(fd, position, min(<int64_t>ASK_BYTES, end - position), POSIX_FADV_WILLNEED)
+        position += ASK_BYTES
 
 
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:

@@ -10,6 +10,7 @@ cdef struct task_t:          # the first field of what is to be done
     task_fn run              # called by the thread, which then forgets the task
 
 cdef struct worker_t:
+    int nice                 # of the thread: above 0 it leaves the processor to whoever needs it at once
     pthread_mutex_t lock
     pthread_cond_t wake
     pthread_t thread

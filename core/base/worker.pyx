@@ -4,17 +4,7 @@ from pybroker.core.base.pthread cimport (
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_create, pthread_join,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-
-
-cdef extern from *:
-    """
-    #include <sched.h>
-    static void schedule_as_others(void) {
-      struct sched_param p = {0};
-      sched_setscheduler(0, SCHED_OTHER, &p);
-    }
-    """
-    void schedule_as_others() nogil  # a thread that copies, which may be the first to need this one, is of SCHED_BATCH
+from pybroker.core.base.scheduling cimport schedule_as_others
 
 
 cdef void worker_init(worker_t* w) noexcept nogil:
@@ -63,7 +53,7 @@ cdef void* work(void* worker) noexcept nogil:
     cdef worker_t* w = <worker_t*>worker
     cdef task_t* t
     cdef task_t* after
-    schedule_as_others()
+    schedule_as_others(w.nice)  # who copies, and may be the first to need this one, is of SCHED_BATCH
     while True:
         pthread_mutex_lock(&w.lock)
         while w.first == NULL and not w.stopping:

@@ -27,8 +27,8 @@ from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport (
-    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_forget, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync,
-    vfs_write_behind,
+    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_ask_for, vfs_forget, vfs_pread, vfs_pwrite, vfs_set_modified,
+    vfs_sync, vfs_write_behind,
 )
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
@@ -111,6 +111,7 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
         return status
     c.read_from = position
     c.read.length = got
+    vfs_ask_for(c.source.files.fd, position + <int64_t>got, min(<int64_t>BUFFER_BYTES, c.source.size - position - got))
     if c.cold and c.fresh != NULL:  # what is learnt from is read again
         passed_add(&c.passed, position, <int64_t>got, True)
         passed_forget(&c.passed, c.source.files.fd, position)

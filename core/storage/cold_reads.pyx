@@ -20,7 +20,7 @@ from pybroker.core.base.page_cache cimport (
     is_cached, passed_add, passed_bytes, passed_end, passed_forget, was_cached,
 )
 from pybroker.core.base.reclamation cimport pin, unpin
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pread
 from pybroker.core.base.worker cimport task_t, worker_put
 from pybroker.core.storage.index cimport entry_t, index_floor
 from pybroker.core.storage.log cimport (
@@ -33,7 +33,8 @@ cdef enum:
     TAIL_BYTES = 16 << 20        # of the active segment, that was written a moment ago
     SLACK_BYTES = 64 << 10       # from an index entry to the batch that it is for
     SEEN_BYTES = 1 << 20         # that are looked at in one go
-    CHUNK_BYTES = 256 << 10
+    CHUNK_BYTES = 64 << 10
+    AHEAD_BYTES = 4 << 20        # that the kernel is asked for while the reader has what it waited for
     KEPT_BYTES = 16 << 20        # behind a reader
     LAG_BYTES = 32 << 20         # of what is behind a reader, more is to be forgotten
 
@@ -138,6 +139,7 @@ cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, vo
     cdef size_t got = 0
     if position < end:
         passed_add(&p.files.passed, position, end - position, not was_cached(p.files.fd, position, end - position))
+        vfs_ask_for(p.files.fd, position, end - position)
     while position < end:
         n = min(<int64_t>CHUNK_BYTES, end - position)
         status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
@@ -145,6 +147,14 @@ cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, vo
             log_note_unread(l, status if status < 0 else -ENODATA)
             return
         position += got
+
+
+cdef void ask_ahead(const place_t* p, int64_t position) noexcept nogil:
+    """A reader goes on here, in a moment: it is not waited for what comes."""
+    cdef int64_t n = min(<int64_t>AHEAD_BYTES, p.limit - position)
+    if n > 0:
+        passed_add(&p.files.passed, position, n, not was_cached(p.files.fd, position, n))
+        vfs_ask_for(p.files.fd, position, n)
 
 
 cdef void forget_behind(const place_t* p) noexcept nogil:
@@ -159,7 +169,6 @@ cdef void work(task_t* task) noexcept nogil:
     cdef cold_t* c = <cold_t*>task
     cdef place_t places[COLD_MAX]
     cdef void* scratch = malloc(CHUNK_BYTES)
-    cdef int64_t n
     cdef int i
     for i in range(c.count):
         places[i].files = NULL
@@ -168,9 +177,8 @@ cdef void work(task_t* task) noexcept nogil:
             forget_behind(&places[i])
     c.done(c.owner)
     for i in range(c.count):
-        n = c.wishes[i].most + SLACK_BYTES
         if places[i].files != NULL:
-            read_range(c.wishes[i].log, &places[i], places[i].position + n, n, scratch)
+            ask_ahead(&places[i], places[i].position + c.wishes[i].most + SLACK_BYTES)
             files_drop(places[i].files)
         log_drop(c.wishes[i].log)
     free(scratch)

@@ -21,6 +21,9 @@ from pybroker.core.storage.backlog cimport backlog_destroy, backlog_init
 cdef extern from "<errno.h>" nogil:
     int EUCLEAN, EREMOTEIO
 
+cdef enum:
+    READER_NICE = 10             # whoever waits for the disk waits long; others are not to wait for that
+
 
 cdef log_dir_t* log_dir_new(const char* path, budget_t* budget, task_fn close_idle) noexcept nogil:
     """Its threads begin when they are first needed; `close_idle` is what its closer does."""
@@ -29,6 +32,7 @@ cdef log_dir_t* log_dir_new(const char* path, budget_t* budget, task_fn close_id
         return NULL
     worker_init(&d.syncer)
     worker_init(&d.reader)
+    d.reader.nice = READER_NICE
     worker_init(&d.closer)
     d.closing.task.run = close_idle
     d.closing.budget = budget

@@ -22,8 +22,8 @@ from pybroker.core.base.files cimport iovec
 from pybroker.core.base.reclamation cimport reclaim_t, retire
 from pybroker.core.base.vfs cimport (
     P_INDEX_SYNC, P_NONE, P_SEGMENT_CREATE, P_SEGMENT_READ, P_SEGMENT_RENAME, P_SEGMENT_RESERVE, P_SEGMENT_SYNC,
-    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, vfs_close, vfs_look, vfs_open, vfs_pwritev,
-    vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
+    P_SEGMENT_TRUNCATE, P_SEGMENT_UNLINK, P_SEGMENT_WRITE, vfs_close, vfs_look, vfs_no_readahead,
+    vfs_open, vfs_pwritev, vfs_rename, vfs_reserve, vfs_size, vfs_sync, vfs_t, vfs_truncate, vfs_unlink,
 )
 from pybroker.core.storage.index cimport (
     OFFSET_ENTRY, TIME_ENTRY, entry_t, index_add, index_get, index_init, index_read, index_t, index_write,
@@ -80,6 +80,8 @@ cdef int open_counted(segment_t* s, int point, const char* path, int flags, bint
         budget_give(&s.fs.budget)
     if fd == -EMFILE or fd == -ENFILE:
         budget_ask(&s.fs.budget)
+    if fd >= 0:
+        vfs_no_readahead(fd)  # the kernel would begin with megabytes, which takes whoever touched a page milliseconds
     return fd
 
 

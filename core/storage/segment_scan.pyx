@@ -26,7 +26,7 @@ from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_sequential
 from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pass_file, vfs_pread
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
@@ -109,6 +109,8 @@ cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     if status < 0:
         return copy_piece(c, position, n)
     c.brought = not was_cached(c.fd, position, size)
+    if c.brought:
+        vfs_ask_for(c.fd, position, size)
     map_sequential(&c.map)
     c.data = c.map.data
     c.length = <size_t>c.map.size
