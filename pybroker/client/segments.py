@@ -127,8 +127,12 @@ def window(
 
 
 def _copied(file: int, size: int, position: int) -> bytes:
+    """All of them, unless the file ends before: a call gives what comes before a block that cannot be read."""
+    found = b""
     try:
-        return os.pread(file, size, position)
+        while len(found) < size and (piece := os.pread(file, size - len(found), position + len(found))):
+            found = found + piece if found else piece
+        return found
     except OSError as problem:
         raise LogError(KAFKA_STORAGE_ERROR, f"bytes {position} to {position + size} of a segment: {problem}") from None
 
