@@ -15,10 +15,17 @@ from random import Random
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
+import pytest
+
 from bench.build import native
 from bench.figures import Body, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS
+from bench.peers import with_kafka
+from pybroker import Admin, Alteration, ConfigOperation, ConfigResource, Producer, ResourceType
 from pybroker.core import Broker, Partition, build_batch, clean
+from tests.harness import BrokerProcess, free_port, until
+from tests.java.peers import SERVER, Kafka391
 
 LOG_BYTES = 256 * MIB
 BATCH_RECORDS = 128
@@ -26,6 +33,9 @@ VALUE_BYTES = 100
 KEYS = 100_000
 ROUNDS = 3
 CONFIG = {"cleanup.policy": 2, "segment.bytes": 64 * MIB, "file.delete.delay.ms": 0}
+
+LARGE_KEYS = int(os.environ.get("PYBROKER_BENCH_KEYS", 10_000_000))
+LARGE_BATCH = 50_000
 
 COMMITS = 300_000
 """A minute of 5,000 a second."""
@@ -108,6 +118,63 @@ def test_a_round(benchmark: Any, log_dir: Path) -> None:
         f"a core, {LOG_BYTES / (VALUE_BYTES + 28) / ours.cpu_best_s / 1e6:.1f} M records/s",
         f"reading and CRC, twice: {LOG_BYTES / limit.wall_best_s / 1e6:,.0f} MB/s",
     )
+
+
+def fill_topic(address: str, topic: str) -> None:
+    """LARGE_KEYS keys, a tenth of them twice, each record of 1 KiB."""
+    numbers = np.concatenate([np.arange(LARGE_KEYS), np.arange(LARGE_KEYS // 10)])
+    filler = np.frombuffer(os.urandom(1000 * LARGE_BATCH), "S1000")
+    with Producer(bootstrap_servers=address, linger_ms=0, buffer_memory=64 * MIB) as producer:
+        for start in range(0, len(numbers), LARGE_BATCH):
+            some = numbers[start : start + LARGE_BATCH]
+            keys = np.char.zfill(some.astype("S12"), 12)
+            producer.send_columns(topic, filler[: len(some)], keys, partition=0)
+        producer.flush(120_000)
+
+
+def clean_topic(address: str, log_dir: Path) -> tuple[float, int]:
+    """Fill a topic and have it compacted: how long that took in s, and the bytes that it had."""
+    with Admin(bootstrap_servers=address) as admin:
+        admin.create_topic("large", configs={"segment.bytes": str(256 * MIB), "min.cleanable.dirty.ratio": "0.01"})
+        fill_topic(address, "large")
+        files = list((log_dir / "large-0").glob("*.log"))
+        size = sum(path.stat().st_size for path in files)
+        last = max(int(path.stem) for path in files)
+        checkpoint = log_dir / "cleaner-offset-checkpoint"
+        began_s = time.monotonic()
+        policy = Alteration("cleanup.policy", ConfigOperation.SET, "compact")
+        admin.alter_configs(ConfigResource(ResourceType.TOPIC, "large"), [policy])
+
+        def is_clean() -> bool:
+            return checkpoint.exists() and f"large 0 {last}\n" in checkpoint.read_text()
+
+        until("it is compacted", is_clean, 900, 0.05)
+    return time.monotonic() - began_s, size
+
+
+@pytest.mark.skipif(not with_kafka(), reason="PYBROKER_BENCH_KAFKA is not yes")
+@pytest.mark.timeout(1800)
+def test_beside_kafka(log_dir: Path) -> None:
+    """A log of 10 million keys, from the change of its policy to the last key."""
+    sets = {
+        "log.cleaner.threads": 1, "log.cleaner.dedupe.buffer.size": 400 * MIB, "log.cleaner.backoff.ms": 100,
+        "log.segment.delete.delay.ms": 0,
+    }  # fmt: skip
+    with BrokerProcess(log_dir / "ours", free_port(), sets=sets) as broker:
+        ours_s, size = clean_topic(broker.bootstrap, broker.data_dir)
+    rmtree(log_dir / "ours")
+    with Kafka(log_dir / "kafka", sets) as kafka:
+        kafka_s, kafka_size = clean_topic(kafka.bootstrap, kafka.log_dir)
+    rmtree(log_dir / "kafka")
+    rate, kafka_rate = size / ours_s / 1e6, kafka_size / kafka_s / 1e6
+    show(
+        "compaction of a topic", f"1 KiB records, {LARGE_KEYS:,} keys, {size / 1e9:.1f} GB", f"{rate:,.0f} MB/s",
+        f"{kafka_rate:,.0f} MB/s of Kafka 3.9.1", ">= 250 MB/s, and more than Kafka", rate >= max(250, kafka_rate),
+    )  # fmt: skip
+
+
+class Kafka(Kafka391):
+    jvm = SERVER
 
 
 def test_commits(benchmark: Any, log_dir: Path) -> None:
