@@ -111,10 +111,11 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
         return status
     c.read_from = position
     c.read.length = got
-    vfs_ask_for(c.source.files.fd, position + <int64_t>got, min(<int64_t>BUFFER_BYTES, c.source.size - position - got))
     if c.cold and c.fresh != NULL:  # what is learnt from is read again
         passed_add(&c.passed, position, <int64_t>got, True)
         passed_forget(&c.passed, c.source.files.fd, position)
+    position += <int64_t>got
+    vfs_ask_for(c.source.files.fd, position, min(<int64_t>BUFFER_BYTES, c.source.size - position))
     status = account(c, got)
     return status if status != 0 or <int64_t>got >= n else CORRUPT_MESSAGE
 
