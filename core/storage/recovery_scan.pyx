@@ -6,10 +6,10 @@ built anew, because they ran behind.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.base.atomic cimport peek_i64
-from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t, batch_timestamp
 from pybroker.core.storage.damage cimport damage_keep_aside, damage_mark
 from pybroker.core.storage.leader_epochs cimport epochs_assign, epochs_cut_tail
@@ -71,12 +71,19 @@ cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noex
     return 0 if status == NOT_FOUND else status
 
 
-cdef int find_sound(log_t* l, scan_t* c, int64_t base) noexcept nogil:
-    """Does a segment hold a batch that may come behind what is scanned so far? NOT_FOUND if not, or -errno."""
-    cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
-    cdef int64_t expected = c.expected
+cdef int look_for_sound(scan_t* c) noexcept nogil:
     cdef batch_t b
     cdef spot_t spot
+    cdef int status = scan_batch(c, 0, &b)
+    return scan_behind(c, 0, &spot) if status == CORRUPT_MESSAGE else status
+
+
+cdef int find_sound(log_t* l, scan_t* c, int64_t base) noexcept nogil:
+    """Does a segment hold a batch that may come behind what is scanned so far? NOT_FOUND if not, or -errno;
+    KAFKA_STORAGE_ERROR if it holds one that may come, but not behind that: then the lie is in front of it."""
+    cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
+    cdef int64_t expected = c.expected
+    cdef int32_t epoch = c.epoch
     cdef int status
     if s == NULL:
         return -ENOMEM
@@ -86,10 +93,15 @@ cdef int find_sound(log_t* l, scan_t* c, int64_t base) noexcept nogil:
     if status == 0:
         scan_file(c, s.files.fd, s.size, base)
         c.expected = max(expected, base)
-        status = scan_batch(c, 0, &b)
-        if status == CORRUPT_MESSAGE:
-            status = scan_behind(c, 0, &spot)
+        status = look_for_sound(c)
+        if status == NOT_FOUND and (c.expected > base or epoch >= 0):
+            c.expected = base
+            c.epoch = -1
+            status = look_for_sound(c)
+            if status == 0:
+                status = KAFKA_STORAGE_ERROR
         c.expected = expected
+        c.epoch = epoch
         scan_leave(c)
     segment_free(s)
     return status
@@ -134,6 +146,8 @@ cdef int open_scanned(
         status = scan_segment(l, c, s, &end)
     if status == 0 and end < s.size:
         status = find_sound_segment(l, c, bases, i + 1, n, &k)
+        if status == KAFKA_STORAGE_ERROR:
+            status = recovery_fault(r, FAULT_ORDER, c.expected, bases[k])
         scan_file(c, s.files.fd, s.size, s.base_offset)
     if status == 0 and end < s.size:
         last[0] = k == n

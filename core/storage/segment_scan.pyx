@@ -66,7 +66,7 @@ cdef void let_go(scan_t* c) noexcept nogil:
     """Of the piece that is at hand."""
     map_close(&c.map)
     if c.brought:
-        passed_add(&c.passed, c.buffered, <int64_t>c.length, True)
+        passed_add(&c.passed, c.buffered, <int64_t>c.length)
         passed_forget(&c.passed, c.fd, c.buffered + <int64_t>c.length)
     c.brought = False
 
@@ -175,13 +175,45 @@ cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexc
     return 0
 
 
+cdef int header_behind(scan_t* c, int64_t* position, const batch_t* b, bint* fits) noexcept nogil:
+    """The next header from `position` on, which moves behind its batch: may it come next, wherever `b` is, and after
+    `b`? CORRUPT_MESSAGE if it may not come next at all."""
+    cdef batch_t next_
+    cdef int status = read_header(c, position[0], False, &next_)
+    if status == 0:
+        position[0] += next_.size
+        fits[0] = next_.leader_epoch >= b.leader_epoch and next_.base_offset > batch_last_offset(b)
+    return status
+
+
+cdef int is_a_lie(scan_t* c, int64_t position, const batch_t* b, bint* lies) noexcept nogil:
+    """No CRC covers the offset and the epoch of a batch. Of one that leaps ahead: do the two behind it say that it does
+    not, as they could come if it were not there?"""
+    cdef bint fits = True
+    cdef int status
+    lies[0] = False
+    if b.leader_epoch <= c.epoch and b.base_offset <= c.expected:
+        return 0
+    position += b.size
+    status = header_behind(c, &position, b, &fits)
+    if status == 0 and not fits:
+        status = header_behind(c, &position, b, &fits)
+        lies[0] = status == 0 and not fits
+    return status if status < 0 else 0
+
+
 cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
     """Is the next batch of the log at `position`, whole? 0 if so, else CORRUPT_MESSAGE."""
+    cdef bint lies
     cdef int status = read_header(c, position, c.strict, b)
     if status == 0 and b.size > c.size - position:
         status = CORRUPT_MESSAGE
     if status == 0 and b.base_offset >= c.check_from:
         status = check_crc(c, position, b)
+    if status == 0:
+        status = is_a_lie(c, position, b, &lies)
+        if status == 0 and lies:
+            status = CORRUPT_MESSAGE
     return status
 
 

@@ -264,3 +264,58 @@ def test_a_truncation_forgets_what_was_bad_behind_it(tmp_path: Path) -> None:
     assert partition.append(batch_of(SIZE, fill=bytes([69])), now_ms=NOW).base_offset == 4
     assert read_around(partition) == ([0, 1, 2, 3, 4], set())
     home.crash()
+
+
+@pytest.mark.parametrize("field", ["epoch", "offset"])
+@pytest.mark.parametrize("place", [5, 103, 399])
+def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, place: int) -> None:
+    """An offset or a leader epoch that leaps ahead: the batches behind it are not taken for older ones, by a start or
+    by a scan, and no segment is removed."""
+    home = Home(tmp_path, {"segment.bytes": 40_000})
+    partition = home.open()
+    partition.become_leader(1, 0)
+    for number in range(400):
+        partition.append(batch_of(400, at=NOW + number), now_ms=NOW)
+    home.crash()
+    files = home.files(".log")
+    assert len(files) == 4
+    path = files[place // 100]
+    data = bytearray(path.read_bytes())
+    at = place % 100 * 400
+    if field == "epoch":
+        data[at + 15] = 3
+    else:
+        data[at + 6] += 4
+    path.write_bytes(data)
+    scan = SegmentScan(str(path))
+    found = scan.step()
+    assert found == ([(at, at + 400, place, place + 1)] if place < 399 else [])
+    partition = home.open(compacted=field == "offset")
+    assert len(home.files(".log")) >= 4
+    if place < 399:
+        assert partition.log_end_offset == 400
+        assert bad_spots(partition) == [(place // 100 * 100, at, at + 400, place, place + 1)]
+        assert all(read(partition, number, 1) for number in range(400) if number != place)
+    home.crash()
+
+
+def test_where_two_segments_contradict_each_other_none_is_removed(tmp_path: Path) -> None:
+    """The last batch of a segment leaps ahead: nothing in it tells that this is a lie, but the next segment does."""
+    home = Home(tmp_path, {"segment.bytes": 40_000})
+    partition = home.open()
+    partition.become_leader(1, 0)
+    for number in range(400):
+        partition.append(batch_of(400, at=NOW + number), now_ms=NOW)
+    home.crash()
+    files = home.files(".log")
+    data = bytearray(files[0].read_bytes())
+    data[98 * 400 + 15] = 3
+    data[99 * 400 + 100] ^= 0xFF
+    files[0].write_bytes(data)
+    kept = {path: path.read_bytes() for path in files}
+    with pytest.raises(LogError, match=r"overlap|order|begin"):
+        home.open()
+    assert {path: path.read_bytes() for path in home.files(".log")} == kept
+    assert home.broker is not None
+    home.broker.close(clean=False)
+    home.broker = None
