@@ -19,8 +19,12 @@ cdef inline void map_init(map_t* m) noexcept nogil:
 cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nogil
 cdef void map_close(map_t* m) noexcept nogil
 
-# It is read from its beginning to its end.
+# It is read from its beginning to its end, or here and there.
 cdef void map_sequential(map_t* m) noexcept nogil
+cdef void map_random(map_t* m) noexcept nogil
+
+# Are there so few maps that one may be had that only saves time?
+cdef bint map_is_cheap() noexcept nogil
 
 # See that faults in maps are ours to handle: another handler may have come since one was opened.
 cdef void map_guard() noexcept nogil

@@ -22,12 +22,14 @@ cdef extern from "mapping_impl.h" nogil:
     int guard_add(void* base, size_t n, int32_t* lost)
     void guard_remove(int slot)
     int guard()
+    int guard_count()
+    int GUARDED_MAX
     int file_state(int fd, int64_t* size, int64_t* changed_ns)
     int64_t now_ns()
 
 cdef extern from "<sys/mman.h>" nogil:
     int madvise(void* at, size_t n, int advice)
-    int MADV_SEQUENTIAL
+    int MADV_RANDOM, MADV_SEQUENTIAL
 
 cdef extern from "<fcntl.h>" nogil:
     int fcntl(int fd, int command, ...)
@@ -75,6 +77,14 @@ cdef void map_close(map_t* m) noexcept nogil:
 
 cdef void map_sequential(map_t* m) noexcept nogil:
     madvise(m.base, <size_t>m.mapped, MADV_SEQUENTIAL)
+
+
+cdef void map_random(map_t* m) noexcept nogil:
+    madvise(m.base, <size_t>m.mapped, MADV_RANDOM)
+
+
+cdef bint map_is_cheap() noexcept nogil:
+    return guard_count() < GUARDED_MAX // 2
 
 
 cdef void map_guard() noexcept nogil:

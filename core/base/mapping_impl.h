@@ -158,6 +158,8 @@ static int guard_add(void *base, size_t bytes, int32_t *lost) {
   return -ENOMEM; /* slots that others gave back behind us */
 }
 
+static int guard_count(void) { return __atomic_load_n(&guarded_count, __ATOMIC_RELAXED); }
+
 static void guard_remove(int slot) {
   __atomic_store_n(&guarded[slot].base, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&guarded_next, slot, __ATOMIC_RELAXED);

@@ -1,6 +1,7 @@
 # What is open of a segment: its data file, and the indexes that it is searched by.
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
+from pybroker.core.base.mapping cimport map_t
 from pybroker.core.base.page_cache cimport passed_t
 from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.base.worker cimport task_t
@@ -20,6 +21,8 @@ cdef struct files_t:
     int32_t fd
     int32_t used                 # read from since somebody looked
     passed_t passed              # by the thread that reads what is not in the page cache, alone
+    int32_t look_ups             # until it is worth a map; below 0: there is none to be had
+    map_t* map                   # of the data file of a sealed segment that is looked into again and again; else NULL
     indexes_t* indexes
     index_t* times               # of a sealed segment that somebody looked into by time; NULL: nobody did
 
@@ -27,5 +30,8 @@ cdef indexes_t* indexes_new() noexcept nogil
 cdef void indexes_drop(void* indexes) noexcept nogil
 cdef files_t* files_new(vfs_t* fs, int fd, indexes_t* indexes) noexcept nogil
 cdef void files_hold(files_t* f) noexcept nogil
+
+# The map of a data file, of so many bytes; NULL if there is none. The files are held, or the caller is pinned.
+cdef const map_t* files_map(files_t* f, int64_t size) noexcept nogil
 cdef void files_drop(void* files) noexcept nogil
 cdef void close_counted(vfs_t* fs, int fd) noexcept nogil

@@ -18,6 +18,8 @@ cdef struct search_t:
     files_t* files
     const spots_t* spots     # of the segment as the search begins; NULL: no damage is known
     int64_t limit            # bytes of the file that count
+    int64_t began            # where the walk from header to header did, -1: it did not
+    int64_t asked            # so far the kernel was asked for what comes
     int64_t buffered         # position of the buffer
     size_t length            # bytes in it
     uint8_t buffer[<int>WALK_BYTES]

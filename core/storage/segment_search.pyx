@@ -1,21 +1,27 @@
 """Finding batches in a segment without reading records: one index search, then from header to header.
 
-Headers are read by pread into a small buffer: a lost page is an error code here, not a signal. What the index says is
+Headers are read by pread into a small buffer, or copied out of a map of a sealed segment that is looked into again and
+again; where the map has lost a page they are read, which tells what the disk says. What the index says is
 checked against the header that stands there; an index that lied is marked, and the search starts at the segment's
 start. At the limit (the published end of the file) every search answers NOT_FOUND. Bad spots that are known are passed
 by; who asks for an offset in one gets DAMAGED.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
+from libc.string cimport memcpy
 
 from pybroker.core.base.atomic cimport load_i32, load_ptr, store_i32
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_pread
+from pybroker.core.base.mapping cimport map_t
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
 from pybroker.core.storage.index cimport entry_t, index_floor, index_floor_value, index_t
-from pybroker.core.storage.open_files cimport files_t
+from pybroker.core.storage.open_files cimport files_map, files_t
 from pybroker.core.storage.segment cimport segment_t
 from pybroker.core.storage.spots cimport spot_at, spot_from, spot_t, spots_t
+
+cdef enum:
+    AHEAD_BYTES = 1 << 20
 
 
 cdef void search_init(search_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil:
@@ -23,8 +29,27 @@ cdef void search_init(search_t* w, const segment_t* s, files_t* f, int64_t limit
     w.files = f
     w.spots = <const spots_t*>load_ptr(<void**>&s.spots)
     w.limit = limit
+    w.began = -1
+    w.asked = 0
     w.buffered = 0
     w.length = 0
+
+
+cdef int copy_header(search_t* w, int64_t position) noexcept nogil:
+    """The bytes of a header out of a map; NOT_FOUND if they are to be read."""
+    cdef const map_t* m
+    cdef int status
+    if not load_i32(&w.segment.sealed):
+        return NOT_FOUND
+    m = files_map(w.files, w.limit)
+    if m == NULL:
+        return NOT_FOUND
+    status = vfs_pass_file(w.segment.fs, P_SEGMENT_READ, w.files.fd)
+    if status < 0:
+        return status
+    memcpy(w.buffer, m.data + position, HEADER_BYTES)
+    w.length = HEADER_BYTES
+    return NOT_FOUND if load_i32(&m.lost) else 0
 
 
 cdef int header_at(search_t* w, int64_t position, batch_t* out) noexcept nogil:
@@ -40,9 +65,11 @@ cdef int header_at(search_t* w, int64_t position, batch_t* out) noexcept nogil:
         return CORRUPT_MESSAGE
     if at < 0 or at + <int64_t>HEADER_BYTES > <int64_t>w.length:
         w.length = 0
-        status = vfs_pread(
-            w.segment.fs, P_SEGMENT_READ, w.files.fd, w.buffer, min(<int64_t>WALK_BYTES, w.limit - position), position,
-            &w.length)
+        status = copy_header(w, position)
+        if status == NOT_FOUND:
+            status = vfs_pread(
+                w.segment.fs, P_SEGMENT_READ, w.files.fd, w.buffer, min(<int64_t>WALK_BYTES, w.limit - position),
+                position, &w.length)
         if status < 0:
             return status
         w.buffered = position
@@ -56,10 +83,22 @@ cdef int header_at(search_t* w, int64_t position, batch_t* out) noexcept nogil:
     return status if status < 0 else CORRUPT_MESSAGE
 
 
+cdef void ask_ahead(search_t* w, int64_t position) noexcept nogil:
+    """Of a long walk: the kernel reads nothing ahead by itself."""
+    if w.began < 0 or position < w.began:
+        w.began = position
+    if position - w.began > AHEAD_BYTES // 8 and position + AHEAD_BYTES // 2 > w.asked:
+        w.asked = max(w.asked, position)
+        vfs_ask_for(w.files.fd, w.asked, min(<int64_t>AHEAD_BYTES, w.limit - w.asked))
+        w.asked += AHEAD_BYTES
+
+
 cdef int search_header(search_t* w, int64_t* position, batch_t* out) noexcept nogil:
     """The header of the next batch from `position` on, which moves behind bad spots. NOT_FOUND at the limit,
     CORRUPT_MESSAGE if no whole batch stands there."""
-    cdef int status = header_at(w, position[0], out)
+    cdef int status
+    ask_ahead(w, position[0])
+    status = header_at(w, position[0], out)
     while status == DAMAGED:
         position[0] = spot_at(w.spots, position[0]).end
         status = header_at(w, position[0], out)

@@ -1,13 +1,14 @@
 """Segments that no append goes to: what they keep open, and how they are searched."""
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from pybroker.core import Partition, check_batch
+from pybroker.core import LogError, Partition, check_batch
 from tests.core.logs import NOW, Home, batch, read, read_all
 from tests.harness import until
 
@@ -114,7 +115,7 @@ def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, 
     before = index.read_bytes()
     look(700)
     assert mapped(partition) == [f"{0:020}.index", f"{0:020}.timeindex"]
-    assert held(partition) == [f"{0:020}.log", f"{1501:020}.log"]
+    until("the flusher let go of what it had", lambda: held(partition) == [f"{0:020}.log", f"{1501:020}.log"])
     os.truncate(index, size)
     for number in range(0, 1501, 7):
         look(number)
@@ -128,6 +129,68 @@ def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, 
     home.broker.close_idle_files()
     until("nothing is mapped", lambda: mapped(partition) == [])
     look(1499)
+    home.crash()
+
+
+def test_a_segment_that_is_looked_into_again_and_again_is_mapped(tmp_path: Path) -> None:
+    """Whoever looks finds the same; what is lost of the file beneath its map is an error, as without one."""
+    home = Home(tmp_path, {"index.interval.bytes": 1})
+    partition = home.open()
+    assert home.broker is not None
+    for number in range(300):
+        partition.append(batch(1, size=100, at=NOW + number), now_ms=NOW)
+    partition.roll()
+    partition.flush()
+    log = f"{0:020}.log"
+    for number in range(5):
+        assert check_batch(read(partition, number, 1)).base_offset == number
+    assert log not in mapped(partition)
+
+    def is_mapped() -> bool:
+        for number in range(300):
+            assert check_batch(read(partition, number, 1)).base_offset == number
+        return log in mapped(partition)
+
+    until("it is mapped", is_mapped)
+    [sealed, _] = home.files(".log")
+    size = sealed.stat().st_size
+    os.truncate(sealed, size // 2)
+    with pytest.raises(LogError):
+        read(partition, 250, 1)
+    assert check_batch(read(partition, 3, 1)).base_offset == 3
+    home.broker.arm("segment.read", "errno", errno.EIO, times=1000)
+    with pytest.raises(OSError, match="Input/output error"):
+        read(partition, 3, 1)
+    home.broker.disarm()
+    home.broker.close_idle_files()
+    home.broker.close_idle_files()
+    until("nothing is mapped", lambda: mapped(partition) == [])
+    home.crash()
+
+
+def test_a_log_that_is_cut_back_into_a_mapped_segment(tmp_path: Path) -> None:
+    """It is written to again, at other lengths, and read as what it is now."""
+    home = Home(tmp_path, {"index.interval.bytes": 1})
+    partition = home.open()
+    for number in range(300):
+        partition.append(batch(1, size=100, at=NOW + number), now_ms=NOW)
+    partition.roll()
+
+    def is_mapped() -> bool:
+        for number in range(300):
+            read(partition, number, 1)
+        return f"{0:020}.log" in mapped(partition)
+
+    until("the first segment is sealed, and mapped", is_mapped)
+    partition.truncate(100)
+    for number in range(100, 400):
+        partition.append(batch(1, size=3 * number % 170, at=NOW + number), now_ms=NOW)
+        if number == 250:
+            partition.roll()
+    for number in range(400):
+        found = read(partition, number, 1)
+        assert check_batch(found).base_offset == number
+        assert len(found) == len(batch(1, size=100 if number < 100 else 3 * number % 170, at=NOW + number))
     home.crash()
 
 
