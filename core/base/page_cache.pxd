@@ -5,7 +5,7 @@ cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil
 
 cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil   # the most of it
 
-cdef struct passed_t:        # a range that was read once, and was not in the cache before. One thread writes it
+cdef struct passed_t:        # a range that was read once, and was not in the cache before
     int64_t start            # INT64_MAX: there is none
     int64_t end
 
@@ -13,11 +13,8 @@ cdef inline void passed_init(passed_t* p) noexcept nogil:
     p.start = INT64_MAX
     p.end = 0
 
-# These bytes are read now. `brought`: they were not in the cache before; else they count only behind what was brought.
-cdef void passed_add(passed_t* p, int64_t position, int64_t n, bint brought) noexcept nogil
-
-# How much of it lies before a position, 0 or less if nothing does. For any thread.
-cdef int64_t passed_bytes(const passed_t* p, int64_t position) noexcept nogil
+# These bytes were brought into the cache just now, behind what was brought before, or elsewhere.
+cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil
 
 # Forget what lies before `position`, once that is worth it. Nothing of it may be mapped. A hint to the kernel.
 cdef void passed_forget(passed_t* p, int fd, int64_t position) noexcept nogil

@@ -5,13 +5,11 @@ Whether it has a range says cachestat of Linux 6.5; before it, one byte of every
 Who reads much of what nobody else reads (a scan, a consumer that catches up) would push out of the cache what all
 others read: the kernel takes pages that were read twice for important, and each of these is read once to bring it in,
 and once to send it. So what was not in the cache before is forgotten behind the reader, in pieces of many pages: of a
-large folio that lies in a piece only in part the kernel lets go nothing. Nobody tells what the kernel brought in by
-reading ahead and what was there: who began where nothing was is taken to go on so to the end of the file.
+large folio that lies in a piece only in part the kernel lets go nothing.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
-from pybroker.core.base.atomic cimport load_i64, store_i64
 from pybroker.core.base.files cimport POSIX_FADV_DONTNEED, posix_fadvise
 
 cdef extern from *:
@@ -48,7 +46,7 @@ cdef enum:
     SAMPLE = 32 << 10            # where the kernel has no cachestat
     FORGET_BYTES = 16 << 20
     FOLIO_BYTES = 2 << 20
-    AHEAD_BYTES = 64 << 20       # the kernel reads on by itself: so much later a reader may still be in what it brought
+    GAP_BYTES = 1 << 20          # that may lie between what was brought and what comes next
 
 
 cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
@@ -78,13 +76,11 @@ cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil:
     return cached < 0 or 2 * cached >= end - first
 
 
-cdef void passed_add(passed_t* p, int64_t position, int64_t n, bint brought) noexcept nogil:
-    cdef bint goes_on = p.start < p.end and position >= p.start and position <= p.end + AHEAD_BYTES
-    if goes_on:
-        p.end = max(p.end, position + n)
-    elif brought:
-        p.end = position + n
-        store_i64(&p.start, position)
+cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil:
+    if position < p.start or position > p.end + GAP_BYTES:
+        p.start = position
+        p.end = position
+    p.end = max(p.end, position + n)
 
 
 cdef void forget(int fd, int64_t start, int64_t end) noexcept nogil:
@@ -97,15 +93,11 @@ cdef void forget(int fd, int64_t start, int64_t end) noexcept nogil:
         posix_fadvise(fd, from_, start - from_, POSIX_FADV_DONTNEED)
 
 
-cdef int64_t passed_bytes(const passed_t* p, int64_t position) noexcept nogil:
-    return position - load_i64(&p.start)
-
-
 cdef void passed_forget(passed_t* p, int fd, int64_t position) noexcept nogil:
     cdef int64_t end = min(position, p.end)
     if end > p.start and end - p.start >= FORGET_BYTES:
         forget(fd, p.start, end)
-        store_i64(&p.start, end)
+        p.start = end
 
 
 cdef void passed_end(passed_t* p, int fd) noexcept nogil:

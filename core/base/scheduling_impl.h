@@ -9,15 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Threads inherit from who made them. `nice` above 0: it leaves the processor to others who need it. */
-static void schedule_as_others(int nice) {
-  struct sched_param p = {0};
-  sched_setscheduler(0, SCHED_OTHER, &p);
-  if (nice > 0) setpriority(PRIO_PROCESS, 0, nice); /* of this thread alone */
-}
-
-/* It has little to do at a time, and that at once: it is let in before those who have much (Linux 6.12). */
-static void ask_for_short_turns(void) {
+static void schedule(int nice, uint64_t turn_ns) {
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -28,8 +20,19 @@ static void ask_for_short_turns(void) {
   memset(&asked, 0, sizeof asked);
   asked.size = sizeof asked;
   asked.policy = SCHED_OTHER;
-  asked.nice = getpriority(PRIO_PROCESS, 0);
-  asked.runtime = 100000; /* ns */
+  asked.nice = nice;
+  asked.runtime = turn_ns; /* 0: as long as those of others */
   syscall(SYS_sched_setattr, 0, &asked, 0);
+}
+
+/* Threads inherit from who made them. `nice` above 0: it leaves the processor to others who need it. */
+static void schedule_as_others(int nice) {
+  int now = getpriority(PRIO_PROCESS, 0), policy = sched_getscheduler(0);
+  if (policy == SCHED_OTHER || policy == SCHED_BATCH) schedule(nice > now ? nice : now, 0);
+}
+
+/* It has little to do at a time, and that at once: it is let in before those who have much (Linux 6.12). */
+static void ask_for_short_turns(void) {
+  if (sched_getscheduler(0) == SCHED_OTHER) schedule(getpriority(PRIO_PROCESS, 0), 100000);
 }
 #endif

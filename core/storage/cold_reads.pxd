@@ -23,6 +23,7 @@ cdef struct cold_t:
 
 cdef struct warm_t:              # what a reader was seen to have in the cache: so far it is not looked at again
     const void* files            # compared only
+    int64_t start
     int64_t end
 
 cdef bint reader_is_open(log_t* l, int64_t offset) noexcept nogil

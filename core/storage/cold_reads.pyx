@@ -17,7 +17,7 @@ from libc.stdlib cimport calloc, free, malloc
 from pybroker.core.base.atomic cimport load_ptr
 from pybroker.core.base.budget cimport budget_wait
 from pybroker.core.base.page_cache cimport (
-    is_cached, passed_add, passed_bytes, passed_end, passed_forget, was_cached,
+    is_cached, passed_add, passed_forget, passed_t, was_cached,
 )
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pread
@@ -36,7 +36,6 @@ cdef enum:
     CHUNK_BYTES = 64 << 10
     AHEAD_BYTES = 4 << 20        # that the kernel is asked for while the reader has what it waited for
     KEPT_BYTES = 16 << 20        # behind a reader
-    LAG_BYTES = 32 << 20         # of what is behind a reader, more is to be forgotten
 
 cdef struct place_t:             # of an offset: where in which file reading begins
     files_t* files
@@ -95,12 +94,11 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
     if position >= limit or (s.base_offset == v.active_base and position >= limit - TAIL_BYTES):
         return False
     n = min(most + SLACK_BYTES, limit - position)
-    if passed_bytes(&f.passed, position) > LAG_BYTES:
-        return True              # the kernel reads ahead so well that the thread has not been asked for long
-    if warm.files == f and position + n <= warm.end:
+    if warm.files == f and position >= warm.start and position + n <= warm.end:
         return False
     if is_cached(f.fd, position, min(max(n, <int64_t>SEEN_BYTES), limit - position)):
         warm.files = f
+        warm.start = position
         warm.end = position + max(n, <int64_t>SEEN_BYTES)
         return False
     return not is_cached(f.fd, position, n)
@@ -132,14 +130,23 @@ cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
     return out.files != NULL
 
 
+cdef void bring(const place_t* p, int64_t position, int64_t end) noexcept nogil:
+    """Ask for a range, and note what of it was not in the cache."""
+    cdef passed_t* passed = &p.files.passed
+    cdef int64_t start = position
+    if passed.start <= position <= passed.end:
+        start = passed.end
+    if start < end and not was_cached(p.files.fd, start, end - start):
+        passed_add(passed, start, end - start)
+    vfs_ask_for(p.files.fd, position, end - position)
+
+
 cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, void* scratch) noexcept nogil:
     """Bring a range into the cache."""
     cdef int status
     cdef int64_t end = min(position + n, p.limit)
     cdef size_t got = 0
-    if position < end:
-        passed_add(&p.files.passed, position, end - position, not was_cached(p.files.fd, position, end - position))
-        vfs_ask_for(p.files.fd, position, end - position)
+    bring(p, position, end)
     while position < end:
         n = min(<int64_t>CHUNK_BYTES, end - position)
         status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
@@ -151,17 +158,12 @@ cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, vo
 
 cdef void ask_ahead(const place_t* p, int64_t position) noexcept nogil:
     """A reader goes on here, in a moment: it is not waited for what comes."""
-    cdef int64_t n = min(<int64_t>AHEAD_BYTES, p.limit - position)
-    if n > 0:
-        passed_add(&p.files.passed, position, n, not was_cached(p.files.fd, position, n))
-        vfs_ask_for(p.files.fd, position, n)
+    bring(p, position, min(position + AHEAD_BYTES, p.limit))
 
 
 cdef void forget_behind(const place_t* p) noexcept nogil:
-    """After it nobody has to ask for that who goes on from there."""
-    passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES)
-    if passed_bytes(&p.files.passed, p.position) > LAG_BYTES:
-        passed_end(&p.files.passed, p.files.fd)  # of another reader
+    if p.position <= p.files.passed.end:  # else it is another reader
+        passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES)
 
 
 cdef void work(task_t* task) noexcept nogil:

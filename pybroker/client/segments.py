@@ -122,7 +122,7 @@ def window(
         return None
     if mapped:
         with contextlib.suppress(OSError):
-            return FileMap(file, position, min(max(wanted, bytes_max), left))
+            return FileMap(file, position, min(max(wanted, bytes_max, HEADER_BYTES), left))
     return _copied(file, min(max(wanted, CHUNK_BYTES), left), position)
 
 

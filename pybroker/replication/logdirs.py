@@ -334,6 +334,17 @@ class LogDir:
             self._lower(high_watermarks, key, offset)
             yield
 
+    def lower(self, key: TopicPartition, offset: int) -> None:
+        """A start found that a log ends there: the next one is not to miss more. It does not go by what was recorded in
+        another boot of the machine. Where this fails it is told, and the log is used."""
+        points = self.recorded[checkpoints.RECOVERY_POINTS]
+        if self._same_boot or points.get(key, 0) > offset:
+            try:
+                with self.cutting(key, offset):
+                    pass
+            except OSError as problem:
+                event(log, logging.ERROR, "checkpoint not written", directory=self.path, reason=problem)
+
     def _lower(self, name: str, key: TopicPartition, offset: int) -> None:
         with self._recording[name]:
             if self.recorded[name].get(key, offset) > offset:

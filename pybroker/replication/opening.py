@@ -162,8 +162,7 @@ class Opener:
         )
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
-        with log_dir.cutting(key, partition.log_end_offset):
-            pass  # it may end before what is recorded of it now, and the next start would miss that
+        log_dir.lower(key, partition.log_end_offset)
         partition.min_isr = opening.replica.config["min.insync.replicas"]
         if opening.state is not None:
             partition.become_leader(opening.state.leader_epoch, opening.state.partition_epoch)
