@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +12,20 @@ import pytest
 from confluent_kafka import Consumer
 
 from pybroker.testing import BrokerHandle, Mode
+from tests.harness import ROOT
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Have a test marked `alone` run in a process of its own: a client that another test left behind opens what it
+    likes."""
+    if pyfuncitem.get_closest_marker("alone") is None or "PYBROKER_ALONE" in os.environ:
+        return None
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    ran = subprocess.run(command, cwd=ROOT, env={**env, "PYBROKER_ALONE": "yes"}, capture_output=True, text=True)
+    assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    return True
 
 
 @pytest.fixture(params=["inprocess", "subprocess"])

@@ -45,6 +45,7 @@ def use(broker: BrokerHandle) -> None:
     broker.records("t")
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("uncollected")
 def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
     """After close() this process is as it was."""
@@ -61,6 +62,7 @@ def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
     assert children() <= processes
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("uncollected")
 def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
     """Neither does a broker that never was one."""
@@ -85,6 +87,7 @@ def use_cluster(cluster: ClusterHandle) -> None:
         cluster.pause()
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
