@@ -41,6 +41,7 @@ cdef struct place_t:             # of an offset: where in which file reading beg
     files_t* files
     int64_t position
     int64_t limit                # of the file's bytes that count
+    bint is_own                  # it lies in the log dir of this thread, which alone notes what it brought in there
 
 
 cdef segment_t* find_segment(log_t* l, int64_t offset, const view_t* v, int64_t* limit) noexcept nogil:
@@ -134,6 +135,8 @@ cdef void bring(const place_t* p, int64_t position, int64_t end) noexcept nogil:
     """Ask for a range, and note what of it was not in the cache."""
     cdef passed_t* passed = &p.files.passed
     cdef int64_t start = position
+    if not p.is_own:
+        return
     if passed.start <= position <= passed.end:
         start = passed.end
     if start < end and not was_cached(p.files.fd, start, end - start):
@@ -162,7 +165,7 @@ cdef void ask_ahead(const place_t* p, int64_t position) noexcept nogil:
 
 
 cdef void forget_behind(const place_t* p) noexcept nogil:
-    if p.position <= p.files.passed.end:  # else it is another reader
+    if p.is_own and p.position <= p.files.passed.end:  # else it is another reader
         passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES)
 
 
@@ -174,6 +177,7 @@ cdef void work(task_t* task) noexcept nogil:
     cdef int i
     for i in range(c.count):
         places[i].files = NULL
+        places[i].is_own = c.wishes[i].log.log_dir == c.wishes[0].log.log_dir
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
             read_range(c.wishes[i].log, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
             forget_behind(&places[i])
