@@ -9,7 +9,7 @@ from libc.string cimport memcpy, strcpy
 
 from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.budget cimport budget_is_scarce
-from pybroker.core.base.error_codes cimport INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR
 from pybroker.core.base.pthread cimport pthread_mutex_init
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_METADATA_WRITE, P_PARTITION_CREATE, vfs_mkdir, vfs_replace
@@ -214,8 +214,9 @@ cdef recover(Partition p, recovery_t* r):
     for i in range(n):
         c_bases[i] = bases[i]
     with nogil:
-        status = epochs_load(&l.epochs, l.context.fs, c_epochs)  # a bad file is rebuilt from the batches scanned
-        status = log_recover(l, c_bases, n, r)
+        status = epochs_load(&l.epochs, l.context.fs, c_epochs)
+        if status == 0 or status == CORRUPT_MESSAGE:  # a torn file is made anew from the batches that are scanned
+            status = log_recover(l, c_bases, n, r)
     free(c_bases)
     if r.fault:
         refuse(p, r)

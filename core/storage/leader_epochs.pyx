@@ -9,13 +9,14 @@ Entries have a lock of their own, under which nobody touches a file: who asks fo
 that writes. Whoever changes them holds the append mutex, too, and may look at them without the lock.
 """
 
-from libc.errno cimport EIO, ENOENT, ENOMEM
+from libc.errno cimport ENOENT, ENOMEM
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc, strtoll
 from libc.string cimport memcpy, memmove
 from posix.fcntl cimport O_RDONLY
 
+from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -147,21 +148,21 @@ cdef int parse(epochs_t* e, char* at, const char* end) noexcept nogil:
     for k in range(2):
         numbers[k] = strtoll(at, &after, 10)
         if after == at:
-            return -EIO
+            return CORRUPT_MESSAGE
         at = after
     count = numbers[1]
     if numbers[0] != 0 or count < 0 or count > end - at:
-        return -EIO
+        return CORRUPT_MESSAGE
     for _i in range(count):
         for k in range(2):
             numbers[k] = strtoll(at, &after, 10)
             if after == at:
-                return -EIO
+                return CORRUPT_MESSAGE
             at = after
         if numbers[0] < 0 or numbers[0] > 2147483647 or numbers[1] < 0:
-            return -EIO
+            return CORRUPT_MESSAGE
         if e.count and (e.items[e.count - 1].epoch >= numbers[0] or e.items[e.count - 1].start > numbers[1]):
-            return -EIO
+            return CORRUPT_MESSAGE
         status = epochs_assign(e, <int32_t>numbers[0], numbers[1])
         if status < 0:
             return status
@@ -169,7 +170,8 @@ cdef int parse(epochs_t* e, char* at, const char* end) noexcept nogil:
 
 
 cdef int epochs_load(epochs_t* e, vfs_t* fs, const char* path) noexcept nogil:
-    """Read the file; none is an empty one. -EIO, and no epochs, if it is not whole."""
+    """Read the file; none is an empty one. CORRUPT_MESSAGE, and no epochs, if it is not whole; -errno if it cannot be
+    read."""
     cdef int64_t size
     cdef size_t got = 0
     cdef char* text
@@ -182,7 +184,7 @@ cdef int epochs_load(epochs_t* e, vfs_t* fs, const char* path) noexcept nogil:
     size = vfs_size(fd)
     if size < 0 or size > FILE_MAX:
         vfs_close(fd)
-        return -EIO
+        return <int>size if size < 0 else CORRUPT_MESSAGE
     text = <char*>malloc(size + 1)
     if text == NULL:
         vfs_close(fd)
@@ -192,7 +194,7 @@ cdef int epochs_load(epochs_t* e, vfs_t* fs, const char* path) noexcept nogil:
     text[got] = 0
     if status == 0:
         status = parse(e, text, text + got)
-    if status < 0:
+    if status != 0:
         e.count = 0
     e.dirty = False
     free(text)

@@ -7,7 +7,7 @@ and replays the headers after it. A torn snapshot is passed over for an older on
 first segment; with none the replay begins there, and producers that wrote nothing since come from the newest of all.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport EMFILE, ENFILE, ENOMEM, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, strtoll
@@ -64,12 +64,12 @@ cdef int64_t snapshot_offset(const char* name) noexcept nogil:
 
 
 cdef int64_t newest_snapshot(const log_t* l, int64_t at_most) noexcept nogil:
-    """The largest offset <= at_most that a snapshot is named by; -1 if there is none."""
+    """The largest offset <= at_most that a snapshot is named by; -1 if there is none; -1 - errno on error."""
     cdef int64_t offset, best = -1
     cdef dirent* e
     cdef DIR* d = opendir(l.directory)
     if d == NULL:
-        return -1
+        return -1 - errno
     e = readdir(d)
     while e != NULL:
         offset = snapshot_offset(e.d_name)
@@ -91,7 +91,7 @@ cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) n
     size = vfs_size(fd)
     if size < 0 or size > SNAPSHOT_BYTES_MAX:
         vfs_close(fd)
-        return -ENOMEM
+        return <int>size if size < 0 else CORRUPT_MESSAGE
     data[0] = <uint8_t*>malloc(size + 1)
     status = -ENOMEM
     if data[0] != NULL:
@@ -177,8 +177,8 @@ cdef int64_t tail_entry(search_t* w, int64_t position) noexcept nogil:
 
 
 cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
-    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none. `torn`: a newer
-    one was there, but not whole."""
+    """Take the newest whole snapshot in [first, at_most]; its offset, below `first` if there is none; -1 - errno on
+    error. `torn`: a newer one was there, but not whole, or the disk cannot read it."""
     cdef int64_t offset = newest_snapshot(l, at_most)
     cdef uint8_t* data = NULL
     cdef size_t n = 0
@@ -192,6 +192,8 @@ cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequenc
         free(data)
         if status == 0:
             break
+        if status == -EMFILE or status == -ENFILE or status == -ENOMEM:
+            return -1 + status   # that passes, and says nothing of the file
         torn[0] = True
         offset = newest_snapshot(l, offset - 1)
     return offset
@@ -208,6 +210,8 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     sequence_free(&l.producers)
     l.producers.highest_id = highest
     loaded[0] = load_newest(l, first, offset, &l.producers, torn)
+    if loaded[0] < -1:
+        return <int>(loaded[0] + 1)
     if loaded[0] < first:
         loaded[0] = -1
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
@@ -226,10 +230,14 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
     first."""
     cdef sequence_t older
     cdef bint torn
+    cdef int64_t loaded
     cdef int status = 0
     producers_prune(l, end)
     sequence_init(&older)
-    if load_newest(l, 0, end, &older, &torn) >= 0:
+    loaded = load_newest(l, 0, end, &older, &torn)
+    if loaded < -1:
+        status = <int>(loaded + 1)
+    elif loaded >= 0:
         status = sequence_adopt(&l.producers, &older)
     sequence_free(&older)
     return status

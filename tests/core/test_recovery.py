@@ -1,9 +1,7 @@
 """Start-up after a crash: whatever the tail looks like, the log ends after its last whole batch and goes on there."""
 
-import errno
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from pathlib import Path
@@ -26,7 +24,6 @@ from tests.core.logs import (
     read_all,
 )
 from tests.core.slow_log import SlowLog, stamp
-from tests.harness import until
 
 EPOCH_MAX = 4
 LONG = {"index.interval.bytes": 200}
@@ -409,84 +406,3 @@ def test_windows_survive_a_stop_and_a_crash(tmp_path: Path) -> None:
     for clean in (True, False, True, True, False, False):
         assert_windows(home.reopen(clean=clean, epoch_max=EPOCH_MAX), model)
     home.crash()
-
-
-def test_a_page_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
-    """The disk has it or not: nothing is cut, marked or removed because of that, and the log is not used."""
-    home = Home(tmp_path)
-    partition = home.open()
-    for number in range(40):
-        partition.append(batch(1, size=2000, at=NOW + number), now_ms=NOW)
-        if number % 10 == 9:
-            partition.roll()
-    home.crash()
-    files = home.files(".log")
-    kept = {path: path.read_bytes() for path in files}
-    broker = Broker()
-    broker.arm("segment.read", "sleep", 300, after=1, under=files[1].name)
-    thread = threading.Thread(target=cut_when, args=(broker, files[1]))
-    thread.start()
-    with pytest.raises(OSError, match="Input/output error"):
-        home.open_in(broker)
-    thread.join()
-    broker.close()
-    assert [path for path in home.files(".log") if path != files[1]] == [path for path in files if path != files[1]]
-    assert all(path.read_bytes() == kept[path] for path in files if path != files[1])
-    assert files[1].stat().st_size == 4096
-
-
-def cut_when(broker: Broker, path: Path) -> None:
-    """Cut the file while the broker sleeps in a failpoint, between a look at its size and its read."""
-    until("the broker sleeps", lambda: broker.sleeping > 0, every_s=0.001)
-    os.truncate(path, 4096)
-
-
-def torn_with_sound_ones_behind(path: Path) -> Home:
-    """The first segment of three ends within a batch, which is a bad spot: what lies behind it was acknowledged."""
-    home = Home(path)
-    partition = home.open()
-    for number in range(18):
-        partition.append(batch(1, size=9000, at=NOW + number), now_ms=NOW)
-        if number % 6 == 5:
-            partition.roll()
-    home.crash()
-    first = home.files(".log")[0]
-    os.truncate(first, first.stat().st_size - 100)
-    return home
-
-
-def test_no_read_that_fails_makes_a_sound_segment_a_bad_one(tmp_path: Path) -> None:
-    """Whichever read it is: the start fails, and no file is changed. The next one finds everything."""
-    home = torn_with_sound_ones_behind(tmp_path)
-    kept = {path: path.read_bytes() for path in home.files(".log")}
-    for fine in range(100):
-        broker = Broker()
-        broker.arm("segment.read", "errno", errno.EIO, after=fine, times=1, under=".log")
-        try:
-            home.open_in(broker)
-        except OSError as problem:
-            assert problem.errno == errno.EIO
-        else:
-            break
-        finally:
-            broker.close(clean=False)
-        assert {path: path.read_bytes() for path in home.files(".log")} == kept
-    assert fine > 6, "each segment is read more than once"
-    assert len(home.files(".log")) == 4
-    partition = home.open()
-    assert (partition.log_start_offset, partition.log_end_offset) == (0, 18)
-    assert bad_spots(partition) == [(0, 45360, 54332, 5, 6)]
-    home.crash()
-
-
-def test_no_map_is_left_behind_a_start(tmp_path: Path) -> None:
-    """The scan looks into other segments, and comes back to its own."""
-    home = torn_with_sound_ones_behind(tmp_path)
-    for path in home.files(".log")[1:3]:
-        content = bytearray(path.read_bytes())
-        content[100::9000] = bytes(255 - byte for byte in content[100::9000])
-        path.write_bytes(content)
-    for _ in range(3):
-        home.open()
-        assert not [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
-        home.crash()
