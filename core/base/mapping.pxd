@@ -19,6 +19,10 @@ cdef inline void map_init(map_t* m) noexcept nogil:
 cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nogil
 cdef void map_close(map_t* m) noexcept nogil
 
+# The same on the heap; NULL if there is none to be had, or nothing to be freed.
+cdef map_t* map_new(int fd, int64_t position, int64_t size) noexcept nogil
+cdef void map_free(map_t* m) noexcept nogil
+
 # It is read from its beginning to its end, or here and there.
 cdef void map_sequential(map_t* m) noexcept nogil
 cdef void map_random(map_t* m) noexcept nogil

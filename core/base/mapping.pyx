@@ -11,6 +11,7 @@ that was changed just now may change again without a trace, and is not mapped.
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport EBUSY, EINVAL, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.files cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
@@ -73,6 +74,20 @@ cdef void map_close(map_t* m) noexcept nogil:
     guard_remove(m.slot)
     munmap(m.base, <size_t>m.mapped)
     m.base = NULL
+
+
+cdef map_t* map_new(int fd, int64_t position, int64_t size) noexcept nogil:
+    cdef map_t* m = <map_t*>malloc(sizeof(map_t))
+    if m != NULL and map_open(m, fd, position, size) != 0:
+        free(m)
+        return NULL
+    return m
+
+
+cdef void map_free(map_t* m) noexcept nogil:
+    if m != NULL:
+        map_close(m)
+        free(m)
 
 
 cdef void map_sequential(map_t* m) noexcept nogil:

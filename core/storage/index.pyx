@@ -22,7 +22,7 @@ from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, store_i64
 from pybroker.core.base.cursor cimport load_be32, load_be64, store_be32, store_be64
-from pybroker.core.base.mapping cimport map_close, map_open, map_t
+from pybroker.core.base.mapping cimport map_free, map_new
 from pybroker.core.base.vfs cimport (
     P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_replace,
     vfs_size, vfs_sync, vfs_t, vfs_truncate,
@@ -57,10 +57,8 @@ cdef void index_free(index_t* ix) noexcept nogil:
         ix.chunks[k] = NULL
     vfs_close(ix.fd)
     ix.fd = -1
-    if ix.map != NULL:
-        map_close(ix.map)
-        free(ix.map)
-        ix.map = NULL
+    map_free(ix.map)
+    ix.map = NULL
 
 
 cdef inline entry_t* place(const index_t* ix, int64_t i) noexcept nogil:
@@ -215,13 +213,10 @@ cdef int check_ends(const index_t* ix, int64_t value_max) noexcept nogil:
 
 cdef void map_index(index_t* ix) noexcept nogil:
     """Search it where it lies from now on, if it can be mapped."""
-    cdef map_t* m = <map_t*>malloc(sizeof(map_t))
-    if m != NULL and map_open(m, ix.fd, 0, ix.count * ix.width) == 0:
-        ix.map = m
+    ix.map = map_new(ix.fd, 0, ix.count * ix.width)
+    if ix.map != NULL:
         vfs_close(ix.fd)
         ix.fd = -1
-    else:
-        free(m)
 
 
 cdef int index_read(index_t* ix, vfs_t* fs, const char* path, int width, int64_t value_max) noexcept nogil:

@@ -4,11 +4,11 @@ A descriptor is taken from the budget before a file is opened, and given back as
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 
-from pybroker.core.base.atomic cimport add_i32, cas_i32, cas_ptr, load_i32, load_ptr, store_i32
+from pybroker.core.base.atomic cimport add_i32, cas_i32, load_i32, load_ptr, store_ptr
 from pybroker.core.base.budget cimport budget_give
-from pybroker.core.base.mapping cimport map_close, map_is_cheap, map_open, map_random, map_t
+from pybroker.core.base.mapping cimport map_free, map_is_cheap, map_new, map_random, map_t
 from pybroker.core.base.page_cache cimport passed_end, passed_init
 from pybroker.core.base.vfs cimport P_SEGMENT_CLOSE, vfs_close, vfs_close_elsewhere, vfs_pass_file, vfs_t
 from pybroker.core.base.worker cimport task_t
@@ -63,12 +63,6 @@ cdef void files_hold(files_t* f) noexcept nogil:
     add_i32(&f.refs, 1)
 
 
-cdef void let_go(map_t* m) noexcept nogil:
-    if m != NULL:
-        map_close(m)
-        free(m)
-
-
 cdef const map_t* files_map(files_t* f, int64_t size) noexcept nogil:
     """A map costs as much as several reads, so the first look-ups read."""
     cdef map_t* m = <map_t*>load_ptr(<void**>&f.map)
@@ -76,19 +70,14 @@ cdef const map_t* files_map(files_t* f, int64_t size) noexcept nogil:
     if m != NULL:
         return m if not load_i32(&m.lost) and m.size >= size else NULL
     look_ups = load_i32(&f.look_ups)
-    if look_ups < 0 or not cas_i32(&f.look_ups, look_ups, look_ups + 1) or look_ups < LOOK_UPS:
+    if look_ups < 0 or not cas_i32(&f.look_ups, look_ups, look_ups + 1 if look_ups < LOOK_UPS else -1):
         return NULL
-    store_i32(&f.look_ups, -1)   # whether it can be had or not
-    m = <map_t*>malloc(sizeof(map_t)) if map_is_cheap() else NULL
-    if m != NULL and map_open(m, f.fd, 0, size) != 0:
-        free(m)
-        m = NULL
-    if m == NULL:
-        return NULL
-    map_random(m)
-    if not cas_ptr(<void**>&f.map, NULL, m):
-        let_go(m)                # another thread was first
-    return <map_t*>load_ptr(<void**>&f.map)
+    if look_ups == LOOK_UPS and map_is_cheap():
+        m = map_new(f.fd, 0, size)
+        if m != NULL:
+            map_random(m)
+            store_ptr(<void**>&f.map, m)
+    return m
 
 
 cdef void close_files(files_t* f) noexcept nogil:
@@ -98,7 +87,7 @@ cdef void close_files(files_t* f) noexcept nogil:
     if f.times != NULL:
         index_free(f.times)
         free(f.times)
-    let_go(f.map)
+    map_free(f.map)
     passed_end(&f.passed, f.fd)
     close_counted(f.fs, f.fd)
     free(f)
