@@ -5,6 +5,9 @@ cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil
 
 cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil   # the most of it
 
+# A range that nobody reads need not stay in the cache. Nothing of it may be mapped, or not on disk yet. A hint.
+cdef void forget(int fd, int64_t position, int64_t n) noexcept nogil
+
 cdef struct passed_t:        # a range that was read once, and was not in the cache before
     int64_t start            # INT64_MAX: there is none
     int64_t end
@@ -16,7 +19,7 @@ cdef inline void passed_init(passed_t* p) noexcept nogil:
 # These bytes were brought into the cache just now, behind what was brought before, or elsewhere.
 cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil
 
-# Forget what lies before `position`, once that is worth it. Nothing of it may be mapped. A hint to the kernel.
+# Forget what lies before `position`, once that is worth it.
 cdef void passed_forget(passed_t* p, int fd, int64_t position) noexcept nogil
 
 # Forget the rest.

@@ -8,7 +8,7 @@ and once to send it. So what was not in the cache before is forgotten behind the
 large folio that lies in a piece only in part the kernel lets go nothing.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from pybroker.core.base.files cimport POSIX_FADV_DONTNEED, posix_fadvise
 
@@ -42,38 +42,41 @@ cdef extern from *:
 
 cdef enum:
     PAGE = 4096
-    LOOK = 128 << 10
+    LOOK = 128 << 10             # between bytes that are tried: cachestat counts pages that are being read
     SAMPLE = 32 << 10            # where the kernel has no cachestat
     FORGET_BYTES = 16 << 20
     FOLIO_BYTES = 2 << 20
     GAP_BYTES = 1 << 20          # that may lie between what was brought and what comes next
 
 
+cdef int64_t missing_pages(int fd, int64_t position, int64_t n, int64_t* pages) noexcept nogil:
+    """How many pages of a range are not in the cache, those that are read at this moment aside; -1: nobody knows."""
+    cdef int64_t first = position // PAGE, cached
+    pages[0] = (position + n + PAGE - 1) // PAGE - first
+    cached = pyb_cached(fd, first * PAGE, pages[0] * PAGE)
+    return -1 if cached < 0 else pages[0] - cached
+
+
 cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil:
     """Is all of a range in the cache, or can that not be known?"""
-    cdef int64_t first = position // PAGE, end = (position + n + PAGE - 1) // PAGE, cached
-    cdef int64_t looked = position
-    while looked < position + n:  # a page that is being read counts as cached
-        if pyb_at_hand(fd, looked) == 0:
-            return False
-        looked += LOOK
-    if pyb_at_hand(fd, position + n - 1) == 0:
+    cdef int64_t end = position + n, pages = 0, missing, step
+    if pyb_at_hand(fd, end - 1) == 0:
         return False
-    cached = pyb_cached(fd, first * PAGE, (end - first) * PAGE)
-    if cached >= 0:
-        return cached >= end - first
-    while position < end * PAGE - SAMPLE:
-        position += SAMPLE
+    missing = missing_pages(fd, position, n, &pages)
+    if missing > 0:
+        return False
+    step = LOOK if missing == 0 else SAMPLE
+    while position < end:
         if pyb_at_hand(fd, position) == 0:
             return False
+        position += step
     return True
 
 
 cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil:
     """Is most of a range in the cache, or can that not be known?"""
-    cdef int64_t first = position // PAGE, end = (position + n + PAGE - 1) // PAGE
-    cdef int64_t cached = pyb_cached(fd, first * PAGE, (end - first) * PAGE)
-    return cached < 0 or 2 * cached >= end - first
+    cdef int64_t pages = 0
+    return 2 * missing_pages(fd, position, n, &pages) <= pages
 
 
 cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil:
@@ -83,24 +86,24 @@ cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil:
     p.end = max(p.end, position + n)
 
 
-cdef void forget(int fd, int64_t start, int64_t end) noexcept nogil:
+cdef void forget(int fd, int64_t position, int64_t n) noexcept nogil:
     """In pieces, each with the folio that the one before may have cut in two: while the kernel lets go of one, nobody
     else has the processor."""
-    cdef int64_t from_
-    while start < end:
-        from_ = max(<int64_t>0, start - FOLIO_BYTES)
-        start = min(end, start + FOLIO_BYTES) if end < INT64_MAX else end
-        posix_fadvise(fd, from_, start - from_, POSIX_FADV_DONTNEED)
+    cdef int64_t end = position + n, from_
+    while position < end:
+        from_ = max(<int64_t>0, position - FOLIO_BYTES)
+        position = min(end, position + FOLIO_BYTES)
+        posix_fadvise(fd, from_, position - from_, POSIX_FADV_DONTNEED)
 
 
 cdef void passed_forget(passed_t* p, int fd, int64_t position) noexcept nogil:
     cdef int64_t end = min(position, p.end)
     if end > p.start and end - p.start >= FORGET_BYTES:
-        forget(fd, p.start, end)
+        forget(fd, p.start, end - p.start)
         p.start = end
 
 
 cdef void passed_end(passed_t* p, int fd) noexcept nogil:
     if p.end > p.start:
-        forget(fd, p.start, p.end)
+        forget(fd, p.start, p.end - p.start)
     passed_init(p)

@@ -89,7 +89,6 @@ cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
-cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_no_readahead(int fd) noexcept nogil
 cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil

@@ -18,7 +18,7 @@ from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, sto
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.counters cimport histogram_share
 from pybroker.core.base.files cimport (
-    FALLOC_FL_KEEP_SIZE, POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate,
+    FALLOC_FL_KEEP_SIZE, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate,
     iovec, posix_fadvise, pread, pwritev, sync_file_range,
 )
 from pybroker.core.base.status cimport raise_status
@@ -362,11 +362,6 @@ cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
     """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
     return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
-
-
-cdef void vfs_forget(int fd, int64_t position, int64_t n) noexcept nogil:
-    """What was read of a range, and not changed, need not stay in the page cache. A hint."""
-    posix_fadvise(fd, position, n, POSIX_FADV_DONTNEED)
 
 
 cdef void vfs_no_readahead(int fd) noexcept nogil:

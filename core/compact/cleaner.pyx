@@ -23,12 +23,12 @@ from posix.unistd cimport usleep
 from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, load_ptr, peek_i64, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
-from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
+from pybroker.core.base.page_cache cimport forget, passed_add, passed_end, passed_forget, passed_init, was_cached
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport (
-    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_ask_for, vfs_forget, vfs_pread, vfs_pwrite, vfs_set_modified,
-    vfs_sync, vfs_write_behind,
+    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_ask_for, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync,
+    vfs_write_behind,
 )
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
@@ -243,7 +243,7 @@ cdef int finish_fresh(round_t* c) noexcept nogil:
             status = vfs_sync(s.fs, P_CLEAN_SYNC, s.files.fd)
         log_trust(c.log, status)
     if status == 0 and c.cold:
-        vfs_forget(s.files.fd, 0, s.size)
+        forget(s.files.fd, 0, s.size)
     if status == 0:
         vfs_set_modified(s.files.fd, c.source.modified_ms)  # retention goes by it where records have no timestamp
         s.modified_ms = c.source.modified_ms

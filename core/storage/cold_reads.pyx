@@ -16,9 +16,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from pybroker.core.base.atomic cimport load_ptr
 from pybroker.core.base.budget cimport budget_wait
-from pybroker.core.base.page_cache cimport (
-    is_cached, passed_add, passed_forget, passed_t, was_cached,
-)
+from pybroker.core.base.page_cache cimport is_cached, passed_add, passed_forget, passed_t, was_cached
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pread
 from pybroker.core.base.worker cimport task_t, worker_put
