@@ -16,7 +16,7 @@ from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, 
 from pybroker.core.base.counters cimport api_dict, histogram_dict
 from pybroker.core.base.cursor cimport store_be32
 from pybroker.core.base.reclamation cimport retire
-from pybroker.core.base.scheduling cimport ask_for_short_turns
+from pybroker.core.base.scheduling cimport ask_for_short_turns, wait_for_others
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
@@ -221,12 +221,11 @@ cdef class Plane:
         return f"pybroker-network-{i}" if i < self.serving else f"pybroker-fetcher-{i - self.serving}"
 
     def _run(self, int i) -> None:
-        if i >= self.serving:    # it takes no processor from others: what comes meanwhile is copied at once
-            with contextlib.suppress(OSError):
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        else:
-            ask_for_short_turns()
         with nogil:
+            if i < self.serving:
+                ask_for_short_turns()
+            else:
+                wait_for_others()  # what comes meanwhile is copied at once
             reactor_run(self.reactors[i])
 
     def step(self, int reactor=0, int64_t timeout_ms=0) -> None:

@@ -2,3 +2,4 @@
 cdef extern from "base/scheduling_impl.h" nogil:
     void schedule_as_others(int nice)
     void ask_for_short_turns()
+    void wait_for_others()

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void schedule(int nice, uint64_t turn_ns) {
+static void schedule(int policy, int nice, uint64_t turn_ns) {
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -19,7 +19,7 @@ static void schedule(int nice, uint64_t turn_ns) {
   } asked;
   memset(&asked, 0, sizeof asked);
   asked.size = sizeof asked;
-  asked.policy = SCHED_OTHER;
+  asked.policy = policy;
   asked.nice = nice;
   asked.runtime = turn_ns; /* 0: as long as those of others */
   syscall(SYS_sched_setattr, 0, &asked, 0);
@@ -28,11 +28,16 @@ static void schedule(int nice, uint64_t turn_ns) {
 /* Threads inherit from who made them. `nice` above 0: it leaves the processor to others who need it. */
 static void schedule_as_others(int nice) {
   int now = getpriority(PRIO_PROCESS, 0), policy = sched_getscheduler(0);
-  if (policy == SCHED_OTHER || policy == SCHED_BATCH) schedule(nice > now ? nice : now, 0);
+  if (policy == SCHED_OTHER || policy == SCHED_BATCH) schedule(SCHED_OTHER, nice > now ? nice : now, 0);
 }
 
 /* It has little to do at a time, and that at once: it is let in before those who have much (Linux 6.12). */
 static void ask_for_short_turns(void) {
-  if (sched_getscheduler(0) == SCHED_OTHER) schedule(getpriority(PRIO_PROCESS, 0), 100000);
+  if (sched_getscheduler(0) == SCHED_OTHER) schedule(SCHED_OTHER, getpriority(PRIO_PROCESS, 0), 100000);
+}
+
+/* It takes the processor from nobody in the middle of a turn. */
+static void wait_for_others(void) {
+  if (sched_getscheduler(0) == SCHED_OTHER) schedule(SCHED_BATCH, getpriority(PRIO_PROCESS, 0), 0);
 }
 #endif
