@@ -8,8 +8,7 @@ from libc.string cimport memcpy, memset
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be32, load_be64, store_be16, store_be32, store_be64
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
 )
 from pybroker.core.base.status cimport raise_status
 

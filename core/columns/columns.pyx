@@ -157,18 +157,17 @@ cdef class Columns:
         failure = None
         batches.begin_read()
         try:
-            try:
-                self._read(batches, most, INT64_MAX if max_bytes is None else max_bytes)
-            except Exception as error:
-                failure = error
-            if not batches.end_read():
+            self._read(batches, most, INT64_MAX if max_bytes is None else max_bytes)
+        except BaseException as error:
+            failure = error
+        if not batches.end_read():
+            columns_forget(&self.c, &before)
+            batches.let_go()
+            if isinstance(failure, Exception):
                 failure = None   # it may be that of bytes that are not the file's
-                columns_forget(&self.c, &before)
-                batches.let_go()
-        finally:
-            self.busy = batches.busy = False
-            if self.c.rows > before.rows:
-                self.runs.append((tag, self.c.rows - before.rows))
+        self.busy = batches.busy = False
+        if self.c.rows > before.rows:
+            self.runs.append((tag, self.c.rows - before.rows))
         if failure is not None:
             raise failure
         return self.c.rows - before.rows

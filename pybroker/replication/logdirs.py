@@ -130,12 +130,9 @@ class LogDir:
         with self._noting:
             if not self._marked:
                 return
-            try:
+            with self._failing():
                 Path(self.path, checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
                 _sync_names(self.path)
-            except OSError as problem:
-                self.fail(_why_not(self.path, problem))
-                raise
             self._marked = False
 
     def written(self, key: TopicPartition) -> int:
@@ -155,8 +152,14 @@ class LogDir:
 
     def sync(self) -> None:
         """Make the names in it durable. Raises OSError; it is offline then."""
-        try:
+        with self._failing():
             _sync_names(self.path)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What fails in here takes it offline. Raises OSError."""
+        try:
+            yield
         except OSError as problem:
             self.fail(_why_not(self.path, problem))
             raise
@@ -340,8 +343,8 @@ class LogDir:
         points = self.recorded[checkpoints.RECOVERY_POINTS]
         if self._same_boot or points.get(key, 0) > offset:
             try:
-                with self.cutting(key, offset):
-                    pass
+                for name in (checkpoints.CLEANED, checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
+                    self._lower(name, key, offset)
             except OSError as problem:
                 event(log, logging.ERROR, "checkpoint not written", directory=self.path, reason=problem)
 

@@ -16,6 +16,7 @@ import pyarrow
 from pybroker import errors
 from pybroker.core import Columns, LogError, PartitionBatches
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import compression
 from pybroker.protocol import messages as m
 from pybroker.spark.fetch_connection import FetchConnection
@@ -56,10 +57,7 @@ def read_range(
         with contextlib.closing(source(options, partition, offset)) as reader:
             while (batches := reader.next_batches()) is not None:
                 while not batches.finished:
-                    try:
-                        gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
-                    except LogError as error:
-                        raise KafkaError(error.code, f"{partition.range.tp}: {error}") from error
+                    _gather(gathered, batches, partition.range.tp)
                     if not batches.finished:
                         yield rows.make(gathered.take())
                 reader.go_on(batches.next_offset)
@@ -68,6 +66,13 @@ def read_range(
             offset = reader.offset
     if len(gathered):
         yield rows.make(gathered.take())
+
+
+def _gather(gathered: Columns, batches: PartitionBatches, tp: TopicPartition) -> None:
+    try:
+        gathered.read(batches, max_records=ROWS_MAX - len(gathered), max_bytes=BATCH_BYTES_MAX)
+    except LogError as error:
+        raise KafkaError(error.code, f"{tp}: {error}") from error
 
 
 class RangeFetcher:
