@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pybroker import core
+from tests.core.page_cache import chill
 from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch
 
 BATCHES = 64
@@ -18,7 +18,6 @@ BATCH_BYTES = 100_000
 READ_MS = 400
 PRODUCES = 50
 PATIENCE_SECONDS = 20
-FORGET_SECONDS = 5
 
 
 @pytest.fixture
@@ -30,29 +29,9 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage.log.append(batch(bytes([n]) * BATCH_BYTES), now_ms=1)
     stage.log.roll()
     stage.log.flush()
-    chill(stage)
+    chill(*Path(stage.log.directory).glob("*.log"))
     yield stage
     stage.close()
-
-
-def chill(stage: Stage) -> None:
-    """Have the kernel forget the log's pages, which it does not while another thread of it holds one; skip where it
-    never does."""
-    for path in sorted(Path(stage.log.directory).glob("*.log")):
-        fd = os.open(path, os.O_RDONLY)
-        deadline = time.monotonic() + FORGET_SECONDS
-        try:
-            while path.stat().st_size:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
-                if time.monotonic() > deadline:
-                    pytest.skip("this file system keeps its pages")
-        except BlockingIOError:
-            pass
-        except OSError:
-            pytest.skip("this file system does not tell what is in the cache")
-        finally:
-            os.close(fd)
 
 
 def values(client: Client) -> list[int]:

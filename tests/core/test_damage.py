@@ -266,19 +266,25 @@ def test_a_truncation_forgets_what_was_bad_behind_it(tmp_path: Path) -> None:
     home.crash()
 
 
-@pytest.mark.parametrize("field", ["epoch", "offset"])
-@pytest.mark.parametrize("place", [5, 103, 399])
-def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, place: int) -> None:
-    """An offset or a leader epoch that leaps ahead: the batches behind it are not taken for older ones, by a start or
-    by a scan, and no segment is removed."""
-    home = Home(tmp_path, {"segment.bytes": 40_000})
+def four_segments(path: Path) -> Home:
+    """A log that a crash left: 400 bytes a batch, 100 batches a segment, all of leader epoch 1."""
+    home = Home(path, {"segment.bytes": 40_000})
     partition = home.open()
     partition.become_leader(1, 0)
     for number in range(400):
         partition.append(batch_of(400, at=NOW + number), now_ms=NOW)
     home.crash()
+    assert len(home.files(".log")) == 4
+    return home
+
+
+@pytest.mark.parametrize("field", ["epoch", "offset"])
+@pytest.mark.parametrize("place", [5, 103, 399])
+def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, place: int) -> None:
+    """An offset or a leader epoch that leaps ahead: the batches behind it are not taken for older ones, by a start or
+    by a scan, and no segment is removed."""
+    home = four_segments(tmp_path)
     files = home.files(".log")
-    assert len(files) == 4
     path = files[place // 100]
     data = bytearray(path.read_bytes())
     at = place % 100 * 400
@@ -301,12 +307,7 @@ def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, 
 
 def test_where_two_segments_contradict_each_other_none_is_removed(tmp_path: Path) -> None:
     """The last batch of a segment leaps ahead: nothing in it tells that this is a lie, but the next segment does."""
-    home = Home(tmp_path, {"segment.bytes": 40_000})
-    partition = home.open()
-    partition.become_leader(1, 0)
-    for number in range(400):
-        partition.append(batch_of(400, at=NOW + number), now_ms=NOW)
-    home.crash()
+    home = four_segments(tmp_path)
     files = home.files(".log")
     data = bytearray(files[0].read_bytes())
     data[98 * 400 + 15] = 3

@@ -130,12 +130,14 @@ def test_other_threads_are_mended_too(path: Path) -> None:
 # -- other people's faults ---------------------------------------------------------------------------------------------
 
 HEAD = """
-import faulthandler, mmap, os, signal, sys, time
+import faulthandler, mmap, os, signal, sys
+from pathlib import Path
 from pybroker.core import FileMap
+from tests.harness import settle
 path = sys.argv[1]
 file = open(path, "r+b")
 def ours():
-    time.sleep(0.03)  # a file that was changed just now is not mapped
+    settle(Path(path))
     found = FileMap(file.fileno(), 0, 8 * mmap.PAGESIZE)
     os.truncate(path, 0)
     assert bytes(found) == bytes(len(found)) and found.stale
@@ -204,19 +206,18 @@ for _ in range(2):
 assert told == [signal.SIGBUS] * 2
 """,
     "a handler that came after the map": """
-import time
 from pybroker.core import Columns, PartitionBatches
-time.sleep(0.03)
+settle(Path(path))
 batches = PartitionBatches(FileMap(file.fileno(), 0, 8 * mmap.PAGESIZE))
 faulthandler.enable()
 os.truncate(path, 0)
 assert Columns(["value"]).read(batches) == 0 and batches.stale
 """,
     "no more maps are allowed": """
-import ctypes, time
+import ctypes
 library = ctypes.CDLL(None)
 library.mmap.restype, library.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 4]
-time.sleep(0.03)
+settle(Path(path))
 found = FileMap(file.fileno(), 0, 8 * mmap.PAGESIZE)
 copy = bytearray(8 * mmap.PAGESIZE)
 count = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -12,34 +11,15 @@ import pytest
 
 from pybroker.core import SegmentScan, build_batch, iter_batches
 from tests.core.logs import NOW, Home, batch_of
+from tests.core.page_cache import cached_bytes, chill
 from tests.core.slow_clean import one_round
 from tests.core.stage import FETCH, Client, Stage
 from tests.harness import until
 
-CACHESTAT = 451
 SEGMENT_BYTES = 64 << 20
 BATCH_BYTES = 1 << 20
 LEFT_BYTES = 18 << 20
 """What may be left of a file that was read: what a reader keeps behind it, and a folio that was cut in two."""
-
-
-def cached_bytes(path: Path) -> int:
-    """What the page cache has of a file; skips the test where the kernel does not tell."""
-    span, found = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
-    with path.open("rb") as file:
-        if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file.fileno(), span, found, 0) != 0:
-            pytest.skip(f"cachestat(2): {os.strerror(ctypes.get_errno())}")
-    return int(found[0]) * os.sysconf("SC_PAGESIZE")
-
-
-def chill(*paths: Path) -> None:
-    """Have the kernel forget files, once they are on disk; skip where it never does."""
-    for path in paths:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if cached_bytes(path):
-            pytest.skip("this file system keeps its pages")
 
 
 def warm(path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import resource
 import struct
 import subprocess
@@ -15,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.page_cache import unwritten_bytes
 from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch
 from tests.harness import ROOT, until
 
 MANY = 2000
 HUGE = 100 << 20
 KERNEL_WRITES_S = 30  # after a page was changed, if nobody asks before: vm.dirty_expire_centisecs
-CACHESTAT = 451  # since Linux 6.5, on every architecture; glibc has no name for it
 
 
 class Running(Stage):
@@ -44,16 +42,6 @@ def many_files() -> Iterator[None]:
 
 def resident_kb() -> int:
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
-
-
-def unwritten(path: Path) -> int:
-    """The bytes of a file that the disk was not given yet; skips the test where the kernel does not tell."""
-    found = (ctypes.c_uint64 * 5)()
-    with path.open("rb") as file:
-        span = (ctypes.c_uint64 * 2)(0, 0)
-        if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file.fileno(), span, found, 0) != 0:
-            pytest.skip(f"cachestat(2): {os.strerror(ctypes.get_errno())}")
-    return int(found[1]) * resource.getpagesize()
 
 
 def produced(client: Client) -> int:
@@ -117,13 +105,13 @@ def test_what_is_appended_goes_to_the_disk_a_moment_later(tmp_path_factory: pyte
     path = next((home / "t-0").glob("*.log"))
     for _ in range(48):
         stage.log.append(batch(bytes(1_000_000)), now_ms=1)
-    if unwritten(path) < 32 << 20:
+    if unwritten_bytes(path) < 32 << 20:
         pytest.skip("what is written here is on the disk at once, or never")
     if kept == "deleted":
         stage.broker.delete(stage.log)
     else:
         # As much as is under way already may wait for the next step, so what waits is less than a half.
-        until("most of it is written", lambda: unwritten(path) <= 24 << 20, KERNEL_WRITES_S - 5)
+        until("most of it is written", lambda: unwritten_bytes(path) <= 24 << 20, KERNEL_WRITES_S - 5)
     stage.close()
 
 
