@@ -1,6 +1,7 @@
 """From the store to the controller's context: what the topics are, and that their partitions are led again."""
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
 from pybroker.controller.topics import Holders, topic_op, without
 from pybroker.coordination.commit import until_answered
-from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set
+from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set, Stat
 from pybroker.model import TopicPartition
 
 OPS_PER_WRITE = 500
@@ -42,19 +43,17 @@ async def load(session: Session) -> Loaded:
     """Read every topic. Raises StoreError."""
     names, _ = await session.children(nodes.TOPICS)
     wishes = set((await session.children(nodes.DELETIONS))[0])
-    topic_reads = [session.get(nodes.topic(name)) for name in names]
-    config_reads = [session.get(nodes.topic_config(name)) for name in names]
+    found = [nodes.load_topic(data) for data, _ in await _read(session, map(nodes.topic, names))]
+    configs = [nodes.load_config(data) for data, _ in await _read(session, map(nodes.topic_config, names))]
+    paths = [nodes.state(n, index) for n, node in zip(names, found, strict=True) for index in range(len(node.replicas))]
+    states = iter(await _read(session, paths))
     loaded = Loaded([], [], [])
-    states = []
-    for name, read in zip(names, topic_reads, strict=True):
-        node = nodes.load_topic((await read)[0])
-        states.append((name, node, [session.get(nodes.state(name, index)) for index in range(len(node.replicas))]))
-    for (name, node, reads), config_read in zip(states, config_reads, strict=True):
-        partitions = []
-        for replicas, read in zip(node.replicas, reads, strict=True):
-            data, stat = await read
-            partitions.append(nodes.load_state(data, replicas, stat.version))
-        config = nodes.load_config((await config_read)[0])
+    for name, node, config in zip(names, found, configs, strict=True):
+        read = itertools.islice(states, len(node.replicas))
+        partitions = [
+            nodes.load_state(data, replicas, stat.version)
+            for replicas, (data, stat) in zip(node.replicas, read, strict=True)
+        ]
         topic = Topic(name, node.id, tuple(partitions), config, node.directories)
         if name in wishes:
             loaded.deleted.append(topic)
@@ -65,6 +64,11 @@ async def load(session: Session) -> Loaded:
         if topic.partitions:
             loaded.topics.append(topic)
     return loaded
+
+
+async def _read(session: Session, paths: Iterable[str]) -> list[tuple[bytes, Stat]]:
+    """Nodes, asked for together. Raises the first StoreError; whatever else fails is not told by anybody."""
+    return await asyncio.gather(*map(session.get, paths))
 
 
 class Led(Protocol):
@@ -101,10 +105,9 @@ async def lead_again(
 async def held(session: Session) -> Mapping[str, int]:
     """How many partitions lie in each log dir: {directory.id: partitions}. Raises StoreError."""
     names, _ = await session.children(nodes.TOPICS)
-    reads = [session.get(nodes.topic(name)) for name in names]
     counted: Counter[str] = Counter()
-    for read in reads:
-        counted.update(nodes.load_topic((await read)[0]).directories.values())
+    for data, _ in await _read(session, map(nodes.topic, names)):
+        counted.update(nodes.load_topic(data).directories.values())
     return counted
 
 

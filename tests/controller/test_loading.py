@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from pathlib import Path
+
 import pytest
 
 from pybroker.cluster.image import NO_LEADER, PartitionState
@@ -9,7 +13,8 @@ from pybroker.cluster.topics import Topic
 from pybroker.controller import loading, nodes
 from pybroker.controller.planning import NewTopic
 from pybroker.controller.topics import creation, topic_op
-from pybroker.coordination.store import Create, StoreDamaged
+from pybroker.coordination.embedded import EmbeddedStore
+from pybroker.coordination.store import Create, NoNode, StoreDamaged
 from pybroker.model import TopicPartition
 from tests.controller.life import Left
 from tests.controller.stage import Stage
@@ -50,6 +55,25 @@ async def test_a_node_that_nobody_wrote_is_damage(stage: Stage) -> None:
     await stage.session.set(nodes.topic("t"), b"{}")
     with pytest.raises(StoreDamaged):
         await loading.load(stage.session)
+
+
+async def test_nodes_that_are_missing_are_told_of_once(tmp_path: Path) -> None:
+    """One failure is raised; the others, of what was asked for beside it, are nobody's to find in the log later."""
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
+    store = EmbeddedStore(str(tmp_path / "store"))
+    await store.open()
+    session = await store.session(10_000)
+    await loading.prepare(session)
+    await session.multi(creation(Topic("t", ID, (PartitionState((1,), 1, 0, (1,), 1, 0),) * 3)))
+    for index in range(3):
+        await session.delete(nodes.state("t", index))
+    with pytest.raises(NoNode):
+        await loading.load(session)
+    gc.collect()
+    await asyncio.sleep(0)
+    await store.close()
+    assert told == []
 
 
 async def test_partitions_are_led_again_under_a_new_epoch(stage: Stage) -> None:
