@@ -168,8 +168,8 @@ def told_by(cluster: Cluster, number: int, topic: str) -> tuple[int, list[int]]:
 
 
 def elsewhere(cluster: Cluster, topic: str, leader: int) -> bool:
-    """Does one of the others say that another leads?"""
-    return any(told_by(cluster, number, topic)[0] in others(leader) for number in others(leader))
+    """Does one of the others say that it leads itself? Until it does it follows, and would take what is on its way."""
+    return any(told_by(cluster, number, topic)[0] == number for number in others(leader))
 
 
 def controllers(cluster: Cluster) -> set[int]:
