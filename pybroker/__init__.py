@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Member,
         Replica,
         ResourceType,
+        ScramUser,
     )
     from pybroker.client.aio import AsyncProducer
     from pybroker.client.aio_consumer import AsyncConsumer
@@ -44,7 +45,7 @@ _NAMES = {
     "pybroker.client.admin": (
         "Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation ConfigResource"
         " ConfigSource CreatedTopic EARLIEST GroupDescription GroupListing HIGH_WATERMARK LATEST LogDir Member Replica"
-        " ResourceType"
+        " ResourceType ScramUser"
     ),
     "pybroker.client.aio": "AsyncProducer",
     "pybroker.client.aio_consumer": "AsyncConsumer",
@@ -101,6 +102,7 @@ __all__ = [
     "RecordMetadata",
     "Replica",
     "ResourceType",
+    "ScramUser",
     "TopicInfo",
     "TopicPartition",
     "__version__",

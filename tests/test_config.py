@@ -107,7 +107,7 @@ def test_values_are_typed() -> None:
             "delete.topic.enable=yes",
             "delete.topic.enable = 'yes' (--set) is not allowed: it takes true or false",
         ),
-        ("listeners=SSL://:9093", "listeners = 'SSL://:9093' (--set) is not allowed: it takes PLAINTEXT://HOST:PORT"),
+        ("listeners=SSL:9093", "listeners = 'SSL:9093' (--set) is not allowed: it takes PLAINTEXT://HOST:PORT"),
         (
             "advertised.listeners=PLAINTEXT://0.0.0.0:9092",
             "advertised.listeners = 'PLAINTEXT://0.0.0.0:9092' (--set) is not allowed: "

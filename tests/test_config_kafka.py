@@ -17,10 +17,13 @@ OWN_DEFAULTS = {
     "background.threads",
     "log.dir",
     "offsets.topic.replication.factor",
+    "sasl.enabled.mechanisms",
+    "sasl.mechanism.inter.broker.protocol",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
 }
-"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best."""
+"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best; no
+mechanism, where Kafka's is one that this broker has not."""
 OWN = {
     "broker.death.proof.enable",
     "group.metadata.memory.bytes",

@@ -20,7 +20,7 @@ FLOORS = {
     6: ["pybroker.server.handlers"],
     5: ["pybroker.controller", "pybroker.groups", "pybroker.replication", "pybroker.spark"],
     4: ["pybroker.coordination", "pybroker.client"],
-    3: ["pybroker.cluster"],
+    3: ["pybroker.cluster", "pybroker.security"],
     2: ["pybroker.protocol"],
     1: [
         "pybroker.clock",

@@ -1,9 +1,13 @@
 """Brokers that are asked beside each other, each for what it alone can say: none that hangs holds up the rest."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+import click
+
+from pybroker.cli.options import admin_of
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import Node
 from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
@@ -26,9 +30,12 @@ def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, 
     """What brokers say that are asked beside each other: none that hangs holds up the rest. `ask` raises Silent, and
     KafkaError."""
 
+    context = click.get_current_context(silent=True)  # it says how clients log in, and is one of this thread
+
     def one(node: Node) -> T | Silent:
         try:
-            return ask(node)
+            with contextlib.nullcontext() if context is None else context.scope(cleanup=False):
+                return ask(node)
         except Silent as reason:
             return reason
         except KafkaError as problem:
@@ -39,6 +46,6 @@ def beside(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node, 
         return list(zip(nodes, threads.map(one, nodes), strict=True))
 
 
-def admin_of(node: Node, timeout_s: float = TELL_S_MAX) -> Admin:
+def admin_at(node: Node, timeout_s: float = TELL_S_MAX) -> Admin:
     """For what this broker alone can say, soon."""
-    return Admin(str(HostPort(node.host, node.port)), timeout_s=timeout_s)
+    return admin_of(str(HostPort(node.host, node.port)), timeout_s)

@@ -8,8 +8,7 @@ import click
 
 from pybroker.cli import metrics_listener, output
 from pybroker.cli.beside import Silent, Unanswered
-from pybroker.cli.options import cluster_options
-from pybroker.client.admin import Admin
+from pybroker.cli.options import admin_of, cluster_options
 from pybroker.client.metadata import Node, TopicInfo
 
 MIN_ISR: Final = "min.insync.replicas"
@@ -34,7 +33,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.describe_cluster()
         topics = admin.topics()
         lacking = [t.name for t in topics if any(len(p.isr) < len(p.replicas) for p in t.partitions)]

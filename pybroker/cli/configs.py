@@ -7,9 +7,8 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import Whole
-from pybroker.cli.options import cluster_options, complete_topics, name_value, say
+from pybroker.cli.options import admin_of, cluster_options, complete_topics, name_value, say
 from pybroker.client.admin import (
-    Admin,
     Alteration,
     ConfigEntry,
     ConfigOperation,
@@ -65,7 +64,7 @@ def describe(
 ) -> None:
     """Show configs, their values and where these come from: those named, or those that differ from their default."""
     resource = _resource(topic, broker, broker_default)
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.configs(resource, names or None)
     shown = [entry for entry in found if names or everything or entry.source != ConfigSource.DEFAULT]
     if as_json:
@@ -107,7 +106,7 @@ def alter(
         wanted += [Alteration(name, ConfigOperation[option.upper()], value) for name, value in pairs]
     if not wanted:
         raise click.UsageError("nothing to alter: give --set, --delete, --append or --subtract")
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         admin.alter_configs(resource, wanted, validate_only=dry_run)
     names = [alteration.name for alteration in wanted]
     done = "would be altered" if dry_run else "altered"

@@ -12,7 +12,7 @@ import click
 from pybroker.cli import formats, jsonlines, lines, profiles, starts
 from pybroker.cli.lines import Notation
 from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse, Whole
-from pybroker.cli.options import address_options, client_settings, complete_groups, complete_topics, escaped
+from pybroker.cli.options import address_options, admin_of, client_settings, complete_groups, complete_topics, escaped
 from pybroker.cli.progress import Progress
 from pybroker.cli.reading import Commits, batches, newest
 from pybroker.cli.starts import Start
@@ -99,7 +99,7 @@ def command(topics: Sequence[str], bootstrap_server: str, timeout_s: float, **ho
         raise click.UsageError("a group itself says which partitions a member reads, and from where")
     consumer = _consumer(bootstrap_server, start, timeout_s, how)
     with _terminable(), consumer:
-        with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+        with admin_of(bootstrap_server, timeout_s) as admin:
             partitions = _partitions(admin, topics, how["partitions"])
         _read(consumer, partitions, start, timeout_s, how, shape)
 

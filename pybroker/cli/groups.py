@@ -9,9 +9,9 @@ import click
 from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.main import Failure
-from pybroker.cli.options import cluster_options, complete_groups, confirmed, delete_each
+from pybroker.cli.options import admin_of, cluster_options, complete_groups, confirmed, delete_each
 from pybroker.cli.reset import reset_offsets
-from pybroker.client.admin import LATEST, Admin, Committed, GroupDescription
+from pybroker.client.admin import LATEST, Committed, GroupDescription
 from pybroker.logs import printable
 from pybroker.model import TopicPartition
 
@@ -38,7 +38,7 @@ command.add_command(reset_offsets)
 @cluster_options
 def list_groups(states: Sequence[str], bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """List the groups by name."""
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.groups(states=states)
     if as_json:
         columns = ("group", "state", "type", "protocol_type")
@@ -57,7 +57,7 @@ def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_
     A committed offset is that of the next record to be read. Members are numbered; --json has their ids. Only pybroker
     tells why a group rebalanced.
     """
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.describe_groups(groups or [group.id for group in admin.groups()])
         committed = admin.group_offsets([group.id for group in found])
         named = {p.topic for offsets in committed.values() for p in offsets}
@@ -84,7 +84,7 @@ def delete(
     """Delete groups that nobody is in, with their committed offsets."""
     if not yes and not confirmed(f"Delete {', '.join(groups)}, with all committed offsets?"):
         raise Failure("nothing was deleted: answer yes, or give --yes")
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         absent = errors.GROUP_ID_NOT_FOUND if if_exists else None
         delete_each("group", groups, admin.delete_group, absent, as_json)
 

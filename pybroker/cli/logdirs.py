@@ -8,10 +8,10 @@ from click.core import ParameterSource
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.beside import TELL_S_MAX, Silent, admin_of, beside
+from pybroker.cli.beside import TELL_S_MAX, Silent, admin_at, beside
 from pybroker.cli.main import Failure, Whole
-from pybroker.cli.options import cluster_options, complete_topics
-from pybroker.client.admin import Admin, LogDir
+from pybroker.cli.options import admin_of, cluster_options, complete_topics
+from pybroker.client.admin import LogDir
 from pybroker.client.metadata import Node
 
 
@@ -64,7 +64,7 @@ def _log_dirs(
     bootstrap_server: str, timeout_s: float, brokers: Sequence[int], topics: list[str] | None
 ) -> tuple[list[LogDir], list[str]]:
     """Those of the brokers, all or these, and which of them do not tell, and why. Raises where none does."""
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         nodes = admin.describe_cluster().nodes
         if topics is not None:
             admin.topics(topics)  # raises for one that is not there
@@ -74,7 +74,7 @@ def _log_dirs(
     is_given = click.get_current_context().get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
 
     def ask(node: Node) -> list[LogDir]:
-        with admin_of(node, timeout_s if is_given else TELL_S_MAX) as admin:
+        with admin_at(node, timeout_s if is_given else TELL_S_MAX) as admin:
             return admin.log_dirs([node.id], topics)
 
     found, silent = list[LogDir](), list[str]()

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "cluster": Command("pybroker.cli.cluster", "Show a cluster's brokers, and what partitions lack."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
+    "users": Command("pybroker.cli.users", "List, set and remove the passwords by which users log in."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),

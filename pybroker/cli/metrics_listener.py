@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from pybroker.cli.beside import TELL_S_MAX, Silent, admin_of, beside
+from pybroker.cli.beside import TELL_S_MAX, Silent, admin_at, beside
 from pybroker.client.admin import ConfigResource, ResourceType
 from pybroker.client.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
@@ -25,7 +25,7 @@ def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T |
 
 def address(node: Node) -> str:
     """Where a broker serves HTTP. Raises Silent if it does not, KafkaError if nobody can know where."""
-    with admin_of(node) as admin:
+    with admin_at(node) as admin:
         entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
     value = next((entry.value for entry in entries if entry.name == LISTENER), None)
     if not value:

@@ -8,10 +8,10 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import Failure
-from pybroker.cli.options import cluster_options, complete_topics, confirmed
+from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed
 from pybroker.cli.reset import partitions_of
 from pybroker.cli.times import TIME_HELP, moment
-from pybroker.client.admin import EARLIEST, HIGH_WATERMARK, LATEST, Admin
+from pybroker.client.admin import EARLIEST, HIGH_WATERMARK, LATEST
 from pybroker.model import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -31,7 +31,7 @@ def offsets(
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         named = topics or [topic.name for topic in admin.topics() if not topic.internal]
         partitions = partitions_of(admin, named)
         found = admin.topics(sorted({p.topic for p in partitions}))
@@ -74,7 +74,7 @@ def delete_records(
         raise click.UsageError("either TOPIC and --before or --offset-json-file is needed")
     offset = None if before is None else _offset(before)
     cuts = {} if plan is None else _read(plan)
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         if offset is not None:
             cuts = dict.fromkeys(partitions_of(admin, topics), offset)
         words = (f"{p} {'all' if cut == HIGH_WATERMARK else f'before {cut}'}" for p, cut in sorted(cuts.items()))

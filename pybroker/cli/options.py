@@ -13,6 +13,7 @@ from pybroker.cli.lines import unescaped
 from pybroker.cli.main import Misuse
 from pybroker.client.admin import Admin
 from pybroker.client.metadata import parse_bootstrap
+from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -67,9 +68,20 @@ def bootstrap_option(function: F) -> F:
     profile = click.option("--profile", metavar="NAME", envvar=profiles.VARIABLE, show_envvar=True, is_eager=True,
                            expose_value=False, callback=profiles.take, shell_complete=profiles.names,
                            help="The cluster and settings of a profile (docs/cli.md).")  # fmt: skip
+    config = click.option("--command-config", metavar="FILE", type=click.Path(dir_okay=False), expose_value=False,
+                          callback=profiles.take_file, is_eager=True,
+                          help="A .properties file that says how to log in, as Kafka's tools read it.")  # fmt: skip
     return click.option("--bootstrap-server", "-b", default=BOOTSTRAP_DEFAULT, show_default=True,
                         metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, show_envvar=True, callback=_addresses,
-                        help="Brokers of the cluster to begin with.")(profile(function))  # fmt: skip
+                        help="Brokers of the cluster to begin with.")(profile(config(function)))  # fmt: skip
+
+
+def admin_of(bootstrap: str, timeout_s: float) -> Admin:
+    """An admin client that logs in as the options say. Misuse where these contradict each other."""
+    try:
+        return Admin(bootstrap, timeout_s=timeout_s, **profiles.security())
+    except ConfigError as error:
+        raise Misuse(error.message) from error
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -84,7 +96,7 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 def _complete(ctx: click.Context, incomplete: str, names: Callable[[Admin], Iterable[str]]) -> list[str]:
     bootstrap = ctx.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
-    with contextlib.suppress(KafkaError), Admin(bootstrap, timeout_s=COMPLETION_S_MAX) as admin:
+    with contextlib.suppress(KafkaError, Misuse), admin_of(bootstrap, COMPLETION_S_MAX) as admin:
         return [name for name in names(admin) if name.startswith(incomplete)]
     return []
 

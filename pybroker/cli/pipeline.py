@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pybroker.cli import output
+from pybroker.cli import output, profiles
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
@@ -167,6 +167,7 @@ def command(
         from pybroker.spark.streams import standard_error
 
     sys.stderr = standard_error()  # also for the sentence that a failure ends with
+    secured = {f"kafka.{name.replace('_', '.')}": text for name, text in profiles.security().items()}
     try:
         job = Job(
             bootstrap=bootstrap_server,
@@ -174,7 +175,7 @@ def command(
             pattern=pattern,
             starting_offsets=starting_offsets,
             max_offsets=max_records,
-            options=dict(name_value(text, "--option") for text in options),
+            options=secured | dict(name_value(text, "--option") for text in options),
             format=format_,  # type: ignore[arg-type]  # click has checked it
             schema=_text(schema),
             dead_letters=dead_letters,

@@ -12,7 +12,7 @@ from pybroker import errors
 from pybroker.cli import jsonlines, lines, profiles
 from pybroker.cli.lines import Notation, Outgoing
 from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, Whole, failure_of
-from pybroker.cli.options import address_options, client_settings, complete_topics, escaped, header
+from pybroker.cli.options import address_options, admin_of, client_settings, complete_topics, escaped, header
 from pybroker.cli.progress import Progress
 from pybroker.client.admin import Admin
 from pybroker.client.producer import Delivery, Producer
@@ -100,7 +100,7 @@ def command(topic: str, source: BinaryIO, bootstrap_server: str, timeout_s: floa
         raise Misuse(error.message) from error
     with producer:
         if not how["create"]:
-            with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+            with admin_of(bootstrap_server, timeout_s) as admin:
                 _check_topic(admin, topic)
         run = _Run(producer, topic, timeout_s, shown=not source.isatty())
         sys.exit(run.run(_records(source, how), fixed))

@@ -6,8 +6,9 @@
     compression.type = "zstd"
 
 The file is TOML, at $PYBROKER_CONFIG or ~/.config/pybroker/config.toml ($XDG_CONFIG_HOME). Names are Kafka's. Every
-command about a cluster goes to the profile's bootstrap.servers; `produce` and `consume` go by its other settings too.
-What is typed on the command line wins, and a profile that is named wins over PYBROKER_BOOTSTRAP_SERVER.
+command about a cluster goes to the profile's bootstrap.servers, and logs in as it says (security.protocol, sasl.*);
+`produce` and `consume` go by its other settings too. What is typed on the command line wins, and a profile that is
+named wins over PYBROKER_BOOTSTRAP_SERVER. The file of --command-config is a .properties file, as of Kafka's tools.
 """
 
 import os
@@ -20,14 +21,21 @@ import click
 from click.core import ParameterSource
 
 from pybroker.cli.main import Misuse
+from pybroker.config import ConfigError, jaas
+from pybroker.config.broker import read_properties
 from pybroker.errors import KafkaError, system_words
+from pybroker.model import PLAINTEXT
 
 FILE_VARIABLE: Final = "PYBROKER_CONFIG"
+PASSWORD_VARIABLE: Final = "PYBROKER_SASL_PASSWORD"
+COMMAND_CONFIG: Final = "--command-config"
+JAAS: Final = "sasl.jaas.config"
 VARIABLE: Final = "PYBROKER_PROFILE"
 ADDRESSES: Final = "bootstrap_servers"
 OTHERS: Final = 0o077
 _SECRET: Final = re.compile(r"password|secret|token|jaas|ssl.*key(?!store\.type)", re.IGNORECASE)
 _META: Final = "pybroker.profile"
+_FILE: Final = "pybroker.command-config"
 
 
 class Profile(NamedTuple):
@@ -104,11 +112,12 @@ def _check_secrets(profile: Profile) -> None:
 
 def _check_settings(profile: Profile) -> None:
     """Every name is one that some client knows, with a value that it takes."""
-    from pybroker.client.settings import CONSUMER, PRODUCER, unknown
+    from pybroker.client.security import unknown
+    from pybroker.client.settings import CONSUMER, PRODUCER
 
     known = {**PRODUCER, **CONSUMER}
     for name, text in profile.settings.items():
-        where = f"profile {profile.name} ({profile.file})"
+        where = profile.file if profile.name == COMMAND_CONFIG else f"profile {profile.name} ({profile.file})"
         found = known.get(name.replace(".", "_"))
         if found is None:
             raise Misuse(f"{where}: {unknown('client', known, name)}")
@@ -127,6 +136,59 @@ def take(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
         ctx.meta[_META] = load(name)
 
 
+def take_file(ctx: click.Context, _: click.Parameter, file: str | None) -> None:
+    """The callback of --command-config, as Kafka's tools have it: what it says wins over a profile."""
+    if file is None:
+        return
+    try:
+        told = {name: text for name, text, _ in read_properties(file)}
+    except ConfigError as error:
+        raise Misuse(error.message) from error
+    made = Profile(COMMAND_CONFIG, file, told)
+    _check_secrets(made)
+    made = made._replace(settings=_without_jaas(told, file))
+    _check_settings(made)
+    ctx.meta[_FILE] = made
+
+
+def _told(ctx: click.Context | None) -> Profile | None:
+    """What the profile and the file say together."""
+    if ctx is None:
+        return None
+    profile: Profile | None = ctx.meta.get(_META)
+    file: Profile | None = ctx.meta.get(_FILE)
+    if profile is None or file is None:
+        return profile or file
+    return profile._replace(settings={**profile.settings, **file.settings})
+
+
+def _without_jaas(settings: Mapping[str, str], file: str) -> Mapping[str, str]:
+    """The same with the user and the password that Kafka's tools have in sasl.jaas.config."""
+    text = settings.get(JAAS)
+    if text is None:
+        return settings
+    try:
+        user = jaas.parse(text).user
+    except ValueError as problem:
+        raise Misuse(f"{JAAS} ({file}) is not allowed: {problem}") from None
+    if user is None:
+        raise Misuse(f"{JAAS} ({file}) has no username and password")
+    rest = {name: value for name, value in settings.items() if name != JAAS}
+    return {**rest, "sasl.username": user[0], "sasl.password": user[1]}
+
+
+def security() -> dict[str, str]:
+    """How the profile, or the file of --command-config, says that clients log in; the password may stand in the
+    environment instead."""
+    from pybroker.client.security import SECURITY
+
+    profile = _told(click.get_current_context(silent=True))
+    told = {} if profile is None else profile.of(SECURITY)
+    if told.get("security_protocol", PLAINTEXT) != PLAINTEXT and PASSWORD_VARIABLE in os.environ:
+        told["sasl_password"] = os.environ[PASSWORD_VARIABLE]
+    return told
+
+
 def names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """The profiles whose names begin so, for the shell."""
     try:
@@ -137,7 +199,7 @@ def names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 def addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Where the cluster is: as typed, else as the profile says, else `text`, of the environment or the default."""
-    profile: Profile | None = ctx.meta.get(_META)
+    profile = _told(ctx)
     assert option.name is not None
     if profile is None or ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
         return text
@@ -148,9 +210,9 @@ def merged(settings: Mapping[str, Any], options: Mapping[str, str | None], known
     """A command's settings of a client, with what the profile says where nothing was typed. `options`: the option by
     which a setting is typed; None where the command itself decides."""
     ctx = click.get_current_context()
-    profile: Profile | None = ctx.meta.get(_META)
+    profile = _told(ctx)
     told = {} if profile is None else profile.of(known)
     for name, option in options.items():
         if option is None or ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
             told.pop(name, None)
-    return {**settings, **told}
+    return {**settings, **told, **security()}

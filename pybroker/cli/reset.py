@@ -8,7 +8,7 @@ import click
 from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.main import Failure, Whole
-from pybroker.cli.options import cluster_options, complete_groups, complete_topics
+from pybroker.cli.options import admin_of, cluster_options, complete_groups, complete_topics
 from pybroker.cli.times import TIME_HELP, moment
 from pybroker.client.admin import EARLIEST, LATEST, Admin, Committed
 from pybroker.errors import KafkaError
@@ -79,7 +79,7 @@ def reset_offsets(
         raise click.UsageError(f"exactly one of {names} is needed")
     if (len(topics) > 0) + all_topics + (from_file is not None) != 1:
         raise click.UsageError("exactly one of --topic, --all-topics and --from-file is needed")
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         _check_inactive(admin, group)
         committed = admin.group_offsets([group])[group]
         if from_file is not None:

@@ -9,10 +9,10 @@ import click
 
 from pybroker import errors
 from pybroker.cli import changes, output
-from pybroker.cli.beside import Silent, admin_of, beside
+from pybroker.cli.beside import Silent, admin_at, beside
 from pybroker.cli.configs import source_name
 from pybroker.cli.main import Failure, Misuse, Whole
-from pybroker.cli.options import cluster_options, complete_topics, confirmed, delete_each, name_value, say
+from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
 from pybroker.client.metadata import Node, TopicInfo
 from pybroker.errors import KafkaError
@@ -53,7 +53,7 @@ def create(
 ) -> None:
     """Create a topic."""
     wanted = dict(name_value(text, "--config") for text in configs)
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         try:
             made = admin.create_topic(
                 name,
@@ -77,7 +77,7 @@ def create(
 @cluster_options
 def list_topics(internal: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """List the topics by name."""
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         found = [topic for topic in admin.topics() if internal or not topic.internal]
     if as_json:
         output.as_json([_summary(topic) for topic in found])
@@ -106,7 +106,7 @@ def describe(
     Changes are asked of every broker over HTTP, at its metrics.listener: the controller knows the cause of an election,
     the leader that of a change of its ISR. Each keeps the last 16 of a partition, until it stops.
     """
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
         configs = admin.topic_configs([t.name for t in topics])
         nodes = admin.describe_cluster().nodes
@@ -136,7 +136,7 @@ def describe(
 @cluster_options
 def alter(name: str, partitions: int, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Give a topic more partitions."""
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         admin.create_partitions(name, partitions)
     say(as_json, {"name": name, "partitions": partitions}, f"Topic {name} has {partitions} partitions now.")
 
@@ -152,7 +152,7 @@ def delete(
     """Delete topics, with everything in them."""
     if not yes and not confirmed(f"Delete {', '.join(names)}, with all records?"):
         raise Failure("nothing was deleted: answer yes, or give --yes")
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         absent = errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
         delete_each("topic", names, admin.delete_topic, absent, as_json)
 
@@ -174,7 +174,7 @@ def elect_leaders(
         raise Misuse("--unclean wants the names of topics: whatever their leaders would lack is lost")
     if unclean and not yes and not confirmed(f"Elect out of sync replicas of {', '.join(names)}? Records may be lost."):
         raise Failure("nobody was elected: answer yes, or give --yes")
-    with Admin(bootstrap_server, timeout_s=timeout_s) as admin:
+    with admin_of(bootstrap_server, timeout_s) as admin:
         wanted = [TopicPartition(t.name, p.partition) for t in admin.topics(names) for p in t.partitions]
         became = admin.elect_leaders(wanted if names else None, unclean=unclean)
     needless = [tp for tp, problem in became.items() if problem and problem.code == errors.ELECTION_NOT_NEEDED]
@@ -223,7 +223,7 @@ def _of_leaders(topics: Sequence[TopicInfo], nodes: Sequence[Node]) -> tuple[Off
     def ask(node: Node) -> tuple[Offsets, Offsets, Sizes]:
         led = [topic._replace(partitions=tuple(p for p in topic.partitions if p.leader == node.id)) for topic in topics]
         led = [topic for topic in led if topic.partitions]
-        with admin_of(node) as admin:
+        with admin_at(node) as admin:
             return admin.offsets(led, EARLIEST), admin.offsets(led, LATEST), _sizes(admin, led, node.id)
 
     leaders = {p.leader for topic in topics for p in topic.partitions}

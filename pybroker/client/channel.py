@@ -1,8 +1,8 @@
 """One connection of a loop to one broker: any number of requests under way, answered in their order.
 
-    idle --send--> connecting --> greeting --versions known--> ready --any failure--> idle
-      ^                |              |                                                |
-      +---- backoff ---+--------------+------------------------------------------------+
+    idle --send--> connecting --> greeting --versions known--> (login) --> ready --any failure--> idle
+      ^                |              |                           |                                |
+      +---- backoff ---+--------------+---------------------------+--------------------------------+
 
 A request that comes before `ready` waits for it. A failure fails all that wait or are under way, each by its own call;
 the next request connects again, after a pause that doubles up to a limit. Everything here runs on the loop's thread.
@@ -27,6 +27,7 @@ from pybroker.client.connection import (
     CLIENT_ID,
     GREETED,
     REACHED,
+    SERVED,
     SIZE,
     agreed_version,
     frame_size,
@@ -41,6 +42,7 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
+from pybroker.security.login import Account, Login
 
 _log = logging.getLogger(__name__)
 
@@ -118,11 +120,22 @@ class Pauses(NamedTuple):
 class Channel:
     """A connection that is opened when it is needed, and again after it was lost."""
 
-    def __init__(self, loop: Loop, host: str, port: int, *, client_id: str, timeout_s: float, pauses: Pauses) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        pauses: Pauses,
+        account: Account | None = None,
+    ) -> None:
         self.host, self.port = host, port
+        self._account = account
         self.client_id = client_id
         self.timeout_s = timeout_s
-        self.ready = False
+        self.ready = self._served = False
         self.asked: deque[_Asked] = deque()
         self._loop = loop
         self._pauses = pauses
@@ -268,7 +281,30 @@ class Channel:
             self._fail(KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions"))
             return
         self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-        self.ready = True
+        if self._account is None:
+            self._open_for_all()
+        else:
+            login = Login(self._account, self.address)
+            self._send(login.start(), partial(self._go_on, login), PLAIN)
+
+    def _go_on(self, login: Login, answer: Any, error: KafkaError | None) -> None:
+        """One step of a login is answered."""
+        if error is not None:
+            if self._socket is not None:  # it could not be sent
+                self._fail(error)
+            return
+        try:
+            message = login.step(answer)
+        except KafkaError as refused:
+            self._fail(refused)
+            return
+        if message is None:
+            self._open_for_all()
+        else:
+            self._send(message, partial(self._go_on, login), PLAIN)
+
+    def _open_for_all(self) -> None:
+        self.ready, self._served = True, False
         self._failures = 0
         self._send_waiting()
 
@@ -411,6 +447,7 @@ class Channel:
             self._fail(error)
             return
         self.asked.popleft()
+        self._served = self.ready
         if throttle_ms := getattr(answer, "throttle_time_ms", 0):
             self._muted = True
             self._loop.call_later(min(throttle_ms / 1000, self.timeout_s), self._unmute)  # what waits has no longer
@@ -442,7 +479,7 @@ class Channel:
             self._socket = None
 
     def _lost(self, error: OSError) -> None:
-        doing = ANSWERED if self.ready else GREETED
+        doing = ANSWERED if self._served else SERVED if self.ready else GREETED
         self._fail(lost(error, doing, self.host, self.port, self.timeout_s))
 
     def _check_due(self) -> None:

@@ -18,6 +18,7 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
+from pybroker.security.login import Account, Login
 
 FRAME_BYTES_MAX: Final = 256 << 20
 """The largest answer that is read: what a broker may send in one Fetch, and far less than any text protocol's first
@@ -26,6 +27,7 @@ four characters read as a length, so that an HTTP server is told from a broker."
 CLIENT_ID: Final = "pybroker"
 REACHED: Final = "reach"
 GREETED: Final = "get a first answer from"
+SERVED: Final = "be served by"
 ANSWERED: Final = "get an answer from"
 """What could not be done when a connection was lost."""
 SIZE: Final = struct.Struct(">i")
@@ -38,7 +40,15 @@ class Connection:
     A failure of the network is a KafkaError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) with the address in its sentence.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0, client_id: str = CLIENT_ID) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = 30.0,
+        client_id: str = CLIENT_ID,
+        account: Account | None = None,
+    ) -> None:
         self.host = host
         self.port = port
         self.client_id = client_id
@@ -46,6 +56,7 @@ class Connection:
         self.versions: dict[int, tuple[int, int]] = {}
         """API key to (lowest, highest) version that the broker serves."""
         self._correlation_id = 0
+        self._served = False
         self._deadline = time.monotonic() + timeout_s
         self._forked = False
         self._socket: socket.socket | None = None
@@ -58,6 +69,8 @@ class Connection:
         except (ValueError, OverflowError) as error:
             raise no_address(host, port) from error
         self._greet()
+        if account is not None:
+            self._log_in(account)
 
     def __enter__(self) -> "Connection":
         return self
@@ -111,11 +124,23 @@ class Connection:
             raise KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions")
         self.versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
 
+    def _log_in(self, account: Account) -> None:
+        login = Login(account, self.address)
+        message = login.start()
+        try:
+            while message is not None:
+                message = login.step(self.request(message))
+        except KafkaError:
+            self.close()
+            raise
+
     def _exchange(self, api: Api, version: int, message: Any, timeout_s: float) -> Any:
         """The message that answers this one."""
         self._deadline = time.monotonic() + timeout_s
         self._send(api, version, message, timeout_s)
-        return self._answer(api, version, timeout_s)
+        answer = self._answer(api, version, timeout_s)
+        self._served = bool(self.versions)
+        return answer
 
     def _send(self, api: Api, version: int, message: Any, timeout_s: float) -> None:
         if self._forked:
@@ -135,7 +160,7 @@ class Connection:
 
     @property
     def _doing(self) -> str:
-        return ANSWERED if self.versions else GREETED
+        return ANSWERED if self._served else SERVED if self.versions else GREETED
 
     def _answer(self, api: Api, version: int, timeout_s: float) -> Any:
         """The message that comes next, before the deadline of the request."""
@@ -192,6 +217,10 @@ def agreed_version(
 
 
 PERHAPS_TLS: Final = "the port may be one for TLS, which is not supported yet"
+_PERHAPS: Final = {
+    GREETED: f"; {PERHAPS_TLS}",
+    SERVED: "; its listener may be one where clients log in (security.protocol SASL_PLAINTEXT)",
+}
 _TLS_ALERT: Final = b"\x15\x03"
 """How a TLS server begins the answer to what is no TLS: an alert, then the version's first byte."""
 
@@ -202,7 +231,7 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
     if isinstance(error, TimeoutError):
         return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
     if isinstance(error, ConnectionResetError | BrokenPipeError):
-        why = "it closed the connection" + (f"; {PERHAPS_TLS}" if doing == GREETED else "")
+        why = "it closed the connection" + _PERHAPS.get(doing, "")
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"
     else:

@@ -70,6 +70,7 @@ class Consumer:
         self._coordinator: Coordinator | None = None
         self._commits: Commits | None = None
         self._group: Group | None = None
+        self._network.listen(self._bell.ring)
         if s.group_id is not None:
             self._join_group(s)
 
@@ -80,7 +81,6 @@ class Consumer:
         commits.identity = group.committing_as
         commits.lost = group.expelled
         group.before_revoked = lambda partitions: commits.before_leaving(partitions, time.monotonic() + _REVOKE_S)
-        self._network.listen(self._bell.ring)
 
     def _begun(self) -> None:
         """On the loop's thread: places have positions, or errors."""
@@ -227,6 +227,7 @@ class Consumer:
             self._begin()
             self._fetcher.wake()
             self._raise(place)
+            self._network.check_login()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 problem = self._coordinator.failure if self._coordinator is not None else None
@@ -393,6 +394,7 @@ class Consumer:
                 return found
             if any(self._is_due(place) for place in self._positions.places.values()):
                 continue  # what was to be taken has an error
+            self._network.check_login()
             if now_s >= deadline_s:
                 return found
             self._bell.wait(min(deadline_s, due_s) - now_s)

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, read_answer
+from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, frame_size, read_answer
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol.apis import Api
+from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
 
 TIMEOUT_S: Final = 30.0
 
@@ -49,8 +50,11 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S) -> Link:
-        """Connect. Raises OSError: TimeoutError in time, ConnectionRefusedError where nobody listens."""
+    async def open(
+        cls, host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S, account: Account | None = None
+    ) -> Link:
+        """Connect, and log in. Raises OSError: TimeoutError in time, ConnectionRefusedError where nobody listens,
+        PermissionError where the login is refused."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             with _resolved(host, port):
@@ -59,7 +63,24 @@ class Link(asyncio.Protocol):
             # Where nobody listens, the kernel may connect a socket of its own range of ports to itself.
             transport.abort()
             raise ConnectionRefusedError(f"nobody listens at {link.address}")
+        if account is not None:
+            await link._log_in(account, timeout_s)
         return link
+
+    async def _log_in(self, account: Account, timeout_s: float) -> None:
+        login = Login(account, self.address)
+        message, version = login.start(), HANDSHAKE_VERSION
+        try:
+            async with asyncio.timeout(timeout_s):
+                while message is not None:
+                    answer = await self.ask(message, version)
+                    message, version = login.step(answer), AUTHENTICATE_VERSION
+        except KafkaError as refused:
+            self.close()
+            raise PermissionError(refused.message) from refused
+        except BaseException:
+            self.close()
+            raise
 
     async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Send a request at this version; the message that answers it. Raises ConnectionError where the connection
@@ -143,8 +164,50 @@ def _resolved(host: str, port: int) -> Iterator[None]:
         raise OSError(f"{HostPort(host, port)} is no address") from problem
 
 
-async def dial(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> socket.socket:
-    """A socket that is connected to another broker, and does not block. Raises OSError as `Link.open` does."""
+async def dial(
+    host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S, account: Account | None = None
+) -> socket.socket:
+    """A socket that is connected to another broker, and logged in; it does not block. Raises OSError as Link.open."""
+    sock = await _connected(host, port, timeout_s)
+    if account is None:
+        return sock
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _log_in(sock, account, str(HostPort(host, port)), client_id)
+    except KafkaError as refused:
+        sock.close()
+        raise PermissionError(refused.message) from refused
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _log_in(sock: socket.socket, account: Account, address: str, client_id: str) -> None:
+    """On a socket that somebody else takes over then: not a byte is read beyond. Raises OSError, KafkaError."""
+    loop, login = asyncio.get_running_loop(), Login(account, address)
+    message, version, number = login.start(), HANDSHAKE_VERSION, 0
+    while message is not None:
+        api = apis.KNOWN[type(message).SCHEMA.key]
+        number += 1
+        body = codec.encode_request(api.key, version, number, client_id, message)
+        await loop.sock_sendall(sock, SIZE.pack(len(body)) + body)
+        size = frame_size(await _exactly(sock, SIZE.size), address)
+        answer = read_answer(api, version, number, await _exactly(sock, size), address)
+        message, version = login.step(answer), AUTHENTICATE_VERSION
+
+
+async def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = await asyncio.get_running_loop().sock_recv(sock, size - len(data))
+        if not more:
+            raise ConnectionResetError("it closed the connection while it was to log in")
+        data += more
+    return data
+
+
+async def _connected(host: str, port: int, timeout_s: float) -> socket.socket:
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     async with asyncio.timeout(timeout_s):

@@ -8,6 +8,7 @@ from pybroker import errors, forks
 from pybroker.client.connection import Connection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.security.login import Account
 
 PORT_DEFAULT: Final = 9092
 RETRY_BACKOFF_S: Final = 0.1
@@ -68,8 +69,9 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 class Cluster:
     """Connections to the brokers of one cluster, opened when first needed, from one or more addresses of it."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0, account: Account | None = None) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
+        self._account = account
         self.timeout_s = timeout_s
         self.id: str | None = None
         self.controller_id = -1
@@ -100,7 +102,9 @@ class Cluster:
         known = self._connections.get((host, port))
         if known is None or not known.is_open:
             timeout_s = self.timeout_s if within_s is None else min(within_s, self.timeout_s)
-            known = self._connections[host, port] = Connection(host, port, timeout_s=timeout_s)
+            known = self._connections[host, port] = Connection(
+                host, port, timeout_s=timeout_s, account=self._account
+            )
             known.timeout_s = self.timeout_s
         return known
 

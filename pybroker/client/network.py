@@ -49,6 +49,11 @@ STALE: Final = frozenset(
 )
 """What is answered to one whose metadata is old."""
 
+REFUSED: Final = frozenset(
+    {errors.SASL_AUTHENTICATION_FAILED, errors.UNSUPPORTED_SASL_MECHANISM, errors.ILLEGAL_SASL_STATE}
+)
+"""What is answered to one who logs in and cannot."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -153,6 +158,12 @@ class Network:
             reason = f"no broker leads {', '.join(leaderless[:SHOWN_MAX])}{more}"
         return KafkaError(errors.REQUEST_TIMED_OUT, f"{what} in time{reason and ': '}{reason}")
 
+    def check_login(self) -> None:
+        """KafkaError where every broker refuses this client's login: only its caller can mend that."""
+        failure = self.failure
+        if failure is not None and failure.code in REFUSED:
+            raise KafkaError(failure.code, failure.message)
+
     def want(self, topics: Collection[str]) -> None:
         """Keep the metadata of these topics too, and ask for what is missing. TypeError for what is no name."""
         for topic in topics:
@@ -208,6 +219,7 @@ class Network:
                 client_id=self.settings.client_id,
                 timeout_s=self.settings.request_timeout_ms / 1000,
                 pauses=Pauses(self.settings.reconnect_backoff_ms / 1000, self.settings.reconnect_backoff_max_ms / 1000),
+                account=self.settings.account,
             )
         return found
 

@@ -226,6 +226,7 @@ class Producer:
                     errors.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}",
                 )
+            network.check_login()
             if time.monotonic() > deadline_s:
                 raise self._unknown(topic, error)
             if info and partition >= 0 and view.version == seen:

@@ -3,15 +3,12 @@
 Where a default is not Kafka's, its doc says why.
 """
 
-import difflib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Required, TypedDict
 
-from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, shown, table
+from pybroker.client.security import SECURITY, WHERE, account_of, as_given, unknown
+from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, table
 from pybroker.protocol.compression import CODECS
-
-_WHERE: Final = "given in Python"
 
 COMMON: Final = (
     Setting("bootstrap_servers", Type.STRING, None, "Addresses to begin with: host:port, several by commas or a list."),
@@ -22,6 +19,7 @@ COMMON: Final = (
     Setting("reconnect_backoff_ms", Type.LONG, "50", "The first pause after a lost connection.", Range(0, LONG_MAX)),
     Setting("reconnect_backoff_max_ms", Type.LONG, "1000", "The longest such pause.", Range(0, LONG_MAX)),
     Setting("metadata_max_age_ms", Type.LONG, "300000", "How old metadata may grow.", Range(0, LONG_MAX)),
+    *SECURITY.values(),
 )
 
 _PRODUCER: Final = (
@@ -103,6 +101,10 @@ class _CommonSettings(TypedDict, total=False):
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     metadata_max_age_ms: int
+    security_protocol: Literal["PLAINTEXT", "SASL_PLAINTEXT"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    sasl_username: str
+    sasl_password: str
 
 
 class ProducerSettings(_CommonSettings, total=False):
@@ -162,41 +164,15 @@ class Settings:
             if value is not None and not isinstance(value, str | list | tuple) and _is_text(setting):
                 raise ConfigError(f"{name} is text, not {value!r}")
             text = setting.default if value is None else as_given(value)
-            setattr(self, name, None if text is None else setting.parse(text, _WHERE))
+            setattr(self, name, None if text is None else setting.parse(text, WHERE))
         if not self.bootstrap_servers:
             raise ConfigError(f"a {kind} needs bootstrap_servers: host:port of a broker")
+        self.account = account_of({name: getattr(self, name) for name in SECURITY})
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: every setting is an attribute
         raise AttributeError(name)
 
 
-def as_given(value: object) -> str:
-    """A Python value as the text of a setting."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    raise ConfigError(f"a setting is text, a number, True, False or a list, not {type(value).__name__}")
-
-
 def _is_text(setting: Setting) -> bool:
     """Any text at all, and not one of some words, which a number may be (acks=1)."""
     return setting.type is Type.STRING and setting.valid is None
-
-
-_NOT_YET: Final = {
-    ("security", "ssl", "sasl"): "connections are plaintext",
-    ("transaction", "transactional"): "records are sent outside of transactions",
-}
-"""What the names of Kafka's settings begin with that are to come, and what is so until then."""
-
-
-def unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
-    """Why a name is no setting of this kind of client, and what may have been meant."""
-    for words, instead in _NOT_YET.items():
-        if re.split(r"[._]", name)[0] in words:
-            return f"{shown(name)} is not supported yet: {instead}"
-    near = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.6)
-    return f"{shown(name)} is no setting of a {kind}{f'; did you mean {near[0]}?' if near else ''}"

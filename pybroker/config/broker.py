@@ -10,11 +10,13 @@ from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
 from .listeners import ADVERTISED, INTER_BROKER, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
+from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
     "General": GENERAL,
     "Network": NETWORK,
+    "Security": SECURITY,
     "Cluster": CLUSTER,
     "Logs": LOG,
     "Segments": SEGMENTS,
@@ -52,11 +54,14 @@ class BrokerConfig:
         """`given` maps names to (text, where it was set). ConfigError if a value is not allowed."""
         self.warnings = list(warnings)
         self._given: dict[str, _Given] = {}
+        self._of_listeners: dict[str, _Given] = {}
         self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}
         self._values: dict[str, Value] = {}
         for name, (text, where) in given.items():
             if name in BROKER:
                 self._given[name] = _Given(text, where)
+            elif is_of_listener(name):
+                self._of_listeners[name] = _Given(text, where)
             else:
                 self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
         self._evaluate()
@@ -149,6 +154,19 @@ class BrokerConfig:
         return settle(self[LISTENERS], self[ADVERTISED], self[PROTOCOLS], self[INTER_BROKER])
 
     @property
+    def sasl(self) -> dict[str, Sasl]:
+        """Who may log in, by the names of listeners with SASL. ConfigError."""
+        own = self._of_listeners
+        found = {n: sasl_of(n, protocol, self[ENABLED], own) for n, protocol in self.listeners.protocols.items()}
+        return {name: sasl for name, sasl in found.items() if sasl is not None}
+
+    @property
+    def account(self) -> tuple[str, str, str] | None:
+        """Mechanism, name and password by which this broker logs in at others; None where it need not. ConfigError."""
+        name = self.listeners.inter_broker
+        return account_of(name, self.listeners.protocols[name], self[INTER_BROKER_MECHANISM], self.sasl.get(name))
+
+    @property
     def metrics(self) -> HostPort | None:
         """Where to show metrics; None for nowhere."""
         text = self["metrics.listener"]
@@ -208,6 +226,8 @@ class BrokerConfig:
             _ = self.listeners
         except Refused as problem:
             raise self._refuse_for(problem.setting, problem.why) from None
+        if self.sasl and self["zookeeper.connect"] is not None:
+            _ = self.account
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)
         if not all(self.log_dirs) or len(set(self.log_dirs)) < len(self.log_dirs):
             raise self._refuse(held, "directories separated by commas, none of them empty or named twice")

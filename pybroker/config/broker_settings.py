@@ -119,7 +119,7 @@ NETWORK = table(
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "The security protocol of each listener, by its name: CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT. The broker has "
-        "listeners of PLAINTEXT only.",
+        "listeners of PLAINTEXT and SASL_PLAINTEXT.",
         Shape("NAME:PROTOCOL separated by commas, with one of " + ", ".join(SECURITY_PROTOCOLS), parse_protocols),
     ),
     Setting(

@@ -19,6 +19,7 @@ PROTOCOLS = "listener.security.protocol.map"
 INTER_BROKER = "inter.broker.listener.name"
 
 SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SERVED = (PLAINTEXT, "SASL_PLAINTEXT")
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
@@ -93,9 +94,7 @@ def _check_protocols(endpoints: Iterable[Endpoint], mapped: Mapping[str, str]) -
         protocol = mapped.get(name)
         if protocol is None:
             raise Refused(LISTENERS, f"No security protocol defined for listener {name}: name it in {PROTOCOLS}")
-        if protocol != PLAINTEXT and protocol == name:
-            raise Refused(LISTENERS)
-        if protocol != PLAINTEXT:
+        if protocol not in SERVED:
             raise Refused(PROTOCOLS, f"this broker has no {protocol} yet, which it says of the listener {name}")
 
 

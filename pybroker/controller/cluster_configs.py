@@ -8,7 +8,7 @@ Nothing here is fenced by the controller's epoch: settings are no decision of th
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change
@@ -83,11 +83,24 @@ class ClusterConfigs:
                     break
         tell_altered(entity, after)
 
-    async def _read(self, path: str) -> tuple[dict[str, str], int | None]:
+    async def alter_user(self, user: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+        """Give a user the settings that `change` makes of those there are. Raises what `change` does, and 56."""
+        entity = f"users/{nodes.user_node(user)}"
+        async with self._one:
+            while True:
+                held, version = await self._read(nodes.user_config(user), nodes.load_user_config)
+                after = change(held)
+                if await self._written(nodes.user_config(user), version, after, entity):
+                    break
+        tell_altered(f"users/{user}", dict.fromkeys(after, "..."))
+
+    async def _read(
+        self, path: str, load: Callable[[bytes], dict[str, str]] = nodes.load_config
+    ) -> tuple[dict[str, str], int | None]:
         """What an entity has, and the version of its node; None if it has none yet. Raises KafkaError."""
         try:
             data, stat = await read(self._session(), path)
-            return nodes.load_config(data), stat.version
+            return load(data), stat.version
         except NoNode:
             return {}, None
         except StoreError as problem:

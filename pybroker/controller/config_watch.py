@@ -1,7 +1,7 @@
 """Settings as a cluster's store has them: each broker reads them all when its session begins, then what changed, and
 goes by them each time.
 
-    /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>; it is read anew
+    /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>, users/U; that is read
     /config/topics         topics come with their settings, and go: nobody writes a notice for that
     a topic id is told     settings that were read under another id are those of an earlier topic of that name
     connected again        watches were lost with the connection: all are looked at once more
@@ -19,10 +19,12 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.configs import Configured, load
+from pybroker.controller.users import load_user, load_users
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, StoreError, WatchEvent
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.security.credentials import Credentials
 from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
@@ -42,12 +44,20 @@ LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 class ConfigWatch:
     """Keeps a broker's settings, and those of all topics, as the store has them."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, topics: ConfigRepository, held: Configured) -> None:
-        """`held` goes by what topics' settings say."""
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        topics: ConfigRepository,
+        held: Configured,
+        credentials: Credentials,
+    ) -> None:
+        """`held` goes by what topics' settings say, logins by `credentials`."""
         self._broker_id = broker_id
         self._config = config
         self._topics = topics
         self._held = held
+        self._credentials = credentials
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
         self._learning: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
@@ -56,6 +66,7 @@ class ConfigWatch:
     async def read_all(self, session: Session, *, running: bool = False) -> None:
         """Read every setting there is; `running` as of `load`. Raises StoreError."""
         await load(session, self._config, self._broker_id, running=running)
+        await load_users(session, self._credentials)
         names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
         self._forget(self._ids.keys() - set(names))
         await self._read_topics(session, names)
@@ -95,6 +106,8 @@ class ConfigWatch:
         kind, _, name = entity.partition("/")
         if kind == "topics":
             await self._learn(session, [name])
+        elif kind == "users" and "/" not in name:
+            await load_user(session, self._credentials, name)
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
             await load(session, self._config, self._broker_id, running=True)
             await self._go_by_all()

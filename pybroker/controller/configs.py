@@ -29,6 +29,7 @@ from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.security.credentials import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class ConfigAdmin:
 
     def __init__(
         self, session: Session, context: ControllerContext, channel: Channel, config: BrokerConfig, admin: TopicAdmin,
-        holders: Configured, wall_ms: Callable[[], int],
+        holders: Configured, wall_ms: Callable[[], int], credentials: Credentials,
     ) -> None:  # fmt: skip
         """`wall_ms` is the store's clock as well as may be: by it notices grow old."""
         self._session = session
@@ -89,6 +90,7 @@ class ConfigAdmin:
         self._admin = admin
         self._holders = holders
         self._wall_ms = wall_ms
+        self._credentials = credentials
         self._one = asyncio.Lock()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
 
@@ -135,6 +137,23 @@ class ConfigAdmin:
             for tell in self.on_broker_altered:
                 await tell()
         tell_altered(f"brokers/{name or '<default>'}", after)
+
+    # -- users -------------------------------------------------------------------------------------------------------
+
+    async def alter_user(self, user: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+        """Give a user the settings that `change` makes of those there are. Raises what `change` does, and 56."""
+        path = nodes.user_config(user)
+        async with self._one:
+            version, held = None, dict[str, str]()
+            with contextlib.suppress(NoNode):
+                data, stat = await read(self._session, path)
+                held, version = nodes.load_user_config(data), stat.version
+            after = change(held)
+            node = nodes.dump_config(after)
+            op: Op = Create(path, node) if version is None else Set(path, node, version)
+            await self._write(op, f"users/{nodes.user_node(user)}")
+            self._credentials.take(user, after)
+        tell_altered(f"users/{user}", dict.fromkeys(after, "..."))
 
     # -- the store ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import quote, unquote
 
 from pybroker.cluster.image import DELETED as BEING_DELETED
 from pybroker.cluster.image import NO_EPOCH, LiveBroker, PartitionState
@@ -33,6 +34,8 @@ DELETED = "/admin/deleted_topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
 TOPIC_CONFIGS = "/config/topics"
+USER_CONFIGS = "/config/users"
+DEFAULT_ENTITY = "<default>"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
@@ -85,7 +88,21 @@ def topic_config(name: str) -> str:
 
 def broker_config(broker_id: int | None) -> str:
     """Of one broker, or of all with None."""
-    return f"/config/brokers/{'<default>' if broker_id is None else broker_id}"
+    return f"/config/brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
+
+
+def user_config(user: str) -> str:
+    return f"{USER_CONFIGS}/{user_node(user)}"
+
+
+def user_node(user: str) -> str:
+    """The name of a user's node: as of a URL, as Kafka has it."""
+    return quote(user, safe="")
+
+
+def user_of(name: str) -> str:
+    """The user whose node has this name."""
+    return unquote(name)
 
 
 def log_dirs(broker_id: int) -> str:
@@ -266,6 +283,11 @@ def dump_config(config: Mapping[str, str]) -> bytes:
 @_sound
 def load_config(data: bytes) -> dict[str, str]:
     return _texts(_load(data)["config"])
+
+
+def load_user_config(data: bytes) -> dict[str, str]:
+    """A node that only stands above others is empty."""
+    return load_config(data) if data not in (b"", b"null") else {}
 
 
 def dump_config_change(entity: str) -> bytes:

@@ -29,6 +29,7 @@ from pybroker.controller.election import elect
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.registration import Registration
 from pybroker.controller.topics import TopicAdmin
+from pybroker.controller.users import load_users
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, NoNode, Session, Store, StoreDamaged, StoreError
 from pybroker.groups.coordinator import Coordinator
@@ -37,6 +38,7 @@ from pybroker.model import HostPort
 from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owner
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.workers import Workers
+from pybroker.security.credentials import Credentials
 from pybroker.server import directories
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
@@ -94,6 +96,7 @@ class Broker:
         self.host, self.port = "", 0
         self.metrics_port = 0
         self.metadata = MetadataCache()
+        self.credentials = Credentials()
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -172,6 +175,7 @@ class Broker:
         context, metadata, topic_configs = ControllerContext(self.broker_id, fence), self.metadata, ConfigRepository()
         channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
+        await load_users(session, self.credentials)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self._make_replicas(sockets)
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
@@ -187,7 +191,9 @@ class Broker:
             self._epoch = await self._registration.register()
         except NodeExists:
             raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
-        settings = ConfigAdmin(session, context, channel, self.config, admin, replicas, wall_ms)
+        settings = ConfigAdmin(
+            session, context, channel, self.config, admin, replicas, wall_ms, self.credentials
+        )
         settings.on_broker_altered.append(self._go_by_settings)
         groups, workers = self._work(replicas)
         locator = Locator(self.broker_id, self.config, metadata, replicas, admin, groups)
@@ -195,13 +201,13 @@ class Broker:
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         asked = Collaborators(
             self.broker_id, self.config, metadata, topic_configs, replicas, admin, ids.draw, workers, groups, locator,
-            settings,
+            settings, self.credentials,
         )  # fmt: skip
         await self._serve(asked)
 
     async def _bind(self) -> SocketServer:
         """Take the addresses of clients and of metrics; nobody is accepted yet. Raises StartError."""
-        sockets = self._sockets = SocketServer(self.config)
+        sockets = self._sockets = SocketServer(self.config, self.credentials)
         sockets.bind()
         self.host, self.port = next(iter(sockets.addresses.values()))
         if self.config.metrics is not None:

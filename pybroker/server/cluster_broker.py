@@ -53,6 +53,7 @@ from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
+from pybroker.security.login import Account
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -100,6 +101,8 @@ class ClusterBroker(Broker):
         self._cluster_store = store
         self._reach = reach
         self._inter_broker = config.listeners.inter_broker
+        account = config.account
+        self._account = None if account is None else Account(*account)
         self._controller: Controller | None = None
         self._following: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -161,7 +164,7 @@ class ClusterBroker(Broker):
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
-        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas)
+        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas, self.credentials)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
@@ -217,7 +220,7 @@ class ClusterBroker(Broker):
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
-            settings, peers,
+            settings, self.credentials, peers,
             Followers(
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),
@@ -279,7 +282,10 @@ class ClusterBroker(Broker):
     async def _dial(self, broker_id: int) -> socket.socket:
         """A socket that is connected to a broker, and does not block. Raises OSError."""
         at = self._address(self._known(broker_id))
-        return await dial(at.host, at.port, timeout_s=CONNECT_SECONDS)
+        client_id = str(self.broker_id)
+        return await dial(
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account
+        )
 
     def _known(self, broker_id: int) -> LiveBroker:
         broker = self.metadata.image.brokers.get(broker_id)
@@ -296,7 +302,10 @@ class ClusterBroker(Broker):
     async def _connect_to(self, broker: LiveBroker) -> Link:
         """A link to the inter-broker listener of a broker. Raises OSError."""
         at = self._address(broker)
-        return await Link.open(at.host, at.port, client_id=str(self.broker_id), timeout_s=CONNECT_SECONDS)
+        client_id = str(self.broker_id)
+        return await Link.open(
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account
+        )
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 

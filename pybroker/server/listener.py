@@ -17,6 +17,7 @@ from pybroker.logs import event
 from pybroker.server.bridge import Bridge
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
+from pybroker.server.login import Door, Login
 from pybroker.server.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,10 @@ class Listener:
     responder: Responder
     bridge: Bridge | None = None  # to the native plane, which then owns the sockets
 
-    def __init__(self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None) -> None:
-        """`quotas`: what it counts together with others, if there are any."""
+    def __init__(
+        self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None, door: Door | None = None
+    ) -> None:
+        """`quotas`: what it counts together with others, if there are any; `door`: where clients have to log in."""
         self.name = name
         self.pool = pool
         self.limits = limits
@@ -128,6 +131,7 @@ class Listener:
         self._sock: socket.socket | None = None
         self._connections: set[Peer] = set()
         self._quotas = quotas or Quotas()
+        self._door = door
         self._accepting = False
         self._full = False
         self._hurried = False
@@ -173,7 +177,7 @@ class Listener:
         """Say so where other machines can connect: nobody is asked who they are."""
         assert self._sock is not None
         address = self._sock.getsockname()[0]
-        if address != "::1" and not address.startswith("127."):
+        if self._door is None and address != "::1" and not address.startswith("127."):
             event(
                 log,
                 logging.WARNING,
@@ -227,7 +231,7 @@ class Listener:
         if self._sock:
             self._sock.close()
         for connection in self._connections:
-            if isinstance(connection, Connection):  # the plane sees to its own
+            if isinstance(connection, Connection | Login):  # the plane sees to its own
                 connection.forked()
 
     # -- accepting -------------------------------------------------------------------------------------------------
@@ -298,9 +302,19 @@ class Listener:
             sock.close()
             return
         caller = Caller(host, port, self.name)
-        peer = Connection(self, sock, caller) if self.bridge is None else self.bridge.adopt(sock, caller, self.forget)
+        if self._door is None:
+            self._take(sock, caller)
+        else:
+            self._add(Login(self, sock, caller, self._door, self._take))
+
+    def _take(self, sock: socket.socket, caller: Caller) -> None:
+        """Execute what a client asks, who is known."""
+        bridge = self.bridge
+        self._add(Connection(self, sock, caller) if bridge is None else bridge.adopt(sock, caller, self.forget))
+
+    def _add(self, peer: Peer) -> None:
         self._connections.add(peer)
-        self._quotas.add(host)
+        self._quotas.add(peer.caller.host)
 
     def forget(self, connection: Peer) -> None:
         """A connection closed itself."""

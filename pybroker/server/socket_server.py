@@ -14,9 +14,11 @@ from pybroker.config import BrokerConfig
 from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
+from pybroker.security.credentials import Credentials, offered
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.listener import Limits, Listener, Quotas, why_not
+from pybroker.server.login import Door
 from pybroker.server.pool import Pool
 
 POOL_BYTES = 512 << 20
@@ -26,8 +28,13 @@ POOL_BYTES = 512 << 20
 class SocketServer:
     """The listeners of one broker, in the order of `listeners`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
         self._config = config
+        self.door = Door(
+            config["sasl.server.max.receive.size"],
+            config["connection.failed.authentication.delay.ms"] / 1000,
+            {name: offered(sasl, credentials) for name, sasl in config.sasl.items()},
+        )
         self._pool = Pool(pool_bytes(config))
         self._quotas = Quotas()
         self._bridge: Bridge | None = None
@@ -44,7 +51,8 @@ class SocketServer:
         """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
         limits = Limits.of(self._config)
         for endpoint in self._config.listeners.endpoints:
-            listener = Listener(endpoint.listener, self._pool, limits, self._quotas)
+            door = self.door if endpoint.listener in self.door.mechanisms else None
+            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, door)
             try:
                 listener.bind(endpoint.host, endpoint.port)
             except (OSError, ValueError) as problem:

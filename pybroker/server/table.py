@@ -18,6 +18,7 @@ from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
+from pybroker.security.credentials import Credentials
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
     acls,
@@ -38,7 +39,9 @@ from pybroker.server.handlers import (
     producers,
     reassignments,
     records,
+    sasl,
     topics,
+    users,
 )
 
 if TYPE_CHECKING:  # a lone broker starts without them
@@ -68,6 +71,7 @@ class Collaborators:
     groups: Coordinator
     locator: Locates
     configs: ConfigAdmin | ClusterConfigs
+    credentials: Credentials
     peers: control.Peers | None = None  # of a broker of a cluster
     followers: fetch.Followers | None = None
 
@@ -91,6 +95,8 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "Metadata": Handler(
             metadata.Metadata(c.metadata, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
         ),
+        "SaslHandshake": Handler(sasl.handshake, sasl.handshake_failed),
+        "SaslAuthenticate": Handler(sasl.authenticate, sasl.authenticate_failed),
         "ApiVersions": Handler(api_versions.api_versions, api_versions.failed),
         "CreateTopics": Handler(topics.CreateTopics(c.admin, c.config), topics.create_failed),
         "DeleteTopics": Handler(
@@ -141,6 +147,8 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         ),
         "ListPartitionReassignments": Handler(reassignments.list_reassignments, reassignments.list_failed),
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
+        "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.credentials), users.describe_failed),
+        "AlterUserScramCredentials": Handler(users.AlterUsers(c.configs), users.alter_failed),
         "DescribeAcls": Handler(acls.describe, acls.describe_failed),
         "CreateAcls": Handler(acls.create, acls.create_failed),
         "DeleteAcls": Handler(acls.delete, acls.delete_failed),

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pybroker.client.connection import Connection
 from pybroker.protocol import apis
 from pybroker.protocol import messages as m
+from pybroker.security.login import Account
 
 _FETCH: Final = apis.KNOWN[m.FetchRequest.SCHEMA.key]
 
@@ -15,11 +16,11 @@ class FetchConnection(Connection):
 
     Its records are views of memory that the next answer overwrites. A failure closes the connection."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0, account: Account | None = None) -> None:
         self._frame = bytearray()
         self.asked = False
         self._version = 0
-        super().__init__(host, port, timeout_s=timeout_s)
+        super().__init__(host, port, timeout_s=timeout_s, account=account)
 
     def ask(self, request: Any) -> None:
         """Send a Fetch request. KafkaError where the connection is lost."""

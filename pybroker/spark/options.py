@@ -9,12 +9,15 @@ import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from pybroker.client.list_offsets import EARLIEST, LATEST
+from pybroker.client.security import account_from, account_of
+from pybroker.config import jaas
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
+from pybroker.security.login import Account
 from pybroker.spark import offsets
 from pybroker.spark.offsets import Bound
 
@@ -64,17 +67,20 @@ REFUSED: Final = {
     "interceptor.classes": "there is no place for interceptors",
 }
 """Settings of the client that Spark's connector refuses too, and what to do instead."""
-SOURCE_CLIENT: Final = frozenset(
+SECURITY_CLIENT: Final = frozenset(
+    ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "sasl.jaas.config")
+)
+"""How brokers are reached, by sources and sinks alike."""
+SOURCE_CLIENT: Final = SECURITY_CLIENT | frozenset(
     (
         "bootstrap.servers",
         "group.id",
         "isolation.level",
         "request.timeout.ms",
         "max.partition.fetch.bytes",
-        "security.protocol",
     )
 )
-SINK_CLIENT: Final = frozenset(
+SINK_CLIENT: Final = SECURITY_CLIENT | frozenset(
     (
         "bootstrap.servers",
         "acks",
@@ -87,7 +93,6 @@ SINK_CLIENT: Final = frozenset(
         "max.request.size",
         "request.timeout.ms",
         "retries",
-        "security.protocol",
     )
 )
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
@@ -127,6 +132,7 @@ class SourceOptions:
     offset_retries: int
     offset_retry_ms: int
     log_dirs: tuple[str, ...]
+    account: Account | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ class SinkOptions:
     topic: str | None
     include_headers: bool
     repeat_headers: bool
-    client: Mapping[str, Any]
+    client: Mapping[str, Any] = field(repr=False)  # it may have a password
 
 
 class _Given:
@@ -154,8 +160,7 @@ class _Given:
                 raise _invalid(f"kafka.{key} is not supported: {REFUSED[key]}")
             if key not in client:
                 logger.warning("kafka.%s has no effect here: it tunes the Java client", key)
-        if self.client.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
-            raise _invalid(f"kafka.security.protocol is {self.client['security.protocol']!r}; it can be PLAINTEXT")
+        self.security = _security(self.client)
         if not self.client.get("bootstrap.servers"):
             raise _invalid("option kafka.bootstrap.servers is missing: host:port, one or more with commas between")
 
@@ -205,14 +210,15 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         offset_retries=given.take("fetchOffset.numRetries", _count, 3),
         offset_retry_ms=given.take("fetchOffset.retryIntervalMs", _count, 1000),
         log_dirs=tuple(filter(None, (part.strip() for part in log_dirs.split(",")))),
+        account=account_of(given.security),
     )
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """What a write is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
     given = _Given(options, SINK_OPTIONS, SINK_CLIENT)
-    client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - {"bootstrap.servers"}}
-    client.pop("security.protocol", None)
+    client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - SECURITY_CLIENT}
+    client.pop("bootstrap.servers")
     if client.get("acks", "all") not in ("all", "-1"):
         raise _invalid(
             f"kafka.acks is {client['acks']!r}; a row is written once it is acknowledged by all: leave it out"
@@ -222,8 +228,27 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         topic=given.values.get("topic"),
         include_headers=given.take("includeHeaders", _boolean, False),
         repeat_headers=given.take("repeatHeaders", _boolean, False),
-        client={key.replace(".", "_"): value for key, value in client.items()},
+        client={key.replace(".", "_"): value for key, value in client.items()} | given.security,
     )
+
+
+def _security(client: Mapping[str, str]) -> dict[str, str]:
+    """How clients log in, by the names of pybroker's clients. Spark's own source takes sasl.jaas.config, and so it is
+    taken here. KafkaError(INVALID_CONFIG)."""
+    told = {key.replace(".", "_"): client[key] for key in SECURITY_CLIENT & client.keys()}
+    text = told.pop("sasl_jaas_config", None)
+    if text is not None:
+        try:
+            user = jaas.parse(text).user
+        except ValueError as problem:
+            raise _invalid(f"kafka.sasl.jaas.config is not allowed: {problem}") from None
+        if user is None:
+            raise _invalid("kafka.sasl.jaas.config has no username and password")
+        told["sasl_username"], told["sasl_password"] = user
+    if "security_protocol" in told:
+        told["security_protocol"] = told["security_protocol"].upper()
+    account_from(told)
+    return told
 
 
 def _subscription(given: _Given) -> Subscription:

@@ -12,7 +12,9 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from pybroker.client.admin import Admin, Committed
+from pybroker.client.security import as_settings
 from pybroker.model import TopicPartition
+from pybroker.security.login import Account
 from pybroker.spark.offsets import Offsets
 
 START_MARK: Final = "pybroker.spark start"
@@ -21,8 +23,8 @@ START_MARK: Final = "pybroker.spark start"
 class ProgressGroup:
     """The offsets of one group without members. Each call raises KafkaError with the group in its sentence."""
 
-    def __init__(self, bootstrap: str, group: str) -> None:
-        self.admin = Admin(bootstrap)
+    def __init__(self, bootstrap: str, group: str, account: Account | None) -> None:
+        self.admin = Admin(bootstrap, **as_settings(account))
         self.group = group
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import compression
 from pybroker.protocol import messages as m
+from pybroker.security.login import Account
 from pybroker.spark.fetch_connection import FetchConnection
 from pybroker.spark.losses import judge
 from pybroker.spark.offset_reader import Leader, OffsetReader
@@ -41,7 +42,7 @@ RECORD_BYTES_GUESS: Final = 1 << 10
 """What a record takes, before the first answer tells."""
 BACKOFF_S: Final = 0.1
 
-_connections: dict[tuple[str, int], FetchConnection] = {}
+_connections: dict[tuple[str, int, Account | None], FetchConnection] = {}
 """Of this worker, by address; one that is lent to a task is not in it."""
 
 
@@ -95,7 +96,8 @@ class RangeFetcher:
             if self._connection.asked or not self._connection.is_open:
                 self._connection.close()
             else:
-                _connections[self._connection.host, self._connection.port] = self._connection
+                at = self._connection.host, self._connection.port, self.options.account
+                _connections[at] = self._connection
             self._connection = None
 
     def next_batches(self) -> PartitionBatches | None:
@@ -136,9 +138,9 @@ class RangeFetcher:
         if leader is None:
             raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"nobody leads {self.range.tp} at the moment")
         if self._connection is None or not self._connection.is_open:
-            self._connection = _connections.pop((leader.host, leader.port), None)
+            self._connection = _connections.pop((leader.host, leader.port, self.options.account), None)
         if self._connection is None or not self._connection.is_open:
-            self._connection = FetchConnection(leader.host, leader.port)
+            self._connection = FetchConnection(leader.host, leader.port, account=self.options.account)
         kind = m.FetchRequest.Topics
         wanted = kind.Partitions(
             partition=self.range.partition, fetch_offset=self.offset, partition_max_bytes=self._bytes_wanted()

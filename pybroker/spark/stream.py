@@ -201,7 +201,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _progress(self) -> ProgressGroup:
         assert self.options.group is not None, "asked for only where there is a group"
         if self._group is None:
-            self._group = ProgressGroup(self.options.bootstrap, self.options.group)
+            self._group = ProgressGroup(self.options.bootstrap, self.options.group, self.options.account)
         return self._group
 
 

@@ -52,7 +52,8 @@ def run(*arguments: object, stdin: str | bytes | None = None) -> Done:
 def start(*arguments: object, **how: Any) -> subprocess.Popen[bytes]:
     """`pybroker` as a process that goes on, with pipes unless told otherwise."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-m", "pybroker", *map(str, arguments)], cwd=ROOT, **{**pipes, **how})
+    command = [sys.executable, "-m", "pybroker", *map(str, arguments)]
+    return subprocess.Popen(command, **{**pipes, "cwd": ROOT, **how})
 
 
 def run_process(*arguments: object) -> Done:

@@ -108,7 +108,7 @@ async def test_what_is_no_name_of_a_host_is_not_reached(host: str) -> None:
     with pytest.raises(OSError, match="is no address"):
         await Link.open(host, 9092, client_id="1")
     with pytest.raises(OSError, match="is no address"):
-        await dial(host, 9092)
+        await dial(host, 9092, client_id="1")
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x63", b"\0\0\0\x01" + b"\xff" * 7])

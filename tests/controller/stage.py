@@ -22,6 +22,7 @@ from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import NoNode, Session
 from pybroker.errors import KafkaError
 from pybroker.model import PLAINTEXT, HostPort
+from pybroker.security.credentials import Credentials
 
 TIMEOUT_MS = 6_000
 BEGAN_MS = 1_700_000_000_000
@@ -99,8 +100,9 @@ class Stage:
         self.context = ControllerContext(broker_id, fence, dict(self.brokers))
         channel = Channel(self.context, self.metadata, self.topic_configs)
         self.topics = TopicAdmin(self.session, self.context, channel, self.config, self.holders, self.random)
+        self.credentials = Credentials()
         self.configs = ConfigAdmin(
-            self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms
+            self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms, self.credentials
         )
         self.ids = ProducerIds(lambda: self.session, broker_id, above=-1)
 

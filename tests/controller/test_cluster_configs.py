@@ -27,6 +27,7 @@ from pybroker.controller.planning import NewTopic
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
 from pybroker.errors import KafkaError
+from pybroker.security.credentials import Credentials
 from tests.controller.stage import live_broker
 from tests.harness import eventually, looked
 
@@ -57,7 +58,8 @@ class Member:
         told = TopicStates("t", b"t" * 16, {0: state})
         self.metadata.update(UpdateMetadata(1, 1, [live_broker(1), live_broker(2)], [told]))
         self.held = Held()
-        self.watch = ConfigWatch(number, self.config, self.topics, self.held)
+        self.credentials = Credentials()
+        self.watch = ConfigWatch(number, self.config, self.topics, self.held, self.credentials)
 
     async def join(self, store: MemoryStore) -> None:
         self.store = store

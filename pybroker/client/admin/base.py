@@ -8,6 +8,7 @@ from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import RETRY_BACKOFF_S, Cluster
+from pybroker.client.security import account_from
 from pybroker.errors import KafkaError
 
 SETTLE_S_MAX: Final = 5.0
@@ -20,9 +21,11 @@ _BROKER_SHARE: Final = 0.9
 class AdminBase:
     """A cluster and how long to wait for it."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0) -> None:
+    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: str) -> None:
+        """`security`: security_protocol, sasl_mechanism, sasl_username, sasl_password, as a producer takes them."""
         arguments.seconds(timeout_s)
-        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s)
+        account = account_from(security)
+        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account)
         self.timeout_s = timeout_s
 
     def __enter__(self) -> Self:

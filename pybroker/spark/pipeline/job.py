@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast, get_args
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.options import SECURITY_CLIENT
 
 Format = Literal["json", "avro", "raw"]
 TableFormat = Literal["parquet", "delta", "iceberg"]
@@ -91,6 +92,10 @@ class Job:
         if self.max_offsets is not None:
             given["maxOffsetsPerTrigger"] = str(self.max_offsets)
         return given | dict(self.options)
+
+    def security_options(self) -> dict[str, str]:
+        """Those of them that say how brokers are reached, for a sink."""
+        return {name: text for name, text in self.options.items() if name.removeprefix("kafka.") in SECURITY_CLIENT}
 
 
 def _wrong(why: str) -> KafkaError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pybroker import __version__
 from pybroker.client.admin import Admin, ConfigResource, ResourceType
+from pybroker.client.security import as_settings
 from pybroker.errors import (
     INVALID_CONFIG,
     NETWORK_EXCEPTION,
@@ -27,6 +28,7 @@ from pybroker.errors import (
     lookup,
     system_words,
 )
+from pybroker.security.login import Account
 from pybroker.spark.pipeline import worker_report
 from pybroker.spark.pipeline.executors import count, is_local, unshared
 from pybroker.spark.pipeline.failures import account, failure, missing
@@ -78,10 +80,10 @@ def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
         raise KafkaError(NETWORK_EXCEPTION, _unreachable("this machine", address, why))
 
 
-def check_dead_letters(bootstrap: str, topic: str) -> None:
+def check_dead_letters(bootstrap: str, topic: str, login: Account | None = None) -> None:
     """KafkaError where the topic for dead letters is not there, and no broker makes it for who writes to it. The first
     of them would have to wait for it for a minute, and may come after months."""
-    with closing(Admin(bootstrap)) as admin:
+    with closing(Admin(bootstrap, **as_settings(login))) as admin:
         (found,) = admin.cluster.metadata([topic])
         if found.error == UNKNOWN_TOPIC_OR_PARTITION:
             broker = ConfigResource(ResourceType.BROKER, str(min(admin.cluster.nodes)))

@@ -178,6 +178,7 @@ class Pipeline:
             "topic": self.job.dead_letters,
             "includeHeaders": "true",
             "kafka.max.request.size": str(LETTER_BYTES_MAX),
+            **self.job.security_options(),
         }
         letters.write.format("pybroker").options(**options).mode("append").save()
 
@@ -196,7 +197,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     brokers = _look(job)
     check_brokers(brokers)
     if job.dead_letters is not None:
-        check_dead_letters(job.bootstrap, job.dead_letters)
+        login = parse_source(job.source_options(), streaming=True).account
+        check_dead_letters(job.bootstrap, job.dead_letters, login)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -291,7 +293,7 @@ def _commit_end(job: Job, end: str | None) -> None:
     options = parse_source(job.source_options(), streaming=True)
     if options.group is None or end is None:
         return
-    group = ProgressGroup(options.bootstrap, options.group)
+    group = ProgressGroup(options.bootstrap, options.group, options.account)
     try:
         group.progress(from_json(json.loads(end)))
     except KafkaError as error:  # the offsets that count are in the checkpoint

@@ -1,0 +1,90 @@
+"""`pybroker users`: who can log in by SCRAM, and with which password."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.main import Misuse
+from pybroker.cli.options import admin_of, cluster_options, delete_each, say
+from pybroker.errors import RESOURCE_NOT_FOUND
+from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
+
+PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
+
+
+@click.group(name="users")
+def command() -> None:
+    """List, set and remove the passwords by which users log in by SCRAM, of any broker that speaks Kafka's protocol.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+
+
+@command.command(name="list")
+@cluster_options
+def list_users(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """List the users who can log in by SCRAM, and by which mechanisms."""
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        found = admin.users()
+    if as_json:
+        output.as_json([{"user": user.name, "iterations": dict(user.iterations)} for user in found])
+        return
+    rows = [(u.name, *(u.iterations.get(mechanism) for mechanism in HASHES)) for u in found]
+    output.table(("user", *HASHES), rows)
+
+
+@command.command(name="set")
+@click.argument("user")
+@click.option("--mechanism", "-m", "mechanisms", multiple=True, type=click.Choice(list(HASHES)),
+              help="A mechanism; repeatable. Both, if none is given.")  # fmt: skip
+@click.option("--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN,
+              show_default=True, help="How much work a guess is.")  # fmt: skip
+@click.option("--password-file", type=click.File("r"), metavar="FILE",
+              help="Read the password from the first line of FILE, - for standard input.")  # fmt: skip
+@cluster_options
+def set_password(
+    user: str,
+    mechanisms: Sequence[str],
+    iterations: int,
+    password_file: TextIO | None,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Let USER log in with a password: that of --password-file, or of PYBROKER_USER_PASSWORD, or as you are asked.
+
+    It is no argument, which everybody on this machine could read. The broker is sent what it keeps of it, and no more.
+    """
+    password = _password(password_file)
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        admin.set_password(user, password, mechanisms or tuple(HASHES), iterations)
+    document = {"user": user, "mechanisms": list(mechanisms or HASHES), "iterations": iterations}
+    say(as_json, document, f"User {user} can log in by {' and '.join(mechanisms or HASHES)}.")
+
+
+def _password(file: TextIO | None) -> str:
+    if file is not None:
+        password = file.readline().rstrip("\r\n")
+    elif PASSWORD_VARIABLE in os.environ:
+        password = os.environ[PASSWORD_VARIABLE]
+    elif sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise Misuse(f"no password is given: say --password-file FILE, or set {PASSWORD_VARIABLE}")
+    if not password:
+        raise Misuse("a password is not empty")
+    return password
+
+
+@command.command(name="remove")
+@click.argument("users", nargs=-1, required=True, metavar="USER...")
+@click.option("--if-exists", is_flag=True, help="A user who cannot log in is no failure.")
+@cluster_options
+def remove(users: Sequence[str], if_exists: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+    """Let USERs log in by SCRAM no more. Who is logged in stays so until the connection ends."""
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        delete_each("user", users, admin.remove_password, RESOURCE_NOT_FOUND if if_exists else None, as_json)

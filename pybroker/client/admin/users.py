@@ -1,0 +1,71 @@
+"""The users who log in by SCRAM (KIP-554): who they are, and their passwords, which never leave this process."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker import errors
+from pybroker.client import arguments
+from pybroker.client.admin.base import AdminBase, raise_for
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.security.scram import HASHES, ITERATIONS_MIN, SALT_BYTES, salted
+
+_NUMBERS: Final = {mechanism: number for number, mechanism in enumerate(HASHES, 1)}
+_NAMES: Final = {number: mechanism for mechanism, number in _NUMBERS.items()}
+
+
+class ScramUser(NamedTuple):
+    """A user, and the iterations of each mechanism by which the user can log in."""
+
+    name: str
+    iterations: Mapping[str, int]
+
+
+class UsersAdmin(AdminBase):
+    """Operations on users."""
+
+    def users(self, names: Sequence[str] | None = None) -> list[ScramUser]:
+        """These users, or all who can log in by SCRAM. KafkaError(RESOURCE_NOT_FOUND) for one who cannot."""
+        kind = m.DescribeUserScramCredentialsRequest
+        asked = None if names is None else [kind.Users(name=name) for name in arguments.names(names, "names")]
+        answer = self.cluster.any().request(kind(users=asked))
+        raise_for(answer.error_code, "the users", answer.error_message)
+        found = []
+        for result in answer.results:
+            raise_for(result.error_code, f"user {result.user}", result.error_message)
+            held = {_NAMES.get(info.mechanism, "unknown"): info.iterations for info in result.credential_infos}
+            found.append(ScramUser(result.user, held))
+        return found
+
+    def set_password(
+        self, user: str, password: str, mechanisms: Sequence[str] = tuple(HASHES), iterations: int = ITERATIONS_MIN
+    ) -> None:
+        """Let a user log in by these mechanisms with this password from now on. Raises KafkaError.
+
+        The broker is sent the salted password, and not the password itself."""
+        kind = m.AlterUserScramCredentialsRequest
+        for mechanism in _known(mechanisms):  # one at a time: Kafka's KRaft brokers take no two of a user
+            salt = secrets.token_bytes(SALT_BYTES)
+            key = salted(mechanism, password, salt, iterations)
+            number = _NUMBERS[mechanism]
+            made = kind.Upsertions(name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=key)
+            self._alter(user, kind(upsertions=[made]))
+
+    def remove_password(self, user: str, mechanisms: Sequence[str] | None = None) -> None:
+        """Let a user log in no more, by these mechanisms or by any. Raises KafkaError."""
+        gone = list(self.users([user])[0].iterations) if mechanisms is None else _known(mechanisms)
+        kind = m.AlterUserScramCredentialsRequest
+        for mechanism in gone:
+            self._alter(user, kind(deletions=[kind.Deletions(name=user, mechanism=_NUMBERS[mechanism])]))
+
+    def _alter(self, user: str, request: m.Message) -> None:
+        for result in self.cluster.controller().request(request).results:
+            raise_for(result.error_code, f"user {user}", result.error_message)
+
+
+def _known(mechanisms: Sequence[str]) -> Sequence[str]:
+    for each in arguments.names(mechanisms, "mechanisms"):
+        if each not in HASHES:
+            raise KafkaError(errors.UNSUPPORTED_SASL_MECHANISM, f"{each!r} is none of {', '.join(HASHES)}")
+    return mechanisms

@@ -1,0 +1,89 @@
+"""How a client says who it is: the settings of security, as producers, consumers and admin clients take them."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pybroker.config.security_settings import MECHANISMS
+from pybroker.config.settings import Choice, ConfigError, Setting, Type, shown, table
+from pybroker.model import PLAINTEXT
+from pybroker.security.login import Account
+
+WHERE: Final = "given in Python"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+
+SECURITY: Final = table(
+    Setting(
+        "security_protocol",
+        Type.STRING,
+        PLAINTEXT,
+        "What the listener of the brokers speaks: with SASL, the client logs in.",
+        Choice((PLAINTEXT, SASL_PLAINTEXT)),
+    ),
+    Setting("sasl_mechanism", Type.STRING, None, "The mechanism of the login.", Choice(MECHANISMS)),
+    Setting("sasl_username", Type.STRING, None, "The user who logs in."),
+    Setting("sasl_password", Type.PASSWORD, None, "The user's password."),
+)
+
+
+def account_of(given: Mapping[str, Any]) -> Account | None:
+    """Who the settings of SECURITY say that a client logs in as; None for nobody. ConfigError if they contradict each
+    other."""
+    protocol = given.get("security_protocol") or PLAINTEXT
+    said = {name: given.get(name) for name in ("sasl_mechanism", "sasl_username", "sasl_password")}
+    if protocol == PLAINTEXT:
+        for name in (name for name, value in said.items() if value is not None):
+            raise ConfigError(f"{name} is given, but security_protocol is {PLAINTEXT}: with it nobody logs in")
+        return None
+    for name in (name for name, value in said.items() if value is None):
+        raise ConfigError(f"security_protocol is {protocol}, and {name} is not given")
+    return Account(*map(str, said.values()))
+
+
+def account_from(given: Mapping[str, Any]) -> Account | None:
+    """The same of settings as they are given to an admin client. ConfigError for one that is none, or its value."""
+    for name, value in given.items():
+        if name not in SECURITY:
+            raise ConfigError(unknown("client", SECURITY, name))
+        SECURITY[name].parse(as_given(value), WHERE)
+    return account_of(given)
+
+
+def as_settings(account: Account | None) -> dict[str, Any]:
+    """What an admin client is given to log in as somebody."""
+    if account is None:
+        return {}
+    return {
+        "security_protocol": SASL_PLAINTEXT,
+        "sasl_mechanism": account.mechanism,
+        "sasl_username": account.user,
+        "sasl_password": account.password,
+    }
+
+
+def as_given(value: object) -> str:
+    """A Python value as the text of a setting."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    raise ConfigError(f"a setting is text, a number, True, False or a list, not {type(value).__name__}")
+
+
+_NOT_YET: Final = {
+    ("ssl",): "connections are not encrypted",
+    ("transaction", "transactional"): "records are sent outside of transactions",
+}
+"""What the names of Kafka's settings begin with that are to come, and what is so until then."""
+
+
+def unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
+    """Why a name is no setting of this kind of client, and what may have been meant."""
+    for words, instead in _NOT_YET.items():
+        if re.split(r"[._]", name)[0] in words:
+            return f"{shown(name)} is not supported yet: {instead}"
+    near = difflib.get_close_matches(name.replace(".", "_"), known, n=1, cutoff=0.6)
+    return f"{shown(name)} is no setting of a {kind}{f'; did you mean {near[0]}?' if near else ''}"

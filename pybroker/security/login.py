@@ -1,0 +1,75 @@
+"""A login as the client sees it: requests out, answers in, and no I/O.
+
+    SaslHandshake 1 ──> SaslAuthenticate, as often as the mechanism asks ──> logged in
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pybroker import errors
+from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
+from pybroker.security.mechanism import BadCredentials, ClientMechanism, PlainClient
+from pybroker.security.scram import ScramClient
+
+HANDSHAKE_VERSION: Final = 1
+AUTHENTICATE_VERSION: Final = 1
+"""Every broker since Kafka 2.2 has these."""
+
+
+class Account(NamedTuple):
+    """Who a client or a broker logs in as."""
+
+    mechanism: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Account({self.mechanism}, {self.user!r})"
+
+    def begin(self) -> ClientMechanism:
+        """An exchange."""
+        if self.mechanism == PlainClient.mechanism:
+            return PlainClient(self.user, self.password)
+        return ScramClient(self.mechanism, self.user, self.password)
+
+
+class Login:
+    """Of one connection to the broker at `address`."""
+
+    def __init__(self, account: Account, address: str) -> None:
+        self._account = account
+        self._address = address
+        self._exchange = account.begin()
+        self.lifetime_ms = 0
+        """How long the broker takes requests by this login; 0 for no end."""
+
+    def start(self) -> Any:
+        """The first request."""
+        return m.SaslHandshakeRequest(mechanism=self._account.mechanism)
+
+    def step(self, answer: Any) -> Any:
+        """The request that follows on an answer; None once the client is logged in. KafkaError where it will not be."""
+        if isinstance(answer, m.message("SaslHandshakeResponse")):
+            return self._shaken(answer)
+        if answer.error_code:
+            what = answer.error_message or errors.lookup(answer.error_code).meaning
+            raise KafkaError(answer.error_code, f"the broker at {self._address} refused the login: {what}")
+        self.lifetime_ms = answer.session_lifetime_ms
+        try:
+            token = self._exchange.step(bytes(answer.auth_bytes))
+        except BadCredentials as problem:
+            words = f"the login at {self._address} failed: {problem}"
+            raise KafkaError(errors.SASL_AUTHENTICATION_FAILED, words) from problem
+        return None if token is None else m.SaslAuthenticateRequest(auth_bytes=token)
+
+    def _shaken(self, answer: Any) -> Any:
+        if answer.error_code == errors.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(answer.mechanisms) or "none"
+            what = f"does not offer the mechanism {self._account.mechanism}; it has {offered}"
+            raise KafkaError(answer.error_code, f"the broker at {self._address} {what}")
+        if answer.error_code:
+            what = "asks nobody to log in: its listener is one of security.protocol PLAINTEXT"
+            raise KafkaError(answer.error_code, f"the broker at {self._address} {what}")
+        return m.SaslAuthenticateRequest(auth_bytes=self._exchange.start())

@@ -1,0 +1,254 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677): the credential that a broker keeps, and both sides of the exchange.
+
+    client  n,,n=user,r=nonce                    >
+            < r=nonce+more,s=salt,i=iterations      server
+    client  c=biws,r=nonce+more,p=proof          >
+            < v=signature                           server
+
+The credential holds no password. Its text in `/config/users` is Kafka's: salt=.,stored_key=.,server_key=.,iterations=N.
+A user who does not exist is answered as one who does, and fails with the proof. librdkafka says its own nonce twice in
+its second message up to some version of 2.x: that form is taken too, and no other that merely ends with the nonce, as
+Kafka does.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from pybroker.security.mechanism import BadCredentials
+
+HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16384
+"""What Kafka takes for a new credential."""
+CLIENT_ITERATIONS_MAX: Final = 1_000_000
+"""What a client computes at a server's word; librdkafka has the same limit."""
+TOKEN_BYTES_MAX: Final = 4096
+"""Of one message of the exchange: far more than one has."""
+SALT_BYTES: Final = 24
+NONCE_BYTES: Final = 18
+
+_VALUE: Final = r"[\x21-\x2b\x2d-\x7e]"
+_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_CLIENT_FIRST: Final = re.compile(
+    rf"(?P<gs2>n,(?:a=(?P<authzid>{_NAME}))?,)"
+    rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_VALUE}+)(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*))",
+    re.ASCII,
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<unproven>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>{_VALUE}+)(?:,[A-Za-z]+=[^,\x00]+)*),"
+    r"p=(?P<proof>[A-Za-z0-9+/=]+)",
+    re.ASCII,
+)
+_SERVER_FIRST: Final = re.compile(
+    rf"r=(?P<nonce>{_VALUE}+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[1-9][0-9]{{0,8}})(?:,.*)?", re.ASCII
+)
+
+
+class Credential(NamedTuple):
+    """What a broker keeps of a password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    @classmethod
+    def parse(cls, mechanism: str, text: str) -> "Credential":
+        """Read what `/config/users` has. ValueError if it is none; the message has nothing of it."""
+        fields: dict[str, str] = {}
+        for part in text.split(","):
+            name, equals, value = part.partition("=")
+            if not equals or name in fields:
+                raise ValueError("it is no SCRAM credential")
+            fields[name] = value
+        if fields.keys() != {"salt", "stored_key", "server_key", "iterations"}:
+            raise ValueError("it is no SCRAM credential")
+        try:
+            found = cls(
+                base64.b64decode(fields["salt"], validate=True),
+                base64.b64decode(fields["stored_key"], validate=True),
+                base64.b64decode(fields["server_key"], validate=True),
+                int(fields["iterations"]),
+            )
+        except ValueError:
+            raise ValueError("it is no SCRAM credential") from None
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        if not found.salt or {len(found.stored_key), len(found.server_key)} != {size} or found.iterations < 1:
+            raise ValueError(f"it is no credential of {mechanism}")
+        return found
+
+    @classmethod
+    def of_salted(cls, mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> "Credential":
+        """From the salted password, which AlterUserScramCredentials brings."""
+        name = HASHES[mechanism]
+        client_key = hmac.digest(salted_password, b"Client Key", name)
+        stored_key = hashlib.new(name, client_key).digest()
+        return cls(salt, stored_key, hmac.digest(salted_password, b"Server Key", name), iterations)
+
+    @classmethod
+    def of_password(cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN) -> "Credential":
+        """From a password, with a salt of its own. Takes milliseconds."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
+
+    def text(self) -> str:
+        """As `/config/users` has it."""
+        salt, stored, server = (_base64(each) for each in self[:3])
+        return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
+
+
+def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """The salted password (PBKDF2)."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+class ScramServer:
+    """A broker's side of one exchange; `look_up` has the credential of a user, None where there is none."""
+
+    def __init__(
+        self, mechanism: str, look_up: Callable[[str], Credential | None], secret: bytes, nonce: str | None = None
+    ) -> None:
+        """`secret` makes up the salts of users who do not exist: the same one for each, whenever somebody asks. `nonce`
+        is what it adds to the client's; random where none is given."""
+        self.mechanism = mechanism
+        self.user: str | None = None
+        self._hash = HASHES[mechanism]
+        self._look_up = look_up
+        self._secret = secret
+        self._first: re.Match[str] | None = None
+        self._asked_user = ""
+        self._server_first = ""
+        self._more = nonce or _base64(secrets.token_bytes(NONCE_BYTES))
+        self._nonce = ""
+        self._credential: Credential | None = None
+
+    def step(self, token: bytes) -> bytes:
+        """The answer to one message of the client; `user` is set once it has proven itself. Raises BadCredentials."""
+        if len(token) > TOKEN_BYTES_MAX:
+            raise BadCredentials(self.refusal)
+        try:
+            text = token.decode("ascii")
+        except UnicodeDecodeError:
+            raise BadCredentials(self.refusal) from None
+        if self._first is None:
+            return self._challenge(text)
+        if not self._server_first or self.user is not None:
+            raise BadCredentials(self.refusal)
+        return self._verify(text)
+
+    @property
+    def refusal(self) -> str:
+        """Kafka's words, whatever was wrong."""
+        return (
+            "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+            f"{self.mechanism}"
+        )
+
+    def _challenge(self, text: str) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(text)
+        if found is None:
+            raise BadCredentials(self.refusal)
+        user = _plain(found["user"])
+        if found["authzid"] is not None and _plain(found["authzid"]) != user:
+            raise BadCredentials(self.refusal)
+        self._first = found
+        self._asked_user = user
+        self._credential = self._look_up(user)
+        salt, iterations = self._told(user)
+        self._nonce = found["nonce"] + self._more
+        self._server_first = f"r={self._nonce},s={_base64(salt)},i={iterations}"
+        return self._server_first.encode()
+
+    def _told(self, user: str) -> tuple[bytes, int]:
+        """Salt and iterations."""
+        if self._credential is not None:
+            return self._credential.salt, self._credential.iterations
+        made_up = hmac.digest(self._secret, f"{self.mechanism} {user}".encode(), "sha256")
+        return made_up[:SALT_BYTES], ITERATIONS_MIN
+
+    def _verify(self, text: str) -> bytes:
+        assert self._first is not None
+        server_first, self._server_first = self._server_first, ""  # one try
+        found = _CLIENT_FINAL.fullmatch(text)
+        if found is None or found["nonce"] not in (self._nonce, self._first["nonce"] + self._nonce):
+            raise BadCredentials(self.refusal)
+        if found["binding"] != _base64(self._first["gs2"].encode()):
+            raise BadCredentials(self.refusal)
+        try:
+            proof = base64.b64decode(found["proof"], validate=True)
+        except ValueError:
+            raise BadCredentials(self.refusal) from None
+        held = self._credential or Credential(b"", bytes(len(proof)), bytes(len(proof)), ITERATIONS_MIN)
+        signed = f"{self._first['bare']},{server_first},{found['unproven']}".encode()
+        signature = hmac.digest(held.stored_key, signed, self._hash)
+        if len(proof) != len(signature):
+            raise BadCredentials(self.refusal)
+        client_key = _xor(proof, signature)
+        proven = hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), held.stored_key)
+        if not proven or self._credential is None:
+            raise BadCredentials(self.refusal)
+        self.user = self._asked_user
+        return b"v=" + _base64(hmac.digest(held.server_key, signed, self._hash)).encode()
+
+
+class ScramClient:
+    """A client's side of one exchange."""
+
+    def __init__(self, mechanism: str, user: str, password: str, nonce: str | None = None) -> None:
+        self.mechanism = mechanism
+        self.done = False
+        self._hash = HASHES[mechanism]
+        self._password = password
+        self._nonce = nonce or _base64(secrets.token_bytes(NONCE_BYTES))
+        self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        self._expected: bytes | None = None
+
+    def start(self) -> bytes:
+        """The first message."""
+        return f"n,,{self._bare}".encode()
+
+    def step(self, token: bytes) -> bytes | None:
+        """What to answer to a message of the server; None when it has proven itself too. Raises BadCredentials."""
+        if self._expected is not None:
+            if not hmac.compare_digest(token, b"v=" + _base64(self._expected).encode()):
+                raise BadCredentials("the broker did not prove that it knows the password's credential")
+            self.done = True
+            return None
+        found = _SERVER_FIRST.fullmatch(token.decode("ascii", "replace")) if len(token) <= TOKEN_BYTES_MAX else None
+        if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise BadCredentials("the broker's answer is not one of SCRAM")
+        iterations = int(found["iterations"])
+        if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
+            raise BadCredentials(f"the broker asks for {iterations} iterations, which is too few or too many")
+        try:
+            salt = base64.b64decode(found["salt"], validate=True)
+        except ValueError:
+            raise BadCredentials("the broker's answer is not one of SCRAM") from None
+        return self._prove(token.decode(), found["nonce"], salt, iterations)
+
+    def _prove(self, server_first: str, nonce: str, salt: bytes, iterations: int) -> bytes:
+        key = salted(self.mechanism, self._password, salt, iterations)
+        client_key = hmac.digest(key, b"Client Key", self._hash)
+        unproven = f"c=biws,r={nonce}"
+        signed = f"{self._bare},{server_first},{unproven}".encode()
+        signature = hmac.digest(hashlib.new(self._hash, client_key).digest(), signed, self._hash)
+        self._expected = hmac.digest(hmac.digest(key, b"Server Key", self._hash), signed, self._hash)
+        return f"{unproven},p={_base64(_xor(client_key, signature))}".encode()
+
+
+def _plain(name: str) -> str:
+    """A name of the exchange without its escapes."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,233 @@
+"""A socket until somebody is logged in on it: one small frame at a time, for a short while; then it is handed over.
+
+    open ──frame──> answered ──> open        ──a user is logged in──> handed over, with nothing read beyond
+      │                └──refused──> silent, for connection.failed.authentication.delay.ms ──> answered, closed
+      └── too large, too slow, too many bytes held by others like it, end of the stream: closed
+
+Nothing beyond a frame is read, so that whoever takes the socket over finds in it what follows.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pybroker import forks
+from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.logs import event
+from pybroker.security.handshake import Handshake, Mechanisms, Step
+from pybroker.server.closings import Closings
+from pybroker.server.connection import SIZE_BYTES, Responder, Waiting
+
+log = logging.getLogger(__name__)
+
+LOGIN_SECONDS = 30.0
+HELD_BYTES_MAX = 32 << 20
+"""What frames of all who are not logged in yet may hold in memory together."""
+ERROR_CODE = slice(4, 6)
+"""Of an answer to ApiVersions, behind its correlation id."""
+
+
+@dataclass(slots=True)
+class Door:
+    """What logins of one broker have in common."""
+
+    frame_bytes_max: int
+    delay_seconds: float
+    mechanisms: Mapping[str, Mechanisms]
+    """By listener."""
+    held_bytes: int = 0
+    failed: int = 0
+    """Logins that were refused."""
+
+
+class Owner(Protocol):
+    """The listener, as a login sees it."""
+
+    loop: asyncio.AbstractEventLoop
+    responder: Responder
+    closings: Closings
+
+    def forget(self, connection: "Login") -> None: ...
+
+
+class Login:
+    """One client's socket. Everything happens on the event loop's thread."""
+
+    __slots__ = (
+        "_deadline",
+        "_door",
+        "_fd",
+        "_frame",
+        "_hand_over",
+        "_handshake",
+        "_need",
+        "_out",
+        "_owner",
+        "_sock",
+        "_then",
+        "caller",
+        "last_active",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        sock: socket.socket,
+        caller: Caller,
+        door: Door,
+        hand_over: Callable[[socket.socket, Caller], object],
+    ) -> None:
+        """`hand_over` takes the socket, and a caller that has its principal."""
+        self._owner = owner
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._door = door
+        self._hand_over = hand_over
+        self.caller = caller
+        self.last_active = owner.loop.time()
+        self._handshake = Handshake(door.mechanisms[caller.listener], self._versions)
+        self._frame = bytearray()
+        self._need = SIZE_BYTES
+        self._out = b""
+        self._then: Callable[[], None] | None = None  # once the answer is sent
+        self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, f"no login within {LOGIN_SECONDS:g} s")
+        owner.loop.add_reader(self._fd, self._readable)
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(self._need - len(self._frame))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close("the client left before it was logged in", logging.DEBUG)
+            return
+        self._frame += data
+        self._door.held_bytes += len(data)
+        if self._door.held_bytes > HELD_BYTES_MAX:
+            self.close("others who are not logged in hold too much memory")
+        elif len(self._frame) == self._need:
+            self._whole()
+
+    def _whole(self) -> None:
+        """The size of a frame is known, or all of it is there."""
+        if self._need == SIZE_BYTES:
+            size = int.from_bytes(self._frame, "big", signed=True)
+            if not 0 <= size <= self._door.frame_bytes_max:
+                most = self._door.frame_bytes_max
+                self._refuse(Step(failed=f"a frame of {size} bytes before a login; allowed are 0 to {most}"))
+                return
+            self._need += size
+            if size:
+                return
+        frame = bytes(memoryview(self._frame)[SIZE_BYTES:])
+        self._release()
+        try:
+            self._take(self._handshake.receive(frame))
+        except Disconnect as why:
+            self._refuse(Step(failed=str(why)))
+
+    def _release(self) -> None:
+        self._door.held_bytes -= len(self._frame)
+        self._frame = bytearray()
+        self._need = SIZE_BYTES
+
+    def _versions(self, frame: bytes) -> tuple[bytes, bool]:
+        """The answer to ApiVersions, and whether it tells them. A version that is not served is answered too."""
+        answer = self._owner.responder.respond(frame, self.caller)
+        assert answer is not None and not isinstance(answer, Waiting)
+        data = b"".join(bytes(part) for part in answer if isinstance(part, bytes | bytearray | memoryview))
+        return data, data[ERROR_CODE] == b"\0\0"
+
+    def _take(self, step: Step) -> None:
+        if step.failed is not None:
+            self._refuse(step)
+        elif step.user is not None:
+            principal = f"User:{step.user}"
+            self._send(step.answer, lambda: self._logged_in(principal))
+        else:
+            self._send(step.answer, None)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _send(self, answer: bytes | None, then: Callable[[], None] | None) -> None:
+        """Send an answer, reading nothing until it is sent; `then` None: read on."""
+        self._then = then
+        if answer is not None:
+            self._out = len(answer).to_bytes(SIZE_BYTES, "big") + answer
+        self._owner.loop.remove_reader(self._fd)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            sent = self._sock.send(self._out) if self._out else 0
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close("the client left before it was logged in", logging.DEBUG)
+            return
+        self._out = self._out[sent:]
+        loop = self._owner.loop
+        if self._out:
+            loop.add_writer(self._fd, self._flush)
+            return
+        loop.remove_writer(self._fd)
+        if self._then is not None:
+            self._then()
+        else:
+            loop.add_reader(self._fd, self._readable)
+
+    # -- how it ends -------------------------------------------------------------------------------------------------
+
+    def _refuse(self, step: Step) -> None:
+        """Say no, and hang up, a while from now: guessing is slow."""
+        self._door.failed += 1
+        owner = self._owner
+        owner.loop.remove_reader(self._fd)
+        self._deadline.cancel()
+
+        def answer() -> None:
+            if self._fd >= 0:
+                self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, step.failed)
+                self._send(step.answer, lambda: self.close(step.failed))
+
+        self._deadline = owner.loop.call_later(self._door.delay_seconds, answer)
+
+    def _logged_in(self, principal: str) -> None:
+        sock, caller = self._sock, self.caller._replace(principal=principal)
+        self._leave()
+        self._hand_over(sock, caller)
+
+    def _leave(self) -> None:
+        """The socket is not its own any more."""
+        self._deadline.cancel()
+        self._owner.loop.remove_reader(self._fd)
+        self._owner.loop.remove_writer(self._fd)
+        self._fd = -1
+        self._release()
+        self._owner.forget(self)
+
+    def finish(self) -> None:
+        """The listener closes."""
+        self.close(None)
+
+    def forked(self) -> None:
+        """In a forked child: the socket is the parent's."""
+        self._sock.close()
+
+    def close(self, reason: str | None, level: int = logging.WARNING) -> None:
+        """Hang up. Again does nothing."""
+        if self._fd < 0:
+            return
+        if reason is not None and level < logging.WARNING:
+            event(log, level, "connection closed", client=self.caller.address, reason=reason)
+        elif reason is not None:
+            self._owner.closings.tell("login refused", self.caller, reason, self._owner.loop.time())
+        self._leave()
+        forks.hang_up(self._sock)

@@ -1,0 +1,121 @@
+"""Brokers that log in at each other, and users who log in at any of them: all know what ZooKeeper has."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from kazoo.client import KazooClient
+
+from pybroker import errors
+from pybroker.client.connection import Connection
+from pybroker.protocol import messages as m
+from pybroker.security.login import Account
+from pybroker.security.scram import Credential, salted
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import Cluster
+from tests.brokers.network import Network
+from tests.brokers.witness import Witness
+from tests.harness import HOST, free_port, until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PEERS = f'{MODULE} required username="broker" password="of-brokers" user_broker="of-brokers";'
+SALT = b"0123456789abcdef"
+
+
+class Secured(Cluster):
+    """Others and clients are asked who they are; the harness comes by a listener of its own."""
+
+    def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
+        self.peers = getattr(self, "peers", {})
+        self.peers[number], clients = free_port(), free_port()
+        self.clients = [*getattr(self, "clients", []), clients]
+        at = f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{self.peers[number]},CLIENTS://{HOST}:{clients}"
+        return {
+            "listeners": at,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:SASL_PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PEERS",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.peers.sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.peers.plain.sasl.jaas.config": PEERS,
+        }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Secured]:
+    network = Network()
+    with Secured(tmp_path, zookeeper, network=network) as running:
+        yield running
+    network.close()
+
+
+def give(cluster: Secured, by: int, user: str, password: str) -> None:
+    kind = m.AlterUserScramCredentialsRequest
+    key = salted("SCRAM-SHA-256", password, SALT, 4096)
+    made = kind.Upsertions(name=user, mechanism=1, iterations=4096, salt=SALT, salted_password=key)
+    with Connection(HOST, cluster.brokers[by].port) as connection:
+        assert [r.error_code for r in connection.request(kind(upsertions=[made])).results] == [0]
+
+
+def logs_in(port: int, account: Account) -> bool:
+    try:
+        Connection(HOST, port, account=account).close()
+    except errors.KafkaError as refused:
+        assert refused.code == errors.SASL_AUTHENTICATION_FAILED
+        return False
+    return True
+
+
+def test_brokers_log_in_at_each_other(cluster: Secured) -> None:
+    """They replicate, elect and fail over as ever; a stranger is no broker."""
+    topic = cluster.create("t")
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        leader = cluster.leader(topic)
+        cluster.kill(leader)
+        until("another leads", lambda: cluster.leader(topic) not in (-1, leader), timeout_s=20)
+        witness.until_acked()
+        cluster.restart(leader)
+        cluster.until_in_sync(topic)
+        witness.judge()
+    assert not logs_in(cluster.peers[1], Account("PLAIN", "broker", "guess"))
+    assert logs_in(cluster.peers[1], Account("PLAIN", "broker", "of-brokers"))
+
+
+def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeeper: ZooKeeper) -> None:
+    """Within a second, as long as there are sessions; and a credential that somebody else wrote is taken as well."""
+    carol = Account("SCRAM-SHA-256", "carol", "pw")
+    give(cluster, 1, "carol", "pw")
+    given_s = time.monotonic()
+    for port in cluster.clients:
+        until("she is let in", lambda port=port: logs_in(port, carol), timeout_s=5)  # type: ignore[misc]
+    assert time.monotonic() - given_s < 2
+    bootstrap = ",".join(f"{HOST}:{port}" for port in cluster.clients)
+    producer = ck.Producer({
+        "bootstrap.servers": bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "carol", "sasl.password": "pw", "acks": "all",
+    })  # fmt: skip
+    cluster.create("t", 6)
+    for number in range(60):
+        producer.produce("t", b"x", partition=number % 6)
+    assert producer.flush(20) == 0
+    outside = KazooClient(zookeeper.connect + cluster.chroot)
+    outside.start()
+    held = Credential.of_password("SCRAM-SHA-512", "tool").text()
+    node = json.dumps({"version": 1, "config": {"SCRAM-SHA-512": held, "producer_byte_rate": "1000000"}})
+    outside.create("/config/users/dave%20d", node.encode())
+    outside.create(
+        "/config/changes/config_change_", b'{"version":2,"entity_path":"users/dave%20d"}', sequence=True
+    )
+    dave = Account("SCRAM-SHA-512", "dave d", "tool")
+    for port in cluster.clients:
+        until("he is let in", lambda port=port: logs_in(port, dave), timeout_s=5)  # type: ignore[misc]
+    assert b"SCRAM-SHA-256" in outside.get("/config/users/carol")[0]
+    outside.stop()
+    outside.close()

@@ -1,0 +1,179 @@
+"""Each client logs in by each mechanism, writes and reads; with a wrong password it is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+import pybroker
+from pybroker.client.admin import Admin
+from tests.clients.adapters.java import Handle
+from tests.clients.adapters.neutral import Refused
+from tests.harness import HOST, BrokerProcess, free_port
+from tests.java.driver import Driver
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+USER, PASSWORD = "al=i,ce", "pass;word="
+"""What needs escapes in SCRAM, and quotes in a JAAS configuration."""
+SIMPLE = "alice"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a listener where USER and SIMPLE log in by every mechanism."""
+    port, clients = free_port(), free_port()
+    users = f'user_{USER.replace("=", "").replace(",", "")}="x" user_{SIMPLE}="{PASSWORD}"'
+    broker = BrokerProcess(tmp_path_factory.mktemp("secured"), port, {
+        "listeners": f"PLAINTEXT://{HOST}:{port},CLIENTS://{HOST}:{clients}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "listener.name.clients.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+    })  # fmt: skip
+    broker.start()
+    with Admin(broker.bootstrap) as admin:
+        for user in (USER, SIMPLE):
+            admin.set_password(user, PASSWORD)
+    yield f"{HOST}:{clients}"
+    broker.close()
+
+
+def who(mechanism: str, *, escapes: bool = True) -> str:
+    """PLAIN's users are named in a file of settings, and SCRAM's may have any name."""
+    return SIMPLE if mechanism == "PLAIN" or not escapes else USER
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka(secured: str, topic: str, mechanism: str) -> None:
+    told: list[ck.KafkaError] = []
+
+    def config(password: str) -> dict[str, Any]:
+        return {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+                "sasl.username": who(mechanism), "sasl.password": password, "log_level": 0,
+                "error_cb": told.append}  # fmt: skip
+
+    producer = ck.Producer(config(PASSWORD))
+    producer.produce(topic, b"x")
+    assert producer.flush(20) == 0
+    consumer = ck.Consumer({**config(PASSWORD), "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    message = consumer.poll(20)
+    assert message is not None and message.value() == b"x"
+    consumer.close()
+    assert told == []
+    stranger = ck.Producer(config("guess"))
+    while not told:
+        stranger.poll(0.1)
+    assert told[0].code() == ck.KafkaError._AUTHENTICATION
+    assert "Authentication failed" in told[0].str()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open then
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python(secured: str, topic: str, mechanism: str) -> None:
+    """It does not escape a user's name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
+        import kafka
+
+    config = {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
+              "sasl_plain_username": who(mechanism, escapes=False)}  # fmt: skip
+    producer = kafka.KafkaProducer(**config, sasl_plain_password=PASSWORD)
+    assert producer.send(topic, b"x").get(20).offset == 0
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        topic, **config, sasl_plain_password=PASSWORD, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+    )
+    assert next(consumer).value == b"x"
+    consumer.close()
+    with pytest.raises(kafka.errors.KafkaError):
+        kafka.KafkaAdminClient(**config, sasl_plain_password="guess", bootstrap_timeout_ms=1000)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_aiokafka(secured: str, topic: str, mechanism: str) -> None:
+    import aiokafka
+
+    config = {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
+              "sasl_plain_username": who(mechanism)}  # fmt: skip
+    async with aiokafka.AIOKafkaProducer(**config, sasl_plain_password=PASSWORD) as producer:
+        assert (await producer.send_and_wait(topic, b"x")).offset == 0
+    consumer = aiokafka.AIOKafkaConsumer(
+        topic, **config, sasl_plain_password=PASSWORD, auto_offset_reset="earliest"
+    )
+    async with consumer, asyncio.timeout(20):
+        assert (await consumer.getone()).value == b"x"
+    stranger = aiokafka.AIOKafkaProducer(**config, sasl_plain_password="guess")
+    with pytest.raises(aiokafka.errors.KafkaError):
+        await stranger.start()
+    await stranger.stop()
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_java(
+    secured: str, topic: str, mechanism: str, version: str, java_driver: Callable[[str], Driver]
+) -> None:
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+
+    def config(password: str) -> dict[str, Any]:
+        login = f'{module} required username="{who(mechanism)}" password="{password}";'
+        return {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+                "sasl.jaas.config": login, "max.block.ms": 20_000}  # fmt: skip
+
+    producer = Handle(java_driver(version), "open_producer", config=config(PASSWORD))
+    record = {"partition": 0, "timestamp_ms": None, "key": None, "value": None, "headers": []}
+    assert producer.ask("send", topic=topic, **record) is not None
+    producer.close()
+    stranger = Handle(java_driver(version), "open_producer", config=config("guess"))
+    with pytest.raises(Refused, match="Authentication failed"):
+        stranger.ask("send", topic=topic, **record)
+    stranger.close()
+
+
+@pytest.mark.skipif(not shutil.which("kcat"), reason="kcat is not installed: apt-get install kcat")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kcat(secured: str, topic: str, mechanism: str) -> None:
+    def kcat(password: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+                    "sasl.username": who(mechanism, escapes=False), "sasl.password": password,
+                    "broker.address.family": "v4"}  # fmt: skip
+        given = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+        command = ["kcat", "-b", secured, *given, *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+
+    assert kcat(PASSWORD, "-P", "-t", topic, stdin="x\n").returncode == 0
+    assert kcat(PASSWORD, "-C", "-t", topic, "-e", "-q").stdout == "x\n"
+    refused = kcat("guess", "-L", "-m", "2")
+    assert refused.returncode != 0 and "Authentication failed" in refused.stderr
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_ours(secured: str, topic: str, mechanism: str) -> None:
+    """A refusal ends a call at once, and a consumer's poll."""
+
+    def config(password: str) -> dict[str, Any]:
+        return {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
+                "sasl_username": who(mechanism), "sasl_password": password}  # fmt: skip
+
+    with pybroker.Producer(**config(PASSWORD)) as producer:
+        assert producer.send(topic, b"x").result(20).offset == 0
+    with pybroker.Consumer(**config(PASSWORD), group_id=topic, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic])
+        assert [record.value for record in consumer.poll(20_000)] == [b"x"]
+    refused = pytest.raises(pybroker.KafkaError, match="refused the login: Authentication failed")
+    with pybroker.Producer(**config("guess")) as producer, refused:
+        producer.send(topic, b"x")
+    with pybroker.Consumer(**config("guess")) as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(pybroker.KafkaError, match="refused the login: Authentication failed"):
+            consumer.poll(20_000)

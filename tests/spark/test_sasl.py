@@ -1,0 +1,74 @@
+"""Spark logs in: a source's driver and executors, a sink, and what is said where they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pybroker.testing import Record
+from tests.harness import HOST, BrokerProcess, free_port
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, int]]:
+    """A broker, and the port where clients log in."""
+    port, clients = free_port(), free_port()
+    broker = BrokerProcess(tmp_path_factory.mktemp("secured"), port, {
+        "listeners": f"PLAINTEXT://{HOST}:{port},CLIENTS://{HOST}:{clients}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.clients.plain.sasl.jaas.config": f'{MODULE} required user_spark="of spark";',
+    })  # fmt: skip
+    broker.start()
+    yield broker, clients
+    broker.close()
+
+
+def options(port: int, password: str = "of spark", *, as_jaas: bool = True) -> dict[str, Any]:
+    how = {"kafka.bootstrap.servers": f"{HOST}:{port}", "kafka.security.protocol": "SASL_PLAINTEXT",
+           "kafka.sasl.mechanism": "PLAIN"}  # fmt: skip
+    if as_jaas:
+        return {**how, "kafka.sasl.jaas.config": f'{MODULE} required username="spark" password="{password}";'}
+    return {**how, "kafka.sasl.username": "spark", "kafka.sasl.password": password}
+
+
+def test_a_read_and_a_write(
+    spark: SparkSession, secured: tuple[BrokerProcess, int], topic: str, tmp_path: Path
+) -> None:
+    broker, port = secured
+    topics = Topics(broker, spark)
+    topics.create(topic, 2)
+    topics.produce(topic, [Record(f"{n}", partition=n % 2) for n in range(100)])
+    made = topics.create(topic + "-made")
+    frame = spark.read.format("pybroker").options(**options(port), subscribe=topic).load()
+    assert sorted(int(row.value) for row in frame.collect()) == list(range(100))
+    sink = frame.select("value").write.format("pybroker").options(**options(port, as_jaas=False), topic=made)
+    sink.mode("append").save()
+    assert sorted(int(record.value or b"") for record in topics.held(made)) == list(range(100))
+    stream = spark.readStream.format("pybroker").options(**options(port), subscribe=made, startingOffsets="earliest")
+    query = (
+        stream.option("kafka.group.id", "progress").load().writeStream.format("memory").queryName("kept")
+        .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    assert spark.sql("select count(*) as n from kept").collect()[0].n == 100
+
+
+@pytest.mark.parametrize("as_jaas", [True, False])
+def test_a_wrong_password_is_told(
+    spark: SparkSession, secured: tuple[BrokerProcess, int], topic: str, as_jaas: bool
+) -> None:
+    with pytest.raises(Exception, match="refused the login: Authentication failed") as refused:
+        given = options(secured[1], "guessed", as_jaas=as_jaas)
+        spark.read.format("pybroker").options(**given, subscribe=topic).load().collect()
+    assert "guessed" not in str(refused.value)
