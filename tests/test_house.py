@@ -30,6 +30,7 @@ FLOORS = {
         "pybroker.config",
         "pybroker.metrics",
         "pybroker.logs",
+        "pybroker.persistent_map",
         "pybroker.tasks",
         "pybroker.upkeep",
     ],

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from pybroker.cluster.persistent_map import PersistentMap
 from pybroker.model import HostPort
+from pybroker.persistent_map import PersistentMap
 
 NO_LEADER = -1
 DELETED = -2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.cluster.persistent_map import BUCKETS, PersistentMap
+from pybroker.persistent_map import PersistentMap
 
-KEYS = st.one_of(st.integers(0, 3 * BUCKETS), st.text(max_size=2))
+KEYS = st.one_of(st.integers(0, 700), st.text(max_size=2))
 STEPS = st.lists(st.tuples(st.dictionaries(KEYS, st.integers()), st.lists(KEYS)))
 
 
@@ -30,7 +30,18 @@ def test_it_is_as_a_dict_and_each_version_stays(steps: list[tuple[dict[object, i
 
 def test_a_copy_shares_what_did_not_change() -> None:
     """With many keys a change copies the buckets of the keys that it names, and no other."""
-    many = PersistentMap[int, int]().changed({number: number for number in range(40 * BUCKETS)})
+    many = PersistentMap[int, int]().changed({number: number for number in range(10_000)})
     one = many.changed({0: 1}, [1])
     shared = [mine is theirs for mine, theirs in zip(one._buckets, many._buckets, strict=True)]
     assert shared.count(False) == 2 and (one[0], 1 in one, many[0], many[1]) == (1, False, 0, 1)
+
+
+def test_its_buckets_grow_with_it() -> None:
+    """Whether its keys come one by one or at once: as many buckets as the largest of them has keys, about."""
+    one_by_one: PersistentMap[int, int] = PersistentMap()
+    for number in range(10_000):
+        one_by_one = one_by_one.changed({number: number})
+    at_once = PersistentMap[int, int]().changed({number: number for number in range(10_000)})
+    for grown in (one_by_one, at_once):
+        assert len(grown._buckets) == 128 and max(map(len, grown._buckets)) == 79
+    assert len(PersistentMap[int, int]()._buckets) == 1
