@@ -160,7 +160,7 @@ def test_an_import_only_goes_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-DETERMINISTIC = ("pybroker.cluster", "pybroker.controller")
+DETERMINISTIC = ("pybroker.cluster", "pybroker.controller", "pybroker.security")
 UNDETERMINED = {"datetime", "os", "random", "secrets", "threading", "time", "uuid", "pybroker.clock"}
 HANDED_IN = {"random.Random", "uuid.UUID"}  # types of what is drawn elsewhere
 

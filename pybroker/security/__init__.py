@@ -1,1 +1,1 @@
-"""Who somebody is, and what they may do: mechanisms of SASL, credentials, and principals. No I/O."""
+"""Who somebody is, and what they may do: SASL, credentials, principals, ACLs. No I/O."""
