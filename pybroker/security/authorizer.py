@@ -1,0 +1,277 @@
+"""May this principal, from this host, do that to this resource? The rules of Kafka's AclAuthorizer.
+
+The ACLs that count are those of the literal name, of the literal `*`, and of each prefix of the name:
+
+    a super user                               may
+    no ACL counts, whoever they are for        may if allow.everyone.if.no.acl.found
+    one denies it to the principal             may not
+    one allows it to the principal             may
+    else                                       may not
+
+How specific an ACL is plays no part. An Allow of Read, Write, Delete or Alter is one of Describe too, and an Allow of
+AlterConfigs one of DescribeConfigs; a Deny denies what it says and no more. A resource whose ACLs are unreadable is
+denied to all but super users: with a prefix, or `*`, that is everything that it is about.
+
+Operations are bits, so that one look-up answers for all of them. A name's prefixes are looked up by length: of many
+prefixes few lengths differ.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
+from typing import Final, NamedTuple
+
+from pybroker.persistent_map import PersistentMap
+from pybroker.security.acl_nodes import Unreadable
+from pybroker.security.acls import (
+    EVERYBODY,
+    WILDCARD,
+    Acl,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+
+LITERAL, PREFIXED, ALLOW, DENY = PatternType.LITERAL, PatternType.PREFIXED, Permission.ALLOW, Permission.DENY
+
+
+def _bits(*operations: Operation) -> int:
+    return reduce(or_, (1 << operation for operation in operations))
+
+
+_EVERY: Final = _bits(*(each for each in Operation if each.concrete))
+_DENIED: Final = {each: _bits(each) for each in Operation} | {Operation.ALL: _EVERY}
+"""What a Deny of each operation denies."""
+_ALLOWED: Final = {
+    **_DENIED,
+    Operation.READ: _bits(Operation.READ, Operation.DESCRIBE),
+    Operation.WRITE: _bits(Operation.WRITE, Operation.DESCRIBE),
+    Operation.DELETE: _bits(Operation.DELETE, Operation.DESCRIBE),
+    Operation.ALTER: _bits(Operation.ALTER, Operation.DESCRIBE),
+    Operation.ALTER_CONFIGS: _bits(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+}
+"""What an Allow of each operation allows."""
+
+OPERATIONS: Final = {
+    ResourceType.TOPIC: _bits(
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+    ResourceType.CLUSTER: _bits(
+        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: _bits(Operation.WRITE, Operation.DESCRIBE),
+    ResourceType.DELEGATION_TOKEN: _bits(Operation.DESCRIBE),
+    ResourceType.USER: _bits(Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}  # fmt: skip
+"""What can be done to a resource of each type, as bits: what clients are told where there is no authorizer."""
+
+
+class _Pattern(NamedTuple):
+    """The ACLs of a resource pattern, and the operations that they allow and deny, by principal and host."""
+
+    resource: ResourcePattern
+    acls: frozenset[Acl]
+    bits: Mapping[tuple[str, str], tuple[int, int]]
+
+
+class _Holder(NamedTuple):
+    """By what `authorize_any` looks up names."""
+
+    pattern: PatternType
+    permission: Permission
+    principal: str
+    host: str
+    operation: Operation
+
+
+_Names = PersistentMap[str, None]
+
+
+class _OfType(NamedTuple):
+    """All about the resources of one type. `lengths` is how many prefixes have each length."""
+
+    literal: PersistentMap[str, _Pattern] = PersistentMap()
+    prefixed: PersistentMap[str, _Pattern] = PersistentMap()
+    lengths: Mapping[int, int] = {}
+    names: PersistentMap[_Holder, _Names] = PersistentMap()
+
+
+class Rules:
+    """All ACLs as of one moment. It never changes: whoever asks twice of one object is answered by the same rules."""
+
+    __slots__ = ("_allow_everyone", "_super_users", "_types", "unreadable")
+
+    def __init__(self, super_users: frozenset[str] = frozenset(), allow_everyone: bool = False) -> None:
+        """Without any ACL. `allow_everyone` is allow.everyone.if.no.acl.found."""
+        self._super_users = super_users
+        self._allow_everyone = allow_everyone
+        self._types: Mapping[ResourceType, _OfType] = {each: _OfType() for each in OPERATIONS}
+        self.unreadable: Mapping[ResourcePattern, str] = {}
+        """Why, of each resource that is denied because nobody can read its ACLs: to be told."""
+
+    def replaced(self, given: Mapping[ResourcePattern, Iterable[Acl] | Unreadable]) -> "Rules":
+        """The rules with other ACLs for these resource patterns, or none; the others stay, and are not looked at."""
+        after = Rules(self._super_users, self._allow_everyone)
+        unreadable = {resource: why for resource, why in self.unreadable.items() if resource not in given}
+        by_type: dict[ResourceType, list[_Pattern]] = {}
+        for resource, acls in given.items():
+            if isinstance(acls, Unreadable):
+                unreadable[resource] = acls.why
+                acls = [_NOBODY]
+            acls = frozenset(acls)
+            by_type.setdefault(resource.type, []).append(_Pattern(resource, acls, _operations(acls)))
+        after.unreadable = unreadable
+        after._types = {**self._types, **{kind: _with(self._types[kind], new) for kind, new in by_type.items()}}
+        return after
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def authorize(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """`principal` is like User:ann, `host` the text of the peer's address (`host_text`)."""
+        return bool(self._allowed(principal, host, kind, name) >> operation & 1)
+
+    def authorize_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """May it be done to any resource of the type? Kafka's authorizeByResourceType.
+
+        A Deny of the literal `*` says no. Else allow.everyone.if.no.acl.found says yes, always; and else an Allow does
+        that no Deny takes back, be it of the same name or of a prefix of it. No operation implies another here."""
+        if principal in self._super_users:
+            return True
+        denied = self._names(LITERAL, DENY, principal, host, operation, kind)
+        if any(WILDCARD in names for names in denied):
+            return False
+        if self._allow_everyone:
+            return True
+        denied_prefixes = self._names(PREFIXED, DENY, principal, host, operation, kind)
+        lengths = self._types[kind].lengths if denied_prefixes else ()
+
+        def taken_back(name: str) -> bool:
+            return any(name[:length] in names for length in lengths if length <= len(name) for names in denied_prefixes)
+
+        prefixes = self._names(PREFIXED, ALLOW, principal, host, operation, kind)
+        if any(not taken_back(name) for names in prefixes for name in names):
+            return True
+        literal = self._names(LITERAL, ALLOW, principal, host, operation, kind)
+        if any(WILDCARD in names for names in literal):
+            return True
+        free = (name for names in literal for name in names if not any(name in each for each in denied))
+        return any(not taken_back(name) for name in free)
+
+    def authorized_operations(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
+        """The operations of the type that the principal may do, as bits.
+
+        Who may not describe the cluster is told 0, as by Kafka: everybody gets the answers that have its bits. A topic
+        or a group is left out of the answer, or has an error there, for who may not describe it."""
+        allowed = self._allowed(principal, host, kind, name) & OPERATIONS[kind]
+        return 0 if kind is ResourceType.CLUSTER and not allowed >> Operation.DESCRIBE & 1 else allowed
+
+    def acls(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        """The ACLs that match, in no order. Those of unreadable resources are in none."""
+        for of_type in self._types.values():
+            for patterns in (of_type.literal, of_type.prefixed):
+                for resource, acls, _ in patterns.values():
+                    if resource not in self.unreadable and wanted.matches_resource(resource):
+                        yield from filter(wanted.matches, (AclBinding(resource, acl) for acl in acls))
+
+    # -- how it is found ----------------------------------------------------------------------------------------------
+
+    def _allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
+        if principal in self._super_users:
+            return _EVERY
+        allowed, denied, found = 0, 0, False
+        callers = ((principal, host), (principal, WILDCARD), (EVERYBODY, host), (EVERYBODY, WILDCARD))
+        for pattern in self._about(kind, name):
+            found = True
+            for caller in callers:
+                if caller in pattern.bits:
+                    allows, denies = pattern.bits[caller]
+                    allowed |= allows
+                    denied |= denies
+        if not found:
+            return _EVERY if self._allow_everyone else 0
+        return allowed & ~denied
+
+    def _about(self, kind: ResourceType, name: str) -> Iterator[_Pattern]:
+        """What applies to this name."""
+        literal, prefixed, lengths, _ = self._types[kind]
+        if exact := literal.get(name):
+            yield exact
+        if name != WILDCARD and (every := literal.get(WILDCARD)):
+            yield every
+        for length in lengths:
+            if length <= len(name) and (begins := prefixed.get(name[:length])):
+                yield begins
+
+    def _names(
+        self, pattern: PatternType, permission: Permission, principal: str, host: str, operation: Operation,
+        kind: ResourceType,
+    ) -> list[_Names]:  # fmt: skip
+        """The names in ACLs of such a pattern and permission that match the caller: some sets of them, none empty."""
+        index = self._types[kind].names
+        keys = (
+            _Holder(pattern, permission, who, where, what)
+            for who in {principal, EVERYBODY}
+            for where in {host, WILDCARD}
+            for what in {operation, Operation.ALL}
+        )
+        return [names for key in keys if (names := index.get(key))]
+
+
+_NOBODY: Final = Acl(EVERYBODY, WILDCARD, Operation.ALL, DENY)
+"""What stands for ACLs that nobody can read: one of them may be a Deny."""
+
+
+def _operations(acls: Iterable[Acl]) -> dict[tuple[str, str], tuple[int, int]]:
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for principal, host, operation, permission in acls:
+        allowed, denied = found.get((principal, host), (0, 0))
+        if permission is ALLOW:
+            allowed |= _ALLOWED[operation]
+        else:
+            denied |= _DENIED[operation]
+        found[principal, host] = allowed, denied
+    return found
+
+
+def _with(before: _OfType, given: Iterable[_Pattern]) -> _OfType:
+    """With other patterns in place of those of the same names; one without ACLs is none."""
+    put: dict[PatternType, dict[str, _Pattern]] = {LITERAL: {}, PREFIXED: {}}
+    gone: dict[PatternType, list[str]] = {LITERAL: [], PREFIXED: []}
+    lengths = dict(before.lengths)
+    added: dict[_Holder, dict[str, None]] = {}
+    removed: dict[_Holder, list[str]] = {}
+    for new in given:
+        kind, name = new.resource.pattern, new.resource.name
+        old = (before.literal if kind is LITERAL else before.prefixed).get(name)
+        had = old.acls if old else frozenset()
+        if new.acls:
+            put[kind][name] = new
+        else:
+            gone[kind].append(name)
+        if kind is PREFIXED:
+            lengths[len(name)] = lengths.get(len(name), 0) + bool(new.acls) - bool(had)
+        for acl in new.acls - had:
+            added.setdefault(_holder(kind, acl), {})[name] = None
+        for acl in had - new.acls:
+            removed.setdefault(_holder(kind, acl), []).append(name)
+    index = {
+        key: (before.names.get(key) or _Names()).changed(added.get(key, {}), removed.get(key, ()))
+        for key in added.keys() | removed.keys()
+    }
+    return _OfType(
+        before.literal.changed(put[LITERAL], gone[LITERAL]),
+        before.prefixed.changed(put[PREFIXED], gone[PREFIXED]),
+        {length: times for length, times in lengths.items() if times},
+        before.names.changed({k: v for k, v in index.items() if v}, [k for k, v in index.items() if not v]),
+    )
+
+
+def _holder(pattern: PatternType, acl: Acl) -> _Holder:
+    return _Holder(pattern, acl.permission, acl.principal, acl.host, acl.operation)

@@ -1,0 +1,57 @@
+"""The texts of principals and hosts that ACLs have."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.security.principals import host_text, super_users
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", set()),
+        (";", set()),
+        ("User:ann", {"User:ann"}),
+        (" User:ann ; User:CN=bob,OU=ops:x;", {"User:ann", "User:CN=bob,OU=ops:x"}),
+        ("User:ann;User:ann;;", {"User:ann"}),
+        ("User:", {"User:"}),
+        ("Group:x:y", {"Group:x:y"}),
+    ],
+)
+def test_super_users(text: str, found: set[str]) -> None:
+    """Semicolons between them, each trimmed, a type and a name with a colon between; empty ones at the end are none."""
+    assert super_users(text) == found
+
+
+@pytest.mark.parametrize("text", ["ann", "User:ann,bob;carl", ";User:ann", "User:ann;;User:bob", " ", "User:ann; "])
+def test_what_is_no_principal_is_refused(text: str) -> None:
+    """A broker that started without a super user would be locked for who runs it."""
+    with pytest.raises(
+        ValueError, match=r"super.users='.*' is not allowed: '.*' is no principal; write a type and a name"
+    ):
+        super_users(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("::", "0:0:0:0:0:0:0:0"),
+        ("2001:DB8::1", "2001:db8:0:0:0:0:0:1"),
+        ("2001:0db8:00a0::0f0", "2001:db8:a0:0:0:0:0:f0"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("::ffff:a01:203", "10.1.2.3"),
+        ("::10.1.2.3", "0:0:0:0:0:0:a01:203"),
+        ("64:ff9b::10.1.2.3", "64:ff9b:0:0:0:0:a01:203"),
+        ("fe80::1%eth0", "fe80:0:0:0:0:0:0:1%eth0"),
+    ],
+)
+def test_hosts_are_as_java_prints_them(address: str, text: str) -> None:
+    assert host_text(address) == text
+
+
+def test_what_is_no_address() -> None:
+    with pytest.raises(ValueError, match="'::x' is no address"):
+        host_text("::x")
