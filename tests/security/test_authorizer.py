@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import pytest
 
@@ -40,7 +41,7 @@ def deny(operation: Operation, who: str = ANN, host: str = "*") -> Acl:
 
 
 def rules(
-    acls: dict[str, list[Acl] | Unreadable], kind: ResourceType = TOPIC, supers: str = "", everyone: bool = False
+    acls: Mapping[str, list[Acl] | Unreadable], kind: ResourceType = TOPIC, supers: str = "", everyone: bool = False
 ) -> Rules:
     empty = Rules(frozenset(supers.split()), everyone)
     return empty.replaced({resource(name, kind): each for name, each in acls.items()})

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pybroker.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from pybroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourcePattern, ResourceType
 from pybroker.security.authorizer import OPERATIONS, Rules
 from tests.security import slow_acls
 from tests.security.slow_acls import CALLERS, NAMES, PEERS, Slow
@@ -24,7 +24,7 @@ def test_every_question_is_answered_as_the_slow_truth_answers_it(seed: int) -> N
         supers = frozenset(rng.sample(CALLERS, rng.choice([0, 0, 1])))
         everyone = rng.random() < 0.3
         given = Rules(supers, everyone)
-        known: dict[slow_acls.ResourcePattern, list[slow_acls.Acl]] = {}
+        known: dict[ResourcePattern, list[Acl]] = {}
         for _ in range(rng.choice([1, 1, 3])):
             changes = slow_acls.a_rule_set(rng) | {each: [] for each in rng.sample(list(known), min(len(known), 2))}
             given, known = given.replaced(changes), known | changes
