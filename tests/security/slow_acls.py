@@ -79,10 +79,9 @@ def takes_back(deny: ResourcePattern, allow: ResourcePattern) -> bool:
     return deny == allow
 
 
-def a_resource(rng: random.Random, kinds: list[ResourceType] = TYPES) -> ResourcePattern:
-    kind = rng.choice(kinds)
+def a_resource(rng: random.Random, kinds: list[ResourceType] = TYPES, names: list[str] = NAMES) -> ResourcePattern:
     pattern = rng.choice([PatternType.LITERAL, PatternType.PREFIXED])
-    return ResourcePattern(kind, rng.choice(NAMES), pattern)
+    return ResourcePattern(rng.choice(kinds), rng.choice(names), pattern)
 
 
 def some_acls(rng: random.Random, most: int = 4) -> list[Acl]:
@@ -95,9 +94,9 @@ def some_acls(rng: random.Random, most: int = 4) -> list[Acl]:
 
 
 def a_rule_set(rng: random.Random) -> dict[ResourcePattern, list[Acl]]:
-    """The ACLs of some resources of one or two types, sometimes of none."""
-    kinds = rng.sample(TYPES, rng.choice([1, 1, 2]))
-    return {a_resource(rng, kinds): some_acls(rng) for _ in range(rng.choice([0, 1, 2, 3, 5, 8]))}
+    """The ACLs of some resources of one or two types, sometimes of none; at times of few names."""
+    kinds, names = rng.sample(TYPES, rng.choice([1, 1, 2])), rng.choice([NAMES, ["a", "ab", "*"], ["*", "*a"]])
+    return {a_resource(rng, kinds, names): some_acls(rng) for _ in range(rng.choice([0, 1, 2, 3, 5, 8]))}
 
 
 def bindings(rules: dict[ResourcePattern, list[Acl]]) -> frozenset[AclBinding]:

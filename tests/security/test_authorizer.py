@@ -250,6 +250,7 @@ def test_rules_never_change() -> None:
     ]
     assert asked == [(True, True, False, True), (False, False, True, False), (False, False, False, False)]
     assert [len(list(each.acls(EVERY_ACL))) for each in (first, second, third)] == [2, 1, 0]
+    assert not any(map(len, third._types[TOPIC])), "it keeps something of ACLs that are gone"
 
 
 def test_many_acls_cost_an_answer_nothing() -> None:
