@@ -1,7 +1,7 @@
 """What each API asks the authorizer, and what it answers whom it denies: one table, for handlers and for their tests.
 
-The checks of a row are in the order in which they are made, each before anything is looked up: what is not there is
-denied as what is there. Sources: KafkaApis of Kafka 3.9, and a Kafka 3.9.1 that was asked.
+The checks of a row are in the order in which they are made, each before anything but a topic's id is looked up: what is
+not there is denied as what is there. Sources: KafkaApis of Kafka 3.9, and a Kafka 3.9.1 that was asked.
 """
 
 from enum import Enum
