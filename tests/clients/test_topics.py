@@ -84,9 +84,24 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(client: Client, topic: str
     until("the name is free", lambda: created(client, topic))
     until("metadata has the new topic", lambda: client.topics().get(topic) == [0, 1])
     assert config_of(client, topic)["retention.ms"] == WEEK_MS
-    assert client.offsets(topic) == (0, 0)
+    assert offsets_of(client, topic) == (0, 0)
     assert client.send_all(topic, [Record(b"new")]) == [0]
     assert [r.value for r in client.read(topic, 1)] == [b"new"]
+
+
+def offsets_of(client: Client, topic: str) -> tuple[int, int]:
+    """Where a topic begins and ends, once the broker that is asked has heard of it."""
+    found: list[tuple[int, int]] = []
+
+    def told() -> bool:
+        try:
+            found.append(client.offsets(topic))
+        except Refused as refused:
+            assert refused.code == UNKNOWN_TOPIC_OR_PARTITION
+        return bool(found)
+
+    until("the broker has heard of it", told)
+    return found[0]
 
 
 def config_of(client: Client, topic: str) -> dict[str, str | None]:
