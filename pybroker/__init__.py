@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         EARLIEST,
         HIGH_WATERMARK,
         LATEST,
+        AclBinding,
+        AclFilter,
         Admin,
         Alteration,
         ClusterDescription,
@@ -43,9 +45,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "pybroker.client.admin": (
-        "Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation ConfigResource"
-        " ConfigSource CreatedTopic EARLIEST GroupDescription GroupListing HIGH_WATERMARK LATEST LogDir Member Replica"
-        " ResourceType ScramUser"
+        "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation"
+        " ConfigResource ConfigSource CreatedTopic EARLIEST GroupDescription GroupListing HIGH_WATERMARK LATEST LogDir"
+        " Member Replica ResourceType ScramUser"
     ),
     "pybroker.client.aio": "AsyncProducer",
     "pybroker.client.aio_consumer": "AsyncConsumer",
@@ -68,6 +70,8 @@ __all__ = [
     "EARLIEST",
     "HIGH_WATERMARK",
     "LATEST",
+    "AclBinding",
+    "AclFilter",
     "Admin",
     "Alteration",
     "AsyncConsumer",

@@ -33,8 +33,8 @@ OWN = {
     "record.validation",
 }
 """Settings that Kafka does not have."""
-HIDDEN = {"producer.id.expiration.check.interval.ms"} | OWN
-"""Kafka has the first, but keeps it out of its answers."""
+HIDDEN = {"producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"} | OWN
+"""Kafka has the first three, but keeps them out of its answers: the authorizer's are its own."""
 SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}
 SOURCES["DEFAULT_CONFIG"] = Source.DEFAULT
 

@@ -160,7 +160,8 @@ def test_an_import_only_goes_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-DETERMINISTIC = ("pybroker.cluster", "pybroker.controller", "pybroker.security")
+RULES = ("access", "acl_nodes", "acls", "authorizer", "matrix", "principals")
+DETERMINISTIC = ("pybroker.cluster", "pybroker.controller", *(f"pybroker.security.{name}" for name in RULES))
 UNDETERMINED = {"datetime", "os", "random", "secrets", "threading", "time", "uuid", "pybroker.clock"}
 HANDED_IN = {"random.Random", "uuid.UUID"}  # types of what is drawn elsewhere
 

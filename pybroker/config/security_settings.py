@@ -7,13 +7,32 @@ from typing import Final, NamedTuple
 from pybroker.model import PLAINTEXT
 
 from . import jaas
-from .settings import Choice, ConfigError, Range, Setting, Type, Value, table
+from .settings import Choice, ConfigError, Range, Setting, Shape, Type, Value, shown, table
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 ENABLED: Final = "sasl.enabled.mechanisms"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 JAAS: Final = "sasl.jaas.config"
+AUTHORIZER: Final = "authorizer.class.name"
+ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
+SUPER_USERS: Final = "super.users"
+
+
+def super_users(text: str) -> frozenset[str]:
+    """The principals of super.users, like User:ann;User:CN=bob,OU=ops. ValueError if one is none.
+
+    An empty one is none, but at the end."""
+    given = text.rstrip(";")
+    parts = [part.strip() for part in given.split(";")] if given else []
+    for part in parts:
+        if ":" not in part:
+            raise ValueError(
+                f"{SUPER_USERS}={shown(text)} is not allowed: {shown(part)} is no principal; "
+                f"write a type and a name each, with semicolons between them, like User:ann;User:bob"
+            )
+    return frozenset(parts)
+
 
 SECURITY = table(
     Setting(
@@ -32,6 +51,28 @@ SECURITY = table(
         None,
         "The mechanism by which brokers log in at each other, if inter.broker.listener.name has SASL.",
         Choice(MECHANISMS),
+    ),
+    Setting(
+        AUTHORIZER,
+        Type.STRING,
+        "",
+        "Whether ACLs are kept: those of Kafka's AclAuthorizer in the coordination store, by which every request is "
+        "judged. Empty: everybody may do everything.",
+        Choice(("", ACL_AUTHORIZER)),
+    ),
+    Setting(
+        SUPER_USERS,
+        Type.STRING,
+        "",
+        "Principals who may do everything, whatever ACLs say, with semicolons between them. Brokers have to be among "
+        "them, or have an ACL for ClusterAction; whom this broker logs in as at others, is.",
+        Shape("principals like User:ann;User:bob", super_users),
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found",
+        Type.BOOLEAN,
+        "false",
+        "Whether everybody may do everything to what no ACL is about. One ACL for one user closes it to the others.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms",

@@ -180,6 +180,12 @@ class Rules:
                     if resource not in self.unreadable and wanted.matches_resource(resource):
                         yield from filter(wanted.matches, (AclBinding(resource, acl) for acl in acls))
 
+    def resources(self) -> Iterator[ResourcePattern]:
+        """All that have ACLs, readable or not."""
+        for of_type in self._types.values():
+            for patterns in (of_type.literal, of_type.prefixed):
+                yield from (pattern.resource for pattern in patterns.values())
+
     # -- how it is found ----------------------------------------------------------------------------------------------
 
     def _allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:

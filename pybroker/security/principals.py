@@ -1,26 +1,9 @@
-"""Who calls, and from where, in the texts that ACLs have: User:ann, 127.0.0.1."""
+"""From where somebody calls, in the texts that ACLs have: 127.0.0.1."""
 
 from socket import AF_INET6, inet_pton
 from struct import unpack
 
 from pybroker.config.settings import shown
-
-SUPER_USERS = "super.users"
-
-
-def super_users(text: str) -> frozenset[str]:
-    """The principals of super.users, like User:ann;User:CN=bob,OU=ops. ValueError if one is none.
-
-    An empty one is none, but at the end."""
-    given = text.rstrip(";")
-    parts = [part.strip() for part in given.split(";")] if given else []
-    for part in parts:
-        if ":" not in part:
-            raise ValueError(
-                f"{SUPER_USERS}={shown(text)} is not allowed: {shown(part)} is no principal; "
-                f"write a type and a name each, with semicolons between them, like User:ann;User:bob"
-            )
-    return frozenset(parts)
 
 
 def host_text(address: str) -> str:

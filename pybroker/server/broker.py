@@ -40,6 +40,7 @@ from pybroker.replication.replicas import Replicas
 from pybroker.replication.workers import Workers
 from pybroker.security.credentials import Credentials
 from pybroker.server import directories
+from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.dispatch import Dispatcher, Handler
@@ -97,6 +98,7 @@ class Broker:
         self.metrics_port = 0
         self.metadata = MetadataCache()
         self.credentials = Credentials()
+        self._authorization: Authorization | None = None
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -176,6 +178,7 @@ class Broker:
         channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
         await load_users(session, self.credentials)
+        await self._load_acls(session)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self._make_replicas(sockets)
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
@@ -201,7 +204,7 @@ class Broker:
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         asked = Collaborators(
             self.broker_id, self.config, metadata, topic_configs, replicas, admin, ids.draw, workers, groups, locator,
-            settings, self.credentials,
+            settings, self.credentials, self._authorization,
         )  # fmt: skip
         await self._serve(asked)
 
@@ -314,11 +317,24 @@ class Broker:
         assert self._sockets is not None
         self._fetch = fetch_of(asked)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
-        table = handlers(asked, self._fetch)
+        table: Table = handlers(asked, self._fetch)
+        free = None
+        if self._authorization is not None:
+            table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, responder)
-        self._sockets.open(responder)
+        self._sockets.open(responder, free)
+
+    async def _load_acls(self, session: Session) -> None:
+        """Know who may do what, where the settings name an authorizer. Raises StoreError."""
+        self._authorization = Authorization.of(self.config, self._present_session)
+        if self._authorization is not None:
+            await self._authorization.load(session)
+
+    def _present_session(self) -> Session:
+        assert self._session is not None
+        return self._session
 
     async def _show_metrics(self, sockets: SocketServer, where: HostPort) -> "Exporter":
         """Open the endpoint of metrics; what it needs is only imported here."""

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from pybroker import errors
@@ -104,7 +104,7 @@ class ClusterBroker(Broker):
         account = config.account
         self._account = None if account is None else Account(*account)
         self._controller: Controller | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._report: asyncio.Task[None] | None = None
         self._serving = False
@@ -168,6 +168,9 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
+        await self._wait(member.in_a_session(self._load_acls))
+        if self._authorization is not None:
+            self._authorization.warn_of_brokers()
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._connect_to)
         self._isr = IsrKeeper(
@@ -220,7 +223,7 @@ class ClusterBroker(Broker):
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
-            settings, self.credentials, peers,
+            settings, self.credentials, self._authorization, peers,
             Followers(
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),
@@ -317,7 +320,11 @@ class ClusterBroker(Broker):
             return
         self._session = session
         await self._end_reign()
-        self._following = asyncio.get_running_loop().create_task(self._follow_settings(session))
+        follows = [self._watch.follow] if self._authorization is None else [
+            self._watch.follow, self._authorization.store.follow
+        ]  # fmt: skip
+        loop = asyncio.get_running_loop()
+        self._following = [loop.create_task(self._follow(session, follow)) for follow in follows]
         self._controller = Controller(
             session, self.broker_id, self.config, self._topic_configs.topic, self._connect_to, wall_ms, self._changes
         )
@@ -345,24 +352,27 @@ class ClusterBroker(Broker):
     async def _renew_registration(self) -> None:
         await self._member.renew()
 
-    async def _follow_settings(self, session: Session) -> None:
+    def _present_session(self) -> Session:
+        return self._member.session
+
+    async def _follow(self, session: Session, follow: Callable[[Session], Awaitable[None]]) -> None:
         """Until the session is over. What fails is read again from the start: others go by what was changed."""
         while session.state not in ENDED:
             try:
-                await self._watch.follow(session)
+                await follow(session)
             except SessionExpired:
                 return
             except Exception as problem:
                 mistake = None if isinstance(problem, (StoreError, KafkaError, OSError)) else problem
-                event(log, logging.WARNING, "settings not followed", reason=problem, exc_info=mistake)
+                event(log, logging.WARNING, "changes not followed", reason=problem, exc_info=mistake)
                 await asyncio.sleep(RETRY_S)
 
     async def _end_reign(self) -> None:
         """The session is over, and with it the controllership."""
         controller, self._controller = self._controller, None
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
+        following, self._following = self._following, []
+        for task in following:
+            task.cancel()
         if controller is not None:
             await controller.stop()
 

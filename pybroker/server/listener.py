@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -114,6 +115,8 @@ class Listener:
 
     responder: Responder
     bridge: Bridge | None = None  # to the native plane, which then owns the sockets
+
+    free: Callable[[str], bool] | None = None  # which principals nobody asks for their rights; None: no one is asked
 
     def __init__(
         self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None, door: Door | None = None
@@ -308,8 +311,8 @@ class Listener:
             self._add(Login(self, sock, caller, self._door, self._take))
 
     def _take(self, sock: socket.socket, caller: Caller) -> None:
-        """Execute what a client asks, who is known."""
-        bridge = self.bridge
+        """Execute what a client asks, who is known. The plane asks nobody for their rights."""
+        bridge = self.bridge if self.free is None or self.free(caller.principal) else None
         self._add(Connection(self, sock, caller) if bridge is None else bridge.adopt(sock, caller, self.forget))
 
     def _add(self, peer: Peer) -> None:

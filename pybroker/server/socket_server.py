@@ -6,7 +6,7 @@ that it came by, and is told the addresses that are advertised for that one.
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -88,9 +88,12 @@ class SocketServer:
         for listener in self._listeners:
             listener.bridge = bridge
 
-    def open(self, responder: Responder) -> None:
-        """Begin to accept, and have requests executed by `responder`."""
+    def open(self, responder: Responder, free: Callable[[str], bool] | None = None) -> None:
+        """Begin to accept, and have requests executed by `responder`. `free`: which principals nobody asks for their
+        rights; None: no one is asked."""
         self.limit()
+        for listener in self._listeners:
+            listener.free = free
         if self._bridge is not None:
             self._bridge.open(responder, self._listeners[0].closings)
         for listener in self._listeners:

@@ -19,6 +19,7 @@ from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
 from pybroker.security.credentials import Credentials
+from pybroker.server.authorization import Authorization
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
     acls,
@@ -72,6 +73,7 @@ class Collaborators:
     locator: Locates
     configs: ConfigAdmin | ClusterConfigs
     credentials: Credentials
+    authorization: Authorization | None
     peers: control.Peers | None = None  # of a broker of a cluster
     followers: fetch.Followers | None = None
 
@@ -149,9 +151,18 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
         "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.credentials), users.describe_failed),
         "AlterUserScramCredentials": Handler(users.AlterUsers(c.configs), users.alter_failed),
-        "DescribeAcls": Handler(acls.describe, acls.describe_failed),
-        "CreateAcls": Handler(acls.create, acls.create_failed),
-        "DeleteAcls": Handler(acls.delete, acls.delete_failed),
+        **acl_handlers(c),
+    }
+
+
+def acl_handlers(c: Collaborators) -> dict[str, Handler]:
+    """What is asked about ACLs."""
+    store, access = (None, None) if c.authorization is None else (c.authorization.store, c.authorization.access)
+    by = acls.Acls(store, access)
+    return {
+        "DescribeAcls": Handler(by.describe, acls.describe_failed),
+        "CreateAcls": Handler(by.create, acls.create_failed),
+        "DeleteAcls": Handler(by.delete, acls.delete_failed),
     }
 
 

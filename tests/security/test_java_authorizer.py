@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
+from pybroker.config.security_settings import super_users
 from pybroker.security import acl_nodes
 from pybroker.security.acls import (
     Acl,
@@ -22,7 +23,7 @@ from pybroker.security.acls import (
     is_node_name,
 )
 from pybroker.security.authorizer import OPERATIONS, Rules
-from pybroker.security.principals import host_text, super_users
+from pybroker.security.principals import host_text
 from tests.harness import HOST, until
 from tests.java import peers
 from tests.security import slow_acls

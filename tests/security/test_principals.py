@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.security.principals import host_text, super_users
+from pybroker.config.security_settings import super_users
+from pybroker.security.principals import host_text
 
 
 @pytest.mark.parametrize(

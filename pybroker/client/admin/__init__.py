@@ -1,5 +1,6 @@
 """What an operator asks of a cluster, in families: topics and their records, configs, groups, brokers."""
 
+from pybroker.client.admin.acls import AclsAdmin
 from pybroker.client.admin.brokers import BrokersAdmin, ClusterDescription, LogDir, Replica
 from pybroker.client.admin.configs import (
     Alteration,
@@ -15,12 +16,15 @@ from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupsA
 from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
 from pybroker.client.admin.users import ScramUser, UsersAdmin
 from pybroker.client.list_offsets import EARLIEST, LATEST
+from pybroker.security.acls import AclBinding, AclFilter
 
 __all__ = [
     "BROKER_DEFAULT",
     "EARLIEST",
     "HIGH_WATERMARK",
     "LATEST",
+    "AclBinding",
+    "AclFilter",
     "Admin",
     "Alteration",
     "ClusterDescription",
@@ -40,7 +44,7 @@ __all__ = [
 ]
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin):
+class Admin(TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, AclsAdmin):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 
     `Admin("localhost:9092")`, or with a list of addresses, connects when it is first asked something. A change returns

@@ -1,27 +1,113 @@
-"""DescribeAcls, CreateAcls, DeleteAcls of a broker without an authorizer: SECURITY_DISABLED for each thing asked.
+"""DescribeAcls, CreateAcls, DeleteAcls; of a broker without an authorizer, SECURITY_DISABLED for each thing asked.
 
 An empty list would be no answer: librdkafka counts on a result for each ACL that it sends.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
+from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.security.acls import AclBinding, AclFilter, ResourcePattern, acl_filter, new_acl
 
 WHY = "there is no authorizer on this broker: everybody may do everything"
 
 
-def describe(request: Any, call: Call) -> Any:
-    return describe_failed(request, errors.SECURITY_DISABLED, WHY)
+if TYPE_CHECKING:
+    from pybroker.controller.acls import AclStore
+    from pybroker.security.access import Access
 
 
-def create(request: Any, call: Call) -> Any:
-    return create_failed(request, errors.SECURITY_DISABLED, WHY)
+class Acls:
+    """`store` and `access` None: there is no authorizer."""
+
+    def __init__(self, store: AclStore | None, access: Access | None) -> None:
+        self._store = store
+        self._access = access
+
+    def describe(self, request: Any, call: Call) -> Any:
+        if self._access is None:
+            return describe_failed(request, errors.SECURITY_DISABLED, WHY)
+        by_resource: dict[ResourcePattern, list[Any]] = {}
+        kind = m.DescribeAclsResponse.Resources
+        for resource, acl in sorted(self._access.rules.acls(_filter(request))):
+            by_resource.setdefault(resource, []).append(
+                kind.Acls(
+                    principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+                )
+            )
+        return m.DescribeAclsResponse(
+            error_message=None,
+            resources=[
+                kind(resource_type=at.type, resource_name=at.name, pattern_type=at.pattern, acls=acls)
+                for at, acls in by_resource.items()
+            ],
+        )
+
+    async def create(self, request: Any, call: Call) -> Any:
+        """Each by itself; those of one resource are written at once."""
+        if self._store is None:
+            return create_failed(request, errors.SECURITY_DISABLED, WHY)
+        kind = m.CreateAclsResponse.Results
+        results = [kind(error_message=None) for _ in request.creations]
+        by_resource: dict[ResourcePattern, list[tuple[AclBinding, Any]]] = {}
+        for asked, result in zip(request.creations, results, strict=True):
+            try:
+                binding = new_acl(
+                    asked.resource_type, asked.resource_name, asked.resource_pattern_type, asked.principal, asked.host,
+                    asked.operation, asked.permission_type,
+                )  # fmt: skip
+            except KafkaError as problem:
+                result.error_code, result.error_message = problem.code, problem.message
+            else:
+                by_resource.setdefault(binding.resource, []).append((binding, result))
+        for pairs in by_resource.values():
+            try:
+                await self._store.add([binding for binding, _ in pairs])
+            except KafkaError as problem:
+                for _, result in pairs:
+                    result.error_code, result.error_message = problem.code, problem.message
+        return m.CreateAclsResponse(results=results)
+
+    async def delete(self, request: Any, call: Call) -> Any:
+        """Each filter by itself; an ACL is told of where the first filter is that matches it."""
+        if self._store is None:
+            return delete_failed(request, errors.SECURITY_DISABLED, WHY)
+        kind = m.DeleteAclsResponse.FilterResults
+        results, wanted = [], list[tuple[AclFilter, Any]]()
+        for asked in request.filters:
+            result = kind(error_message=None)
+            results.append(result)
+            try:
+                wanted.append((_filter(asked), result))
+            except KafkaError as problem:
+                result.error_code, result.error_message = problem.code, problem.message
+        gone = await self._store.remove([each for each, _ in wanted])
+        for (_, result), bindings in zip(wanted, gone, strict=True):
+            result.matching_acls = _told(kind, bindings)
+        return m.DeleteAclsResponse(filter_results=results)
 
 
-def delete(request: Any, call: Call) -> Any:
-    return delete_failed(request, errors.SECURITY_DISABLED, WHY)
+def _told(kind: Any, bindings: Sequence[AclBinding]) -> list[Any]:
+    return [
+        kind.MatchingAcls(
+            error_message=None, resource_type=at.type, resource_name=at.name, pattern_type=at.pattern,
+            principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission,
+        )
+        for at, acl in sorted(bindings)
+    ]  # fmt: skip
+
+
+def _filter(asked: Any) -> AclFilter:
+    """Raises INVALID_REQUEST."""
+    return acl_filter(
+        asked.resource_type_filter, asked.resource_name_filter, asked.pattern_type_filter, asked.principal_filter,
+        asked.host_filter, asked.operation, asked.permission_type,
+    )  # fmt: skip
 
 
 def describe_failed(request: Any, code: int, message: str) -> Any:

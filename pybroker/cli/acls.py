@@ -1,0 +1,175 @@
+"""`pybroker acls`: who may do what, listed, added and removed."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import click
+
+from pybroker.cli import output
+from pybroker.cli.options import admin_of, cluster_options, confirmed, say
+from pybroker.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+
+F = TypeVar("F", bound=Any)
+OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation if each.concrete}
+
+
+def _resource_options(function: F) -> F:
+    """What ACLs are about: of each kind any number."""
+    for option in (
+        click.option("--prefixed", is_flag=True, help="The names given are those that names begin with."),
+        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option("--transactional-id", "transactional_ids", multiple=True, metavar="ID", help="Repeatable."),
+        click.option("--group", "-g", "groups", multiple=True, metavar="NAME", help="A group, or *; repeatable."),
+        click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="A topic, or *; repeatable."),
+    ):
+        function = option(function)
+    return function
+
+
+def _resources(how: dict[str, Any]) -> list[ResourcePattern]:
+    pattern = PatternType.PREFIXED if how["prefixed"] else PatternType.LITERAL
+    named = [(ResourceType.TOPIC, name) for name in how["topics"]]
+    named += [(ResourceType.GROUP, name) for name in how["groups"]]
+    named += [(ResourceType.TRANSACTIONAL_ID, name) for name in how["transactional_ids"]]
+    found = [ResourcePattern(kind, name, pattern) for kind, name in named]
+    if how["cluster"]:
+        found.append(ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+    return found
+
+
+@click.group(name="acls")
+def command() -> None:
+    """List, add and remove ACLs, of any broker that speaks Kafka's protocol.
+
+    Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
+    """
+
+
+@command.command(name="list")
+@_resource_options
+@click.option("--principal", metavar="TYPE:NAME", help="Of this principal only.")
+@cluster_options
+def list_acls(
+    principal: str | None, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any
+) -> None:
+    """List ACLs: all, or those that apply to the resources that are named."""
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        found = sorted({binding for wanted in _filters(how, principal) for binding in admin.acls(wanted)})
+    if as_json:
+        output.as_json([_document(binding) for binding in found])
+        return
+    output.table(
+        ("resource", "pattern", "principal", "host", "permission", "operation"),
+        [
+            (f"{at.type.text} {at.name}", at.pattern.text, acl.principal, acl.host, acl.permission.text,
+             acl.operation.text)
+            for at, acl in found
+        ],
+    )  # fmt: skip
+
+
+def _filters(how: dict[str, Any], principal: str | None) -> list[AclFilter]:
+    """What applies to the resources, whatever its pattern."""
+    named = _resources(how)
+    rest = (principal, None, Operation.ANY, Permission.ANY)
+    if not named:
+        return [AclFilter(ResourceType.ANY, None, PatternType.ANY, *rest)]
+    exact = how["prefixed"]
+    return [
+        AclFilter(at.type, at.name, PatternType.PREFIXED if exact else PatternType.MATCH, *rest) for at in named
+    ]
+
+
+def _change_options(function: F) -> F:
+    """Whom ACLs are for, and what these may do."""
+    for option in (
+        click.option("--host", "hosts", multiple=True, default=(WILDCARD,), show_default=True,
+                     help="The address that they come from; repeatable."),
+        click.option("--operation", "-o", "operations", multiple=True, required=True, metavar="OPERATION",
+                     type=click.Choice(list(OPERATIONS), case_sensitive=False),
+                     help=f"Repeatable: {', '.join(OPERATIONS)}."),
+        click.option("--deny", multiple=True, metavar="TYPE:NAME", help="A principal who may not; repeatable."),
+        click.option("--allow", multiple=True, metavar="TYPE:NAME", help="A principal who may; repeatable."),
+    ):  # fmt: skip
+        function = option(function)
+    return _resource_options(function)
+
+
+def _bindings(how: dict[str, Any]) -> list[AclBinding]:
+    resources = _resources(how)
+    if not resources:
+        raise click.UsageError("say what it is about: --topic, --group, --transactional-id or --cluster")
+    principals = [(name, Permission.ALLOW) for name in how["allow"]]
+    principals += [(name, Permission.DENY) for name in how["deny"]]
+    if not principals:
+        raise click.UsageError("say whom it is for: --allow User:NAME or --deny User:NAME")
+    for name, _ in principals:
+        if ":" not in name:
+            raise click.UsageError(f"{name!r} is no principal: write its type and its name, like User:{name}")
+    return [
+        AclBinding(at, Acl(principal, host, OPERATIONS[operation.lower()], permission))
+        for at in resources
+        for principal, permission in principals
+        for host in how["hosts"]
+        for operation in how["operations"]
+    ]
+
+
+@command.command()
+@_change_options
+@cluster_options
+def add(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
+    """Add ACLs: one for each resource, principal, host and operation that is given."""
+    bindings = _bindings(how)
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        admin.create_acls(bindings)
+    text = "\n".join(f"Added: {_text(each)}" for each in bindings)
+    say(as_json, {"added": [_document(each) for each in bindings]}, text)
+
+
+@command.command()
+@_change_options
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@cluster_options
+def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
+    """Remove ACLs: those that `add` with the same options adds. One that is not there is no failure."""
+    bindings = _bindings(how)
+    if not yes and not confirmed(f"Remove {len(bindings)} ACLs?"):
+        click.echo("Nothing is removed.", err=True)
+        raise click.exceptions.Exit(1)
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        gone: list[AclBinding] = []
+        for at, acl in bindings:
+            wanted = AclFilter(*at, acl.principal, acl.host, acl.operation, acl.permission)
+            gone += admin.delete_acls(wanted)
+    say(as_json, {"removed": [_document(each) for each in gone]}, _summary(gone))
+
+
+def _summary(gone: Sequence[AclBinding]) -> str:
+    return "\n".join(f"Removed: {_text(each)}" for each in gone) or "No such ACL is there."
+
+
+def _text(binding: AclBinding) -> str:
+    at, acl = binding
+    where = "" if acl.host == WILDCARD else f" from {acl.host}"
+    kind = " (prefix)" if at.pattern is PatternType.PREFIXED else ""
+    return f"{acl.permission.text} {acl.principal}{where} to {acl.operation.text} {at.type.text} {at.name}{kind}"
+
+
+def _document(binding: AclBinding) -> dict[str, str]:
+    at, acl = binding
+    return {
+        "resource_type": at.type.text, "name": at.name, "pattern": at.pattern.text, "principal": acl.principal,
+        "host": acl.host, "permission": acl.permission.text, "operation": acl.operation.text,
+    }  # fmt: skip

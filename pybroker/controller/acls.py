@@ -1,0 +1,223 @@
+"""ACLs as the store has them: each broker reads them all at its start, then those of each resource that changed.
+
+    /kafka-acl, /kafka-acl-extended            the ACLs of each resource, in a node (security/acl_nodes.py)
+    /kafka-acl-changes, ..-extended-changes    a new notice names a resource: it is read anew
+    a notice that nobody can read, or the connection was lost: all are read anew
+
+Any broker writes them, with a notice in the same multi. A node that cannot be read denies its resource, and is told.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from pybroker import errors
+from pybroker.coordination.commit import commit, read, until_answered
+from pybroker.coordination.store import (
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    SessionState,
+    Set,
+    StoreError,
+    WatchEvent,
+)
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.security import acl_nodes
+from pybroker.security.access import Access
+from pybroker.security.acl_nodes import Unreadable
+from pybroker.security.acls import Acl, AclBinding, AclFilter, ResourcePattern
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 1000
+CHANGES_KEPT_MS = 15 * 60 * 1000
+TRIES = 10
+"""How often a change is tried again because another was quicker."""
+CHANGES = {
+    acl_nodes.CHANGES: acl_nodes.load_change, acl_nodes.EXTENDED_CHANGES: acl_nodes.load_extended_change
+}  # fmt: skip
+
+Held = frozenset[Acl] | Unreadable
+
+
+class AclStore:
+    """Keeps a broker's rules as the store has them, and changes them; one change at a time."""
+
+    def __init__(self, session: Callable[[], Session], access: Access, wall_ms: Callable[[], int]) -> None:
+        """`session` is the present one; `wall_ms` is the store's clock as well as may be: by it notices grow old."""
+        self._session = session
+        self._access = access
+        self._wall_ms = wall_ms
+        self._one = asyncio.Lock()
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    async def read_all(self, session: Session) -> None:
+        """Go by all the ACLs that there are, and by no others. Raises StoreError."""
+        found: list[ResourcePattern] = []
+        for pattern, root in acl_nodes.ROOTS.items():
+            kinds, _ = await until_answered(lambda root=root: session.children(root))  # type: ignore[misc]
+            for name in kinds:
+                kind = acl_nodes.resource_type(name)
+                if kind is None:
+                    event(log, logging.WARNING, "ACLs ignored", path=f"{root}/{name}", reason="no such type is known")
+                    continue
+                path = f"{root}/{name}"
+                names, _ = await until_answered(lambda path=path: session.children(path))  # type: ignore[misc]
+                found += [ResourcePattern(kind, each, pattern) for each in names]
+        held: dict[ResourcePattern, Held] = dict.fromkeys(self._access.rules.resources(), frozenset())
+        for first in range(0, len(found), READ_AT_ONCE):
+            share = found[first : first + READ_AT_ONCE]
+            held |= zip(share, await asyncio.gather(*(_held(session, each) for each in share)), strict=True)
+        self._go_by(held)
+
+    async def follow(self, session: Session) -> None:
+        """Read what changes from now on, until the session ends. Raises StoreError."""
+        changed = asyncio.Event()
+
+        def look_again(_: WatchEvent | SessionState) -> None:
+            changed.set()
+
+        session.listen(look_again)
+        try:
+            seen: dict[str, tuple[int, set[str]]] = {}
+            while True:
+                changed.clear()
+                fresh: list[str] = []
+                for root in CHANGES:
+                    notices, stat = await until_answered(
+                        lambda root=root: session.children(root, watch=look_again)  # type: ignore[misc]
+                    )
+                    made, known = seen.get(root, (stat.czxid, set()))
+                    if stat.czxid != made:  # the parent was made anew: the names of notices begin anew
+                        known = set()
+                    fresh += [f"{root}/{notice}" for notice in notices if notice not in known]
+                    first_look = root not in seen
+                    seen[root] = stat.czxid, set(notices)
+                    if first_look:
+                        fresh.append("")
+                if "" in fresh or not await self._take(session, fresh):
+                    await self.read_all(session)
+                await changed.wait()
+        finally:
+            session.unlisten(look_again)
+
+    async def _take(self, session: Session, notices: Iterable[str]) -> bool:
+        """Go by what has changed; False where a notice does not tell what that is."""
+        resources: dict[ResourcePattern, None] = {}
+        for path in notices:
+            load = CHANGES[path.rpartition("/")[0]]
+            try:
+                resource = load((await read(session, path))[0])
+            except NoNode:  # everybody has read it long ago
+                continue
+            if resource is None:
+                event(log, logging.WARNING, "all ACLs are read anew", path=path, reason="the notice cannot be read")
+                return False
+            resources[resource] = None
+        self._go_by({resource: await _held(session, resource) for resource in resources})
+        return True
+
+    def _go_by(self, held: Mapping[ResourcePattern, Held]) -> None:
+        if not held:
+            return
+        for resource, acls in held.items():
+            if isinstance(acls, Unreadable) and self._access.rules.unreadable.get(resource) != acls.why:
+                event(
+                    log, logging.ERROR, "ACLs unreadable", resource=resource, path=acl_nodes.path(resource),
+                    reason=acls.why, effect="it is denied to all but super users",
+                )  # fmt: skip
+        self._access.rules = self._access.rules.replaced(held)
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    async def add(self, bindings: Sequence[AclBinding]) -> None:
+        """Create ACLs of one resource. Raises KafkaError: 42 where those that there are cannot be read, 56."""
+        resource, new = bindings[0].resource, {binding.acl for binding in bindings}
+        await self._change(resource, lambda held: held | new)
+
+    async def remove(self, wanted: Sequence[AclFilter]) -> list[list[AclBinding]]:
+        """Delete what filters match; for each filter, what went by it, of those before none. Raises KafkaError."""
+        gone: list[list[AclBinding]] = [[] for _ in wanted]
+        resources = {binding.resource for each in wanted for binding in self._access.rules.acls(each)}
+        for resource in sorted(resources):
+            before, left = await self._change(resource, partial(_without, resource, wanted))
+            for binding in (AclBinding(resource, acl) for acl in before - left):
+                first = next(index for index, each in enumerate(wanted) if each.matches(binding))
+                gone[first].append(binding)
+        return gone
+
+    async def _change(
+        self, resource: ResourcePattern, after: Callable[[frozenset[Acl]], frozenset[Acl]]
+    ) -> tuple[frozenset[Acl], frozenset[Acl]]:
+        """Give a resource the ACLs that `after` makes of those there are, with a notice, and go by them. What it had,
+        and what it has."""
+        path = acl_nodes.path(resource)
+        notice = acl_nodes.dump_change(resource)
+        async with self._one:
+            for _ in range(TRIES):
+                session = self._session()
+                try:
+                    held, version = await _with_version(session, path)
+                    if isinstance(held, Unreadable):
+                        words = f"the ACLs of {resource} in {path} are unreadable: {held.why}"
+                        raise KafkaError(errors.INVALID_REQUEST, words)
+                    acls = after(held)
+                    if acls == held:
+                        self._go_by({resource: held})
+                        return held, acls
+                    op: Op = Set(path, acl_nodes.dump_acls(acls), -1 if version is None else version)
+                    if version is None:
+                        op = Create(path, acl_nodes.dump_acls(acls))
+                    elif not acls:
+                        op = Delete(path, version)
+                    await commit(session, [op, Create(notice.path, notice.data, sequential=True)])
+                    break
+                except (BadVersion, NodeExists, NoNode):
+                    continue  # another was quicker
+                except StoreError as problem:
+                    words = f"the coordination store cannot be written to: {problem}"
+                    raise KafkaError(errors.KAFKA_STORAGE_ERROR, words) from problem
+            else:
+                words = f"others change the ACLs of {resource} again and again, or the node above {path} is gone"
+                raise KafkaError(errors.KAFKA_STORAGE_ERROR, words)
+            self._go_by({resource: acls})
+        event(log, logging.INFO, "ACLs altered", resource=resource, acls=len(acls))
+        with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
+            await self._purge(session, notice.path.rpartition("/")[0])
+        return held, acls
+
+    async def _purge(self, session: Session, root: str) -> None:
+        """Remove the notices that everybody has read long ago."""
+        names, _ = await session.children(root)
+        for name in names:
+            stat = await session.exists(f"{root}/{name}")
+            if stat is None or stat.ctime_ms >= self._wall_ms() - CHANGES_KEPT_MS:
+                return  # they are in order: the others are younger
+            await session.delete(f"{root}/{name}")
+
+
+def _without(resource: ResourcePattern, wanted: Sequence[AclFilter], held: frozenset[Acl]) -> frozenset[Acl]:
+    """The ACLs that no filter matches."""
+    return frozenset(acl for acl in held if not any(each.matches(AclBinding(resource, acl)) for each in wanted))
+
+
+async def _held(session: Session, resource: ResourcePattern) -> Held:
+    """The ACLs of a resource; none where it has no node. Raises StoreError."""
+    return (await _with_version(session, acl_nodes.path(resource)))[0]
+
+
+async def _with_version(session: Session, path: str) -> tuple[Held, int | None]:
+    try:
+        data, stat = await read(session, path)
+    except NoNode:
+        return frozenset(), None
+    return acl_nodes.load_acls(data), stat.version

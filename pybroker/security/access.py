@@ -1,0 +1,43 @@
+"""The rules that hold now, and who hears of denials."""
+
+from collections.abc import Callable
+
+from pybroker.security.acls import Operation, ResourceType
+from pybroker.security.authorizer import Rules
+from pybroker.security.principals import host_text
+
+Denied = Callable[[str, str, Operation, ResourceType, str], object]
+"""Called with principal, host, operation, type and name."""
+
+
+class Access:
+    """Answers for one broker; `rules` is replaced as a whole when ACLs change."""
+
+    def __init__(self, super_users: frozenset[str], allow_everyone: bool, denied: Denied) -> None:
+        self.super_users = super_users
+        self.rules = Rules(super_users, allow_everyone)
+        self._denied = denied
+
+    def is_super(self, principal: str) -> bool:
+        """May this principal do everything, whatever the ACLs say?"""
+        return principal in self.super_users
+
+    def may(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str, *, told: bool = True
+    ) -> bool:
+        """`told` False: nobody hears of a denial. `host` is a peer's address as sockets have it."""
+        allowed = self.rules.authorize(principal, host_text(host), operation, kind, name)
+        if told and not allowed:
+            self._denied(principal, host, operation, kind, name)
+        return allowed
+
+    def may_to_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """May it be done to any resource of a type? (KIP-679)"""
+        allowed = self.rules.authorize_any(principal, host_text(host), operation, kind)
+        if not allowed:
+            self._denied(principal, host, operation, kind, "any")
+        return allowed
+
+    def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
+        """What may be done, as bits."""
+        return self.rules.authorized_operations(principal, host_text(host), kind, name)

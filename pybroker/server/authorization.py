@@ -1,0 +1,78 @@
+"""Who may do what on this broker: the rules of the store, the guards before the handlers, the log of denials."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.clock import wall_ms
+from pybroker.cluster.caller import ANONYMOUS, Caller
+from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.config import BrokerConfig
+from pybroker.config.security_settings import ACL_AUTHORIZER, AUTHORIZER, SUPER_USERS, super_users
+from pybroker.controller import loading
+from pybroker.coordination.store import Session
+from pybroker.logs import event
+from pybroker.server.closings import Closings
+from pybroker.server.dispatch import Handler
+
+if TYPE_CHECKING:
+    from pybroker.security.acls import Operation, ResourceType
+
+log = logging.getLogger(__name__)
+
+ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
+
+
+class Authorization:
+    """Of a broker whose settings name an authorizer. Nothing of it is imported by one whose do not."""
+
+    def __init__(self, config: BrokerConfig, session: Callable[[], Session]) -> None:
+        from pybroker.controller.acls import AclStore
+        from pybroker.security.access import Access
+
+        self._config = config
+        account = config.account if config.sasl else None
+        own = frozenset() if account is None else frozenset({f"User:{account[1]}"})
+        self.access = Access(super_users(config[SUPER_USERS]) | own, config[ALLOW_EVERYONE], self._denied)
+        self.store = AclStore(session, self.access, wall_ms)
+        self._denials = Closings()
+
+    @classmethod
+    def of(cls, config: BrokerConfig, session: Callable[[], Session]) -> Authorization | None:
+        """None where everybody may do everything."""
+        return cls(config, session) if config[AUTHORIZER] == ACL_AUTHORIZER else None
+
+    async def load(self, session: Session) -> None:
+        """Read the ACLs, without which nobody is let in. Raises StoreError."""
+        from pybroker.security import acl_nodes
+
+        await loading.prepare(session, acl_nodes.PERSISTENT)
+        await self.store.read_all(session)
+
+    def warn_of_brokers(self) -> None:
+        """Say so where the other brokers may be refused what they need, by the first ACL that is about the cluster."""
+        if not self._config.sasl.keys() & {self._config.listeners.inter_broker} and not self.is_free(ANONYMOUS):
+            event(
+                log, logging.WARNING, "brokers may be refused", listener=self._config.listeners.inter_broker,
+                principal=ANONYMOUS,
+                reason=f"they are no {SUPER_USERS}: have them log in, or let them do ClusterAction by an ACL",
+            )  # fmt: skip
+
+    def is_free(self, principal: str) -> bool:
+        """Is this principal never asked for rights? Then the native plane may serve it."""
+        return self.access.is_super(principal)
+
+    def guard(self, table: Mapping[int, Handler], metadata: MetadataCache) -> Mapping[int, Handler]:
+        """The table of handlers, with guards before them."""
+        from pybroker.server.guards.door import Door
+        from pybroker.server.guards.table import guarded
+
+        return guarded(Door(self.access, metadata), table, self._config["auto.create.topics.enable"])
+
+    def _denied(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> None:
+        """One line for the first of a client, and one with a number for those of the next minute."""
+        what = f"{principal} may not {operation.text} {kind.text} {name[:100]!r}"
+        self._denials.tell("request denied", Caller(host, 0, ""), what, asyncio.get_running_loop().time())

@@ -1,0 +1,147 @@
+"""Guards of Metadata, Produce and Fetch: which topics a client sees, writes to and reads."""
+
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.caller import Call, Caller
+from pybroker.cluster.operations import NOT_ASKED
+from pybroker.core import Slice
+from pybroker.protocol import messages as m
+from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from pybroker.server.dispatch import Handler
+from pybroker.server.guards.door import Door, Guarded, after, refusal, run, split, with_only
+
+NO_ID = bytes(16)
+NO_SESSION = -1
+"""The epoch of a full fetch that begins no session (KIP-227)."""
+EMPTY_IS_NONE_VERSION = 1
+"""Before, a Metadata request that names nothing asks for all topics."""
+DENIED = errors.TOPIC_AUTHORIZATION_FAILED
+
+
+def produced(door: Door, handler: Handler) -> Guarded:
+    """Produce, of a transactional id too."""
+
+    def guarded(request: Any, call: Call) -> Any:
+        caller, own = call.caller, request.transactional_id
+        if own is not None and not door.may(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, own):
+            return refusal(handler, request, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+        def allowed(topic: Any) -> bool:
+            return door.may_to_topic(caller, Operation.WRITE, topic.name, topic.topic_id)
+
+        return run(handler, request, call, "topic_data", "responses", allowed, DENIED)
+
+    return guarded
+
+
+def fetched(door: Door, handler: Handler) -> Guarded:
+    """Fetch. Whoever is asked for rights has no session: each fetch names all its partitions, and each is looked at.
+
+    What a fetch has waited for is looked at again, if the rules are others by then."""
+
+    def guarded(request: Any, call: Call) -> Any:
+        caller = call.caller
+        state = request.replica_state
+        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
+            if door.may_to_cluster(caller, Operation.CLUSTER_ACTION):
+                return handler.by(request, call)
+            return m.FetchResponse(responses=_refused(handler, request, request.topics))
+        if request.session_id:
+            return m.FetchResponse(error_code=errors.FETCH_SESSION_ID_NOT_FOUND)
+        request = with_only(request, "session_epoch", NO_SESSION)
+        rules = door.rules
+
+        def allowed(topic: Any) -> bool:
+            return door.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id)
+
+        kept, denied = split(request.topics, allowed)
+        if denied:
+            request = with_only(request, "max_wait_ms", 0)
+        if not kept and denied:
+            return m.FetchResponse(responses=_refused(handler, request, denied))
+
+        def finish(answer: Any) -> Any:
+            if door.rules is not rules:
+                answer.responses, late = split(answer.responses, allowed)
+                for topic in late:
+                    _drop(topic)
+                denied.extend(topic for topic in kept if not allowed(topic))
+            answer.responses.extend(_refused(handler, request, denied))
+            return answer
+
+        return after(handler.by(with_only(request, "topics", kept), call), finish)
+
+    return guarded
+
+
+def _refused(handler: Handler, request: Any, topics: list[Any]) -> list[Any]:
+    return list(refusal(handler, with_only(request, "topics", topics), DENIED).responses) if topics else []
+
+
+def _drop(topic: Any) -> None:
+    """Let go of the files that an answer's records lie in."""
+    for partition in topic.partitions:
+        if isinstance(partition.records, Slice):
+            partition.records.close()
+
+
+def described(door: Door, handler: Handler, auto_create: bool) -> Guarded:
+    """Metadata: who may not describe a topic is told neither that it is there nor that it is not. `auto_create`: the
+    broker makes topics that are missing, for who may."""
+
+    def guarded(request: Any, call: Call) -> Any:
+        caller = call.caller
+
+        def finish(answer: Any) -> Any:
+            if answer.cluster_authorized_operations != NOT_ASKED:
+                answer.cluster_authorized_operations = door.operations(caller, ResourceType.CLUSTER, CLUSTER_NAME)
+            for topic in answer.topics:
+                if topic.topic_authorized_operations != NOT_ASKED and not topic.error_code:
+                    topic.topic_authorized_operations = door.operations(caller, ResourceType.TOPIC, topic.name)
+            return answer
+
+        if request.topics is None or (call.version < EMPTY_IS_NONE_VERSION and not request.topics):
+
+            def visible(answer: Any) -> Any:
+                answer.topics = [topic for topic in answer.topics if _may_see(door, caller, topic.name, told=False)]
+                return finish(answer)
+
+            return after(handler.by(request, call), visible)
+        refused: list[Any] = []
+        kept = [topic for topic in request.topics if _is_shown(door, caller, request, topic, auto_create, refused)]
+        call = call._replace(version=max(call.version, EMPTY_IS_NONE_VERSION))
+
+        def with_refused(answer: Any) -> Any:
+            answer.topics.extend(refused)
+            return finish(answer)
+
+        return after(handler.by(with_only(request, "topics", kept), call), with_refused)
+
+    return guarded
+
+
+def _may_see(door: Door, caller: Caller, name: str, *, told: bool = True) -> bool:
+    return door.may_to_topic(caller, Operation.DESCRIBE, name, told=told)
+
+
+def _is_shown(door: Door, caller: Caller, request: Any, topic: Any, auto_create: bool, refused: list[Any]) -> bool:
+    """Is the handler to answer for a topic? If not, `refused` gets the answer."""
+    kind = m.MetadataResponse.Topics
+    if topic.name is None:
+        name = door.name_of(topic.topic_id)
+        if name is None or _may_see(door, caller, name):
+            return True
+        refused.append(kind(error_code=DENIED, name=None, topic_id=topic.topic_id))
+        return False
+    name = topic.name
+    if not _may_see(door, caller, name):
+        refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
+        return False
+    wanted = auto_create and request.allow_auto_topic_creation and not door.knows(name)
+    if not wanted or door.may_to_cluster(caller, Operation.CREATE, told=False):
+        return True
+    if door.may_to_topic(caller, Operation.CREATE, name):
+        return True
+    refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
+    return False

@@ -1,0 +1,85 @@
+"""Which guard stands before which handler: one for each API that is not everybody's."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pybroker.protocol.apis import SERVED
+from pybroker.security.acls import Operation, ResourceType
+from pybroker.security.matrix import MATRIX, Level
+from pybroker.server.dispatch import Handler
+from pybroker.server.guards import cluster, data, groups, topics
+from pybroker.server.guards.door import Door, Guarded
+
+Guard = Callable[[Door, Handler], Guarded]
+
+
+def _group(operation: Operation) -> Guard:
+    return lambda door, handler: groups.of_group(door, handler, operation)
+
+
+def _configs(operation: Operation, told: str) -> Guard:
+    return lambda door, handler: topics.of_configs(door, handler, operation, told)
+
+
+def _topics(name: str) -> Guard:
+    return lambda door, handler: topics.of_topics(door, handler, topics.BY_TOPIC[name])
+
+
+def _offset_commit(door: Door, handler: Handler) -> Guarded:
+    then = topics.of_topics(door, handler, topics.BY_TOPIC["OffsetCommit"])
+    return groups.of_group(door, handler, Operation.READ, then)
+
+
+def _offset_delete(door: Door, handler: Handler) -> Guarded:
+    return groups.of_group(door, handler, Operation.DELETE, topics.deleted_offsets(door, handler))
+
+
+GUARDS: Final[Mapping[str, Guard]] = {
+    "Produce": data.produced,
+    "Fetch": data.fetched,
+    **{name: _topics(name) for name in ("ListOffsets", "DeleteRecords", "CreatePartitions", "DescribeProducers")},
+    "OffsetForLeaderEpoch": topics.epochs,
+    "CreateTopics": topics.created,
+    "DeleteTopics": topics.deleted,
+    "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS, "results"),
+    "AlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+    "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+    **{name: _group(Operation.READ) for name in ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")},
+    "OffsetCommit": _offset_commit,
+    "OffsetFetch": groups.fetched_offsets,
+    "OffsetDelete": _offset_delete,
+    "FindCoordinator": groups.found_coordinators,
+    "DescribeGroups": groups.described_groups,
+    "ListGroups": groups.listed_groups,
+    "DeleteGroups": lambda door, handler: groups.of_groups(
+        door, handler, Operation.DELETE, "groups_names", "results"
+    ),
+    "InitProducerId": cluster.producer_ids,
+    "DescribeCluster": cluster.described_cluster,
+}
+"""Beside Metadata's, and those of APIs that ask one thing of the cluster."""
+
+
+def guarded(door: Door, handlers: Mapping[int, Handler], auto_create: bool) -> dict[int, Handler]:
+    """The same table, with a guard before each handler whose API is not everybody's."""
+    made = {}
+    for key, handler in handlers.items():
+        name = SERVED[key].name
+        by = handler.by
+        if name == "Metadata":
+            by = data.described(door, handler, auto_create)
+        elif name in GUARDS:
+            by = GUARDS[name](door, handler)
+        elif MATRIX[key].checks:
+            by = cluster.of_cluster(door, handler, cluster_operation(key))
+        made[key] = handler._replace(by=by)
+    return made
+
+
+def cluster_operation(key: int) -> Operation:
+    """What an API asks of the cluster, and nothing else. ValueError for one that has no guard."""
+    checks = MATRIX[key].checks
+    alone = len(checks) == 1 and checks[0].need.type is ResourceType.CLUSTER and checks[0].instead is None
+    if not alone or checks[0].level is Level.FILTERED:
+        raise ValueError(f"{MATRIX[key].name} has no guard")
+    return checks[0].need.operation

@@ -1,0 +1,83 @@
+"""`pybroker acls`, as somebody types it, against a broker that has an authorizer and one that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Done, run
+from tests.harness import BrokerProcess, Server
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(tmp_path_factory.mktemp("guarded"), sets={
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS",
+    })  # fmt: skip
+    made.start()
+    yield made
+    made.close()
+
+
+def acls(broker: Server, *words: object, **how: Any) -> Done:
+    return run("acls", *words, "-b", broker.bootstrap, **how)
+
+
+def test_acls_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
+    done = acls(guarded, "add", "--allow", "User:ann", "--operation", "read", "-o", "Describe", "--topic", "orders")
+    assert done.out == (
+        "Added: Allow User:ann to Read Topic orders\nAdded: Allow User:ann to Describe Topic orders\n"
+    )
+    prefixed = ["--host", "10.0.0.1", "-o", "all", "-t", "ord", "-g", "g", "--prefixed"]
+    done = acls(guarded, "add", "--deny", "User:*", *prefixed)
+    assert done.out == (
+        "Added: Deny User:* from 10.0.0.1 to All Topic ord (prefix)\n"
+        "Added: Deny User:* from 10.0.0.1 to All Group g (prefix)\n"
+    )
+    assert acls(guarded, "add", "--allow", "User:ops", "-o", "alter", "--cluster").code == 0
+    rows = [line.split() for line in acls(guarded, "list").out.splitlines()[1:]]
+    assert sorted(rows) == [
+        ["Cluster", "kafka-cluster", "Literal", "User:ops", "*", "Allow", "Alter"],
+        ["Group", "g", "Prefixed", "User:*", "10.0.0.1", "Deny", "All"],
+        ["Topic", "ord", "Prefixed", "User:*", "10.0.0.1", "Deny", "All"],
+        ["Topic", "orders", "Literal", "User:ann", "*", "Allow", "Describe"],
+        ["Topic", "orders", "Literal", "User:ann", "*", "Allow", "Read"],
+    ]
+    applies = acls(guarded, "list", "--topic", "orders", "--json").json
+    assert [(each["name"], each["pattern"]) for each in applies] == [
+        ("ord", "Prefixed"), ("orders", "Literal"), ("orders", "Literal")
+    ]  # fmt: skip
+    assert len(acls(guarded, "list", "--principal", "User:ops", "--json").json) == 1
+    done = acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "orders", stdin="n\n")
+    assert done.code == 1 and len(acls(guarded, "list", "--json").json) == 5
+    done = acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "orders", stdin="y\n")
+    assert "Removed: Allow User:ann to Read Topic orders\n" in done.out
+    done = acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "orders", "--yes")
+    assert (done.code, done.out) == (0, "No such ACL is there.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["add", "--allow", "User:ann", "-o", "read"], "say what it is about"),
+        (["add", "-o", "read", "-t", "t"], "say whom it is for"),
+        (["add", "--allow", "ann", "-o", "read", "-t", "t"], "'ann' is no principal: write its type and its name"),
+        (["add", "--allow", "User:ann", "-t", "t"], "Missing option '--operation'"),
+        (["add", "--allow", "User:ann", "-o", "reed", "-t", "t"], "'reed' is not one of"),
+    ],
+)
+def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], sentence: str) -> None:
+    done = acls(guarded, *words)
+    assert done.code == 2 and sentence in done.err
+
+
+def test_a_name_that_cannot_be_is_the_brokers_to_refuse(guarded: BrokerProcess) -> None:
+    done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "a/b")
+    assert done.code == 1 and "cannot be" in done.sentence
+
+
+def test_a_broker_without_an_authorizer_says_so(shared_broker: BrokerProcess) -> None:
+    done = acls(shared_broker, "list")
+    assert (done.code, done.sentence) == (1, "there is no authorizer on this broker: everybody may do everything")

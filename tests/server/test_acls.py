@@ -1,0 +1,422 @@
+"""ACLs in force: what each API answers who may not, beside what it answers who may; and that changes act at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.cluster.operations import NOT_ASKED
+from pybroker.protocol import messages as m
+from pybroker.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from pybroker.security.login import Account
+from tests.harness import eventually
+from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
+from tests.server.test_sasl import log_in
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SETS = [
+    "listeners=OPEN://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+    "listener.security.protocol.map=OPEN:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+    "inter.broker.listener.name=OPEN",
+    "sasl.enabled.mechanisms=PLAIN",
+    f'listener.name.clients.plain.sasl.jaas.config={MODULE} required user_root="r" user_ann="a" user_bob="b";',
+    "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+    "super.users=User:root;User:nobody",
+]
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+DENIED = errors.TOPIC_AUTHORIZATION_FAILED
+TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
+
+
+class Cast:
+    """A broker with ACLs: root may do everything, ann what she is given."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    async def login(self, user: str) -> Wire:
+        wire = await self.live.connect("CLIENTS")
+        await log_in(wire, Account("PLAIN", user, user[0]))
+        return wire
+
+    async def start(self) -> None:
+        await self.live.start()
+        self.root = await self.login("root")
+        self.ann = await self.login("ann")
+        assert (await self.root.create("t", 2)).error_code == 0
+        for index in range(2):
+            assert (await self.root.produce("t", batch(b"secret"), partition=index)).error_code == 0
+
+    async def give(self, *acls: tuple[ResourceType, str, Operation], **how: Any) -> None:
+        """Allow ann to do these."""
+        answer = await self.root.call("CreateAcls", 3, creations=[creation(*acl, **how) for acl in acls])
+        assert [result.error_code for result in answer.results] == [0] * len(acls)
+
+    async def take(self, kind: ResourceType = ResourceType.ANY, name: str | None = None) -> int:
+        """Delete ACLs; how many."""
+        answer = await self.root.call("DeleteAcls", 3, filters=[acl_filter(kind, name)])
+        assert answer.filter_results[0].error_code == 0
+        return len(answer.filter_results[0].matching_acls)
+
+
+def creation(
+    kind: ResourceType,
+    name: str,
+    operation: Operation,
+    *,
+    principal: str = "User:ann",
+    host: str = "*",
+    pattern: PatternType = LITERAL,
+    permission: Permission = Permission.ALLOW,
+) -> Any:
+    return m.CreateAclsRequest.Creations(
+        resource_type=kind, resource_name=name, resource_pattern_type=pattern, principal=principal, host=host,
+        operation=operation, permission_type=permission,
+    )  # fmt: skip
+
+
+def acl_filter(kind: ResourceType = ResourceType.ANY, name: str | None = None, **how: Any) -> Any:
+    given = {
+        "pattern_type_filter": PatternType.ANY, "principal_filter": None, "host_filter": None,
+        "operation": Operation.ANY, "permission_type": Permission.ANY,
+    }  # fmt: skip
+    return m.DeleteAclsRequest.Filters(resource_type_filter=kind, resource_name_filter=name, **{**given, **how})
+
+
+async def coordinator(wire: Wire) -> None:
+    """Wait until groups are answered for."""
+
+    async def found() -> bool:
+        return (await wire.call("FindCoordinator", 4, coordinator_keys=["g"])).coordinators[0].error_code == 0
+
+    await eventually("there is a coordinator", found)
+
+
+@pytest.fixture
+async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
+    made = Cast(Live(tmp_path / "data", SETS))
+    await made.start()
+    yield made
+    await made.live.stop()
+
+
+async def test_who_has_no_acl_may_do_nothing_and_who_is_super_everything(cast: Cast) -> None:
+    for user, code in (("root", 0), ("ann", DENIED)):
+        wire = await cast.login(user)
+        assert (await wire.produce("t", batch(b"x"))).error_code == code
+        part = await wire.fetch("t", 0)
+        assert part.error_code == code and bool(part.records) is not bool(code)
+        assert (await wire.create(f"of-{user}")).error_code == code
+
+
+async def test_an_acl_opens_what_it_says_and_nothing_else(cast: Cast) -> None:
+    await cast.give((TOPIC, "t", READ))
+    assert values((await cast.ann.fetch("t", 0)).records) == [b"secret"]
+    assert (await cast.ann.produce("t", batch(b"x"))).error_code == DENIED
+    bob = await cast.login("bob")
+    assert (await bob.fetch("t", 0)).error_code == DENIED
+    metadata = await cast.ann.call("Metadata", 12, topics=None)
+    assert [topic.name for topic in metadata.topics] == ["t"], "who may read may describe"
+    assert (await bob.call("Metadata", 12, topics=None)).topics == []
+
+
+async def test_a_change_acts_on_connections_that_are_open(cast: Cast) -> None:
+    await cast.give((TOPIC, "t", READ), (TOPIC, "t", WRITE))
+    assert (await cast.ann.produce("t", batch(b"x"))).error_code == 0
+    await cast.give((TOPIC, "t", WRITE), permission=Permission.DENY)
+    assert (await cast.ann.produce("t", batch(b"x"))).error_code == DENIED
+    assert (await cast.ann.fetch("t", 0)).error_code == 0
+    assert await cast.take(TOPIC, "t") == 3
+    assert (await cast.ann.fetch("t", 0)).error_code == DENIED
+
+
+async def test_what_a_fetch_waits_for_is_not_read_once_it_is_denied(cast: Cast) -> None:
+    await cast.give((TOPIC, "t", READ))
+    cast.ann.send("Fetch", 12, **fetch_fields("t", 1, max_wait_ms=10_000))
+    await cast.live.one_waits()
+    await cast.take()
+    assert (await cast.root.produce("t", batch(b"later"))).error_code == 0
+    _, answer = await cast.ann.receive("Fetch", 12)
+    [part] = answer.responses[0].partitions
+    assert part.error_code == DENIED and not part.records
+
+
+async def test_a_fetch_that_is_partly_denied_does_not_wait(cast: Cast) -> None:
+    """Each fetch is looked at anew: nobody who is asked for rights has a session."""
+    await cast.root.create("u")
+    await cast.give((TOPIC, "u", READ))
+    kind = m.FetchRequest.Topics
+    topics = [
+        kind(topic=name, partitions=[kind.Partitions(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+        for name in ("t", "u")
+    ]
+    async with asyncio.timeout(5):
+        answer = await cast.ann.call("Fetch", 12, topics=topics, max_wait_ms=60_000, min_bytes=1, session_epoch=0)
+    assert {each.topic: each.partitions[0].error_code for each in answer.responses} == {"t": DENIED, "u": 0}
+    assert answer.session_id == 0
+    refused = await cast.ann.call("Fetch", 12, topics=[], session_id=7, session_epoch=1, min_bytes=1)
+    assert refused.error_code == errors.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_client_that_says_it_is_a_replica_is_a_client(cast: Cast) -> None:
+    """CVE-2018-1288: it reads nothing, and moves no watermark."""
+    await cast.give((TOPIC, "t", READ))
+    fields = fetch_fields("t", 0)
+    answer = await cast.ann.call("Fetch", 12, replica_id=1, **fields)
+    assert answer.responses[0].partitions[0].error_code == DENIED
+    answer = await cast.ann.call("OffsetForLeaderEpoch", 4, replica_id=1, topics=[])
+    assert answer.topics == []
+
+
+async def test_metadata_shows_neither_that_a_topic_is_there_nor_that_it_is_not(cast: Cast) -> None:
+    kind = m.MetadataRequest.Topics
+    told = await cast.root.call("Metadata", 12, topics=[kind(name="t")])
+    topic_id = told.topics[0].topic_id
+    asked = [kind(name="t"), kind(name="nowhere"), kind(name=None, topic_id=topic_id)]
+    answer = await cast.ann.call("Metadata", 12, topics=asked, allow_auto_topic_creation=True)
+    assert [(t.error_code, t.name, any(t.topic_id), t.partitions) for t in answer.topics] == [
+        (DENIED, "t", False, []), (DENIED, "nowhere", False, []), (DENIED, None, True, [])
+    ]  # fmt: skip
+    await cast.give((TOPIC, "now", DESCRIBE), pattern=PREFIXED)
+    for allow, code in ((True, DENIED), (False, errors.UNKNOWN_TOPIC_OR_PARTITION)):
+        answer = await cast.ann.call("Metadata", 12, topics=[kind(name="nowhere")], allow_auto_topic_creation=allow)
+        assert [topic.error_code for topic in answer.topics] == [code]
+    answer = await cast.ann.call("Metadata", 0, topics=[kind(name="t")])
+    assert [(t.name, t.error_code) for t in answer.topics] == [("t", DENIED)], "an old client is not shown all"
+
+
+async def test_who_may_do_what_is_told(cast: Cast) -> None:
+    """The bits of authorized operations, and only where they are asked for."""
+    kind = m.MetadataRequest.Topics
+    await cast.give((TOPIC, "t", READ), (GROUP, "g", READ))
+    answer = await cast.ann.call("Metadata", 9, topics=[kind(name="t")], include_topic_authorized_operations=True,
+                                 include_cluster_authorized_operations=True)  # fmt: skip
+    assert answer.topics[0].topic_authorized_operations == 1 << READ | 1 << DESCRIBE
+    assert answer.cluster_authorized_operations == 0
+    answer = await cast.ann.call("Metadata", 9, topics=[kind(name="t")])
+    assert answer.topics[0].topic_authorized_operations == NOT_ASKED
+    answer = await cast.root.call("Metadata", 9, topics=[kind(name="t")], include_topic_authorized_operations=True,
+                                  include_cluster_authorized_operations=True)  # fmt: skip
+    assert (answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations) == (3576, 8096)
+    await coordinator(cast.root)
+    groups = (await cast.ann.call("DescribeGroups", 5, groups=["g"], include_authorized_operations=True)).groups
+    assert groups[0].authorized_operations == 1 << READ | 1 << DESCRIBE
+    shown = await cast.ann.call("DescribeCluster", 1, endpoint_type=1, include_cluster_authorized_operations=True)
+    assert shown.cluster_authorized_operations == 0 and shown.brokers
+    await cast.give((CLUSTER, CLUSTER_NAME, DESCRIBE))
+    shown = await cast.ann.call("DescribeCluster", 1, endpoint_type=1, include_cluster_authorized_operations=True)
+    assert shown.cluster_authorized_operations == 1 << DESCRIBE
+
+
+Q = m.ListOffsetsRequest.Topics
+TABLE: list[tuple[str, int, dict[str, Any], Any]] = [
+    ("Produce", 9, {"acks": 1, "timeout_ms": 1000, "topic_data": produce_data("t", {0: batch(b"x")})},
+     lambda a: a.responses[0].partition_responses[0].error_code == TOPIC_DENIED),
+    ("Produce", 9, {"transactional_id": "x", "acks": -1, "topic_data": produce_data("t", {0: batch(b"x")})},
+     lambda a: a.responses[0].partition_responses[0].error_code == 53),
+    ("Fetch", 12, fetch_fields("t", 0), lambda a: (a.error_code, a.responses[0].partitions[0].error_code) == (0, 29)),
+    ("ListOffsets", 7, {"replica_id": -1, "topics": [Q(name="t", partitions=[Q.Partitions(timestamp=-1)])]},
+     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
+    ("LeaderAndIsr", 7, {"topic_states": [], "live_leaders": []}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("StopReplica", 4, {"topic_states": []}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("UpdateMetadata", 8, {"topic_states": [], "live_brokers": []}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("ControlledShutdown", 3, {"broker_id": 1001}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("OffsetCommit", 8, {"group_id": "g", "topics": [m.OffsetCommitRequest.Topics(
+        name="t", partitions=[m.OffsetCommitRequest.Topics.Partitions(committed_offset=1)])]},
+     lambda a: a.topics[0].partitions[0].error_code == GROUP_DENIED),
+    ("OffsetFetch", 8, {"groups": [m.OffsetFetchRequest.Groups(group_id="g", topics=None)]},
+     lambda a: a.groups[0].error_code == GROUP_DENIED),
+    ("OffsetFetch", 7, {"group_id": "g", "topics": None}, lambda a: a.error_code == GROUP_DENIED),
+    ("FindCoordinator", 4, {"coordinator_keys": ["g"]}, lambda a: a.coordinators[0].error_code == GROUP_DENIED),
+    ("FindCoordinator", 4, {"key_type": 1, "coordinator_keys": ["x"]}, lambda a: a.coordinators[0].error_code == 53),
+    ("FindCoordinator", 3, {"key": "g"}, lambda a: a.error_code == GROUP_DENIED),
+    ("JoinGroup", 9, {"group_id": "g", "session_timeout_ms": 10000, "rebalance_timeout_ms": 1000, "member_id": "",
+                      "protocol_type": "consumer", "protocols": []}, lambda a: a.error_code == GROUP_DENIED),
+    ("Heartbeat", 4, {"group_id": "g", "generation_id": 1, "member_id": "m"}, lambda a: a.error_code == GROUP_DENIED),
+    ("LeaveGroup", 5, {"group_id": "g", "members": []}, lambda a: a.error_code == GROUP_DENIED),
+    ("SyncGroup", 5, {"group_id": "g", "generation_id": 1, "member_id": "m"}, lambda a: a.error_code == GROUP_DENIED),
+    ("DescribeGroups", 5, {"groups": ["g"]}, lambda a: a.groups[0].error_code == GROUP_DENIED),
+    ("ListGroups", 4, {}, lambda a: (a.error_code, a.groups) == (0, [])),
+    ("CreateTopics", 7, {"timeout_ms": 1000, "topics": [m.CreateTopicsRequest.Topics(
+        name="new", num_partitions=1, replication_factor=1)]}, lambda a: a.topics[0].error_code == TOPIC_DENIED),
+    ("DeleteTopics", 5, {"topic_names": ["t"], "timeout_ms": 1000},
+     lambda a: a.responses[0].error_code == TOPIC_DENIED),
+    ("DeleteRecords", 2, {"timeout_ms": 1000, "topics": [m.DeleteRecordsRequest.Topics(
+        name="t", partitions=[m.DeleteRecordsRequest.Topics.Partitions(offset=1)])]},
+     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
+    ("InitProducerId", 4, {"transactional_id": None}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("InitProducerId", 4, {"transactional_id": "x"}, lambda a: a.error_code == 53),
+    ("OffsetForLeaderEpoch", 4, {"topics": [m.OffsetForLeaderEpochRequest.Topics(
+        topic="t", partitions=[m.OffsetForLeaderEpochRequest.Topics.Partitions(leader_epoch=0)])]},
+     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
+    ("DescribeAcls", 3, {"resource_type_filter": 1, "operation": 1, "permission_type": 1, "pattern_type_filter": 1},
+     lambda a: a.error_code == CLUSTER_DENIED),
+    ("CreateAcls", 3, {"creations": [creation(TOPIC, "t", READ)]}, lambda a: a.results[0].error_code == CLUSTER_DENIED),
+    ("DeleteAcls", 3, {"filters": [acl_filter()]}, lambda a: a.filter_results[0].error_code == CLUSTER_DENIED),
+    ("DescribeConfigs", 4, {"resources": [m.DescribeConfigsRequest.Resources(resource_type=2, resource_name="t"),
+                                          m.DescribeConfigsRequest.Resources(resource_type=4, resource_name="1001")]},
+     lambda a: [(r.resource_name, r.error_code, r.configs) for r in a.results] == [("t", 29, []), ("1001", 31, [])]),
+    ("AlterConfigs", 2, {"resources": [m.AlterConfigsRequest.Resources(resource_type=2, resource_name="t")]},
+     lambda a: a.responses[0].error_code == TOPIC_DENIED),
+    ("IncrementalAlterConfigs", 1, {"resources": [
+        m.IncrementalAlterConfigsRequest.Resources(resource_type=4, resource_name="1001")]},
+     lambda a: a.responses[0].error_code == CLUSTER_DENIED),
+    ("AlterReplicaLogDirs", 2, {"dirs": [m.AlterReplicaLogDirsRequest.Dirs(
+        path="/x", topics=[m.AlterReplicaLogDirsRequest.Dirs.Topics(name="t", partitions=[0])])]},
+     lambda a: a.results[0].partitions[0].error_code == CLUSTER_DENIED),
+    ("DescribeLogDirs", 4, {"topics": None}, lambda a: (a.error_code, a.results) == (CLUSTER_DENIED, [])),
+    ("DescribeLogDirs", 2, {"topics": None}, lambda a: a.results == []),
+    ("CreatePartitions", 3, {"timeout_ms": 1000, "topics": [m.CreatePartitionsRequest.Topics(name="t", count=9)]},
+     lambda a: a.results[0].error_code == TOPIC_DENIED),
+    ("DeleteGroups", 2, {"groups_names": ["g"]}, lambda a: a.results[0].error_code == GROUP_DENIED),
+    ("ElectLeaders", 2, {"topic_partitions": None}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("AlterPartitionReassignments", 0, {"topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("ListPartitionReassignments", 0, {"topics": None}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("OffsetDelete", 0, {"group_id": "g", "topics": []}, lambda a: a.error_code == GROUP_DENIED),
+    ("DescribeUserScramCredentials", 0, {"users": None}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("AlterUserScramCredentials", 0, {"deletions": [
+        m.AlterUserScramCredentialsRequest.Deletions(name="ann", mechanism=1)]},
+     lambda a: a.results[0].error_code == CLUSTER_DENIED),
+    ("AlterPartition", 3, {"broker_id": 1001, "topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("DescribeProducers", 0, {"topics": [m.DescribeProducersRequest.Topics(name="t", partition_indexes=[0])]},
+     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
+    ("AllocateProducerIds", 0, {"broker_id": 1001}, lambda a: a.error_code == CLUSTER_DENIED),
+]  # fmt: skip
+"""What each API answers somebody without any ACL: the code, and where it stands. From Kafka 3.9.1."""
+
+
+@pytest.mark.parametrize(("name", "version", "fields", "is_denied"), TABLE)
+async def test_every_api_denies_at_its_level(
+    cast: Cast, name: str, version: int, fields: dict[str, Any], is_denied: Any
+) -> None:
+    answer = await cast.ann.call(name, version, **fields)
+    assert is_denied(answer), answer
+    assert b"secret" not in repr(answer).encode()
+
+
+async def test_every_api_is_in_the_table_or_everybodys() -> None:
+    from pybroker.protocol.apis import SERVED
+    from pybroker.security.matrix import MATRIX
+
+    open_to_all = {api.name for api in SERVED.values() if not MATRIX[api.key].checks}
+    assert {name for name, *_ in TABLE} | open_to_all | {"Metadata"} == {api.name for api in SERVED.values()}
+    assert open_to_all == {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
+
+
+async def test_some_of_a_request_is_denied_and_the_rest_is_done(cast: Cast) -> None:
+    await cast.root.create("u")
+    await cast.give((TOPIC, "u", Operation.ALL), (GROUP, "g", READ), (CLUSTER, CLUSTER_NAME, Operation.ALTER_CONFIGS))
+    data = produce_data("t", {0: batch(b"x")}) + produce_data("u", {0: batch(b"x")})
+    answer = await cast.ann.call("Produce", 9, acks=-1, timeout_ms=1000, topic_data=data)
+    codes = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert codes == {"t": DENIED, "u": 0}
+    kind = m.DeleteTopicsRequest.Topics
+    ids = {t.name: t.topic_id for t in (await cast.root.call("Metadata", 12, topics=None)).topics}
+    asked = [kind(name="t"), kind(name=None, topic_id=ids["t"]), kind(name=None, topic_id=b"x" * 16), kind(name="u")]
+    answer = await cast.ann.call("DeleteTopics", 6, topics=asked, timeout_ms=5000)
+    assert sorted((t.name or "", t.error_code) for t in answer.responses) == [
+        ("", DENIED), ("", errors.UNKNOWN_TOPIC_ID), ("t", DENIED), ("u", 0)
+    ]  # fmt: skip
+    commit = m.OffsetCommitRequest.Topics
+    topics = [commit(name=n, partitions=[commit.Partitions(committed_offset=1)]) for n in ("t", "t2")]
+    answer = await cast.ann.call("OffsetCommit", 8, group_id="g", topics=topics)
+    assert {topic.partitions[0].error_code for topic in answer.topics} == {DENIED}
+
+
+async def test_a_producer_without_acks_is_closed_by_a_denial(cast: Cast) -> None:
+    await cast.root.create("u")
+    await cast.give((TOPIC, "u", WRITE))
+    data = produce_data("u", {0: batch(b"kept")}) + produce_data("t", {0: batch(b"not")})
+    cast.ann.send("Produce", 9, acks=0, timeout_ms=1000, topic_data=data)
+    assert await cast.ann.closed()
+    assert values((await cast.root.fetch("u", 0)).records) == [b"kept"]
+
+
+async def test_idempotent_producers_need_any_topic(cast: Cast) -> None:
+    await cast.give((TOPIC, "any-", WRITE), pattern=PREFIXED)
+    assert (await cast.ann.call("InitProducerId", 4, transactional_id=None)).error_code == 0
+
+
+async def test_acls_are_described_and_deleted_by_filters(cast: Cast) -> None:
+    await cast.give((TOPIC, "t", READ), (TOPIC, "*", WRITE), (GROUP, "g", READ))
+    await cast.give((TOPIC, "t", DESCRIBE), pattern=PREFIXED)
+    await cast.give((TOPIC, "t", READ), permission=Permission.DENY, principal="User:bob", host="10.0.0.1")
+
+    async def found(kind: ResourceType, name: str | None, pattern: PatternType, principal: str | None = None) -> int:
+        answer = await cast.root.call(
+            "DescribeAcls", 3, resource_type_filter=kind, resource_name_filter=name, pattern_type_filter=pattern,
+            principal_filter=principal, host_filter=None, operation=1, permission_type=1,
+        )  # fmt: skip
+        assert answer.error_code == 0
+        return sum(len(resource.acls) for resource in answer.resources)
+
+    assert await found(ResourceType.ANY, None, PatternType.ANY) == 5
+    assert await found(TOPIC, "t", LITERAL) == 2
+    assert await found(TOPIC, "t", PatternType.ANY) == 3
+    assert await found(TOPIC, "t", PatternType.MATCH) == 4
+    assert await found(ResourceType.ANY, None, PatternType.ANY, "User:bob") == 1
+    answer = await cast.root.call("DeleteAcls", 3, filters=[
+        acl_filter(TOPIC, "t", pattern_type_filter=LITERAL), acl_filter(TOPIC), acl_filter(ResourceType.UNKNOWN),
+    ])  # fmt: skip
+    assert [(r.error_code, len(r.matching_acls)) for r in answer.filter_results] == [(0, 2), (0, 2), (42, 0)]
+    assert await found(ResourceType.ANY, None, PatternType.ANY) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (creation(CLUSTER, "other", READ), "the cluster's name is kafka-cluster"),
+        (creation(TOPIC, "", READ), "cannot be empty"),
+        (creation(TOPIC, "a/b", READ), "cannot be"),
+        (creation(TOPIC, "t", Operation.ANY), "cannot have the operation ANY"),
+        (creation(ResourceType.ANY, "t", READ), "cannot have the resource type ANY"),
+        (creation(TOPIC, "t", READ, principal="ann"), "is no principal"),
+        (creation(TOPIC, "t", READ, pattern=PatternType.MATCH), "cannot have the pattern type MATCH"),
+    ],
+)
+async def test_what_can_be_no_acl_is_refused_and_the_others_are_made(cast: Cast, bad: Any, words: str) -> None:
+    answer = await cast.root.call("CreateAcls", 3, creations=[bad, creation(TOPIC, "t", READ)])
+    assert [result.error_code for result in answer.results] == [errors.INVALID_REQUEST, 0]
+    assert words in answer.results[0].error_message
+    assert (await cast.ann.fetch("t", 0)).error_code == 0
+
+
+async def test_acls_survive_a_restart_and_a_bad_node_denies_its_resource(
+    cast: Cast, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cast.root.create("u")
+    await cast.give((TOPIC, "t", READ), (TOPIC, "u", READ))
+    assert cast.live.broker is not None and cast.live.broker._session is not None
+    await cast.live.broker._session.set("/kafka-acl/Topic/u", b'{"version":1,"acls":[{')
+    await cast.live.restart()
+    ann, root = await cast.login("ann"), await cast.login("root")
+    assert (await ann.fetch("t", 0)).error_code == 0
+    assert (await ann.fetch("u", 0)).error_code == DENIED
+    assert (await root.fetch("u", 0)).error_code == 0
+    assert [r.getMessage() for r in caplog.records if "ACLs unreadable" in r.getMessage()]
+    answer = await root.call("CreateAcls", 3, creations=[creation(TOPIC, "u", READ)])
+    assert answer.results[0].error_code == errors.INVALID_REQUEST
+
+
+async def test_denials_are_told_and_do_not_fill_the_log(cast: Cast, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(50):
+        await cast.ann.fetch("t", 0)
+    told = [r.getMessage() for r in caplog.records if "request denied" in r.getMessage()]
+    assert len(told) == 1 and "User:ann may not Read Topic 't'" in told[0]
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+async def test_everyone_may_where_no_acl_is_if_that_is_allowed(tmp_path: Path, everyone: bool) -> None:
+    cast = Cast(Live(tmp_path / "data", [*SETS, f"allow.everyone.if.no.acl.found={str(everyone).lower()}"]))
+    await cast.start()
+    assert (await cast.ann.fetch("t", 0)).error_code == (0 if everyone else DENIED)
+    await cast.give((TOPIC, "t", READ), principal="User:bob")
+    assert (await cast.ann.fetch("t", 0)).error_code == DENIED
+    await cast.live.stop()
