@@ -4,7 +4,7 @@ Names are imported from `pybroker.core`. Offsets are record offsets, positions a
 milliseconds since the epoch unless the name says otherwise. Codes in `LogError.code` are Kafka error codes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from pybroker.core.base.counters import BOUNDS_US as BOUNDS_US
@@ -217,13 +217,22 @@ class Plane:
     def watch_joining(self, partition: Partition) -> None:
         """Ask for one "joining" letter when a follower outside the ISR catches up; look once more after it."""
     def withdraw(self, partition: Partition) -> None: ...
-    def adopt(self, fd: int, *, listener: int = 0) -> int:
-        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours."""
+    def adopt(self, fd: int, *, listener: int = 0, judged: bool = False) -> int:
+        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours.
+
+        judged: Produce and Fetch of its client are executed where replies have brought the rights for it."""
     def fileno(self) -> int: ...
     def take(self) -> list[tuple[Letter, int, int, bytes | None]]:
         """The letters: (kind, id, token, frame); the frame is None if there is no memory for it."""
-    def reply(self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False) -> None:
-        """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered."""
+    def reply(
+        self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False,
+        rights: Mapping[bytes, int] | None = None, rules: int = 0,
+    ) -> None:
+        """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered.
+
+        rights: {topic id: READ | WRITE} that the client has from now on, as long as the rules of this number hold."""
+    def set_rules(self, rules: int) -> None:
+        """The rules that have this number hold now: rights that follow from others are forgotten."""
     held_bytes: int  # by requests that are received and not yet answered
     def stats(self) -> list[Reactor]:
         """What each reactor counted since its start; histograms say from when a request was read."""

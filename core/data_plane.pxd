@@ -22,4 +22,4 @@ cdef class Plane:
     cdef bint inherited          # this process is such a child: the plane is out of use
     cdef object __weakref__
     cdef int check(self) except -1
-    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher) except -1
+    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=*) except -1

@@ -34,9 +34,10 @@ from pybroker.core.plane.mailbox cimport (
 )
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_new, reactor_run, reactor_step
-from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_new, nodes_t
+from pybroker.core.plane.nodes cimport nodes_new, nodes_t, put_text
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
+from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, view_t
 from pybroker.core.storage.open_files cimport files_hold
@@ -79,15 +80,6 @@ cdef void joining(watch_t* w) noexcept nogil:
     """A follower of a partition that Python watches has caught up, or the partition went."""
     cdef bell_t* b = <bell_t*>w.owner
     mailbox_put(&b.plane.mailbox, JOINING, b.id, NULL, NULL, 0)
-
-
-cdef int32_t put_text(uint8_t* at, str text) except -1:
-    """The length of a text that is put where there is room for NODE_TEXT_MAX bytes. ValueError if it is longer."""
-    cdef bytes data = text.encode()
-    if len(data) > NODE_TEXT_MAX:
-        raise ValueError(f"{text!r} has more than {NODE_TEXT_MAX} bytes")
-    memcpy(at, <const char*>data, len(data))
-    return <int32_t>len(data)
 
 
 cdef int add_part(note_t* n, object part) except -1:
@@ -139,8 +131,8 @@ cdef class Plane:
 
     def __cinit__(self, Broker broker not None, *, int reactors=1, int fetchers=0, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
-                  int64_t pool_bytes=512 << 20, int32_t requests_max=500,
-                  int64_t holder_ms=10000, int32_t replica_listener=-1, str rack=None):
+                  int64_t pool_bytes=512 << 20, int32_t requests_max=500, int64_t holder_ms=10000,
+                  int32_t replica_listener=-1, str rack=None):
         if reactors < 1 or fetchers < 0:
             raise ValueError(f"{reactors} reactors and {fetchers} fetchers: at least one and none are needed")
         memset(&self.state, 0, sizeof(self.state))
@@ -253,6 +245,10 @@ cdef class Plane:
         for partition in list(self.bells):
             self._unbell(partition)
 
+    def set_rules(self, int64_t rules) -> None:
+        """The rules of this number hold now: rights that follow from others are forgotten."""
+        store_i64(&self.state.rules, rules)
+
     def divert(self, bint on) -> None:
         """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
         store_i32(&self.state.diverted, on)
@@ -357,12 +353,11 @@ cdef class Plane:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def adopt(self, int fd, *, int listener=0) -> int:
-        """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still the
-        caller's."""
-        return self.take_over(fd, listener, NULL)
+    def adopt(self, int fd, *, int listener=0, bint judged=False) -> int:
+        """Take over a connected non-blocking socket; its id. `judged`: what no reply brought rights for is Python's."""
+        return self.take_over(fd, listener, NULL, judged)
 
-    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher) except -1:
+    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=False) except -1:
         """The same for a socket whose peer is a client, or with `fetcher`, a reference that it takes over, a leader."""
         cdef pool_t* pool = &self.state.pool if fetcher == NULL else &self.state.replica_pool
         cdef conn_t* c
@@ -375,7 +370,11 @@ cdef class Plane:
         c = <conn_t*>calloc(1, sizeof(conn_t))
         n = <note_t*>calloc(1, sizeof(note_t))
         address = pool_join(pool, fd)
-        if c == NULL or n == NULL or address == NULL:
+        if c != NULL and judged:
+            c.rights = rights_new(&self.state.rules)
+        if c == NULL or n == NULL or address == NULL or (judged and c.rights == NULL):
+            if c != NULL:
+                rights_free(c.rights)
             if address != NULL:
                 pool_leave(pool, address)
             free(c)
@@ -439,23 +438,26 @@ cdef class Plane:
             l = after
         return out
 
-    def reply(self, uintptr_t token, parts, *, bint close=False) -> None:
-        """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer.
-
-        The connection executes its next request after that, or ends where `close` is set. ValueError: no request with
-        that token waits for an answer; only while one does is its connection known to be there."""
+    def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0) -> None:
+        """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer. The connection
+        executes its next request after that, or ends where `close` is set. ValueError: no request with that token waits
+        for an answer; only while one does is its connection known to be there."""
         cdef conn_t* c = <conn_t*>token
         cdef note_t* n
+        cdef given_t* given
         cdef uint8_t size[4]
         self.check()
         if token not in self.away:
             raise ValueError(f"no request with the token {token} waits for an answer")
+        given = rights_given(rights, rules)
         n = <note_t*>calloc(1, sizeof(note_t))
         if n == NULL:
+            free(given)
             raise MemoryError()
         self.away.discard(token)
         n.conn = c
         n.close = close
+        n.given = given
         if parts is not None:
             try:
                 store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: no frame is so long

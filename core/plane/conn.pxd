@@ -6,6 +6,7 @@ from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.partition.partition cimport partition_t, watch_t
 from pybroker.core.plane.fetch_session cimport session_t, waiter_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
+from pybroker.core.plane.rights cimport given_t, rights_t
 from pybroker.core.storage.cold_reads cimport warm_t
 from pybroker.core.storage.group_commit cimport sync_t
 from pybroker.core.storage.log cimport found_t, log_t
@@ -112,6 +113,7 @@ cdef struct conn_t:
     int32_t behind               # its next frame is such a Fetch
     operation_t* away            # AWAY: whose request it is; NULL: one that had not waited
     warm_t warm
+    rights_t* rights             # what its client may do; NULL: nobody asks
     void* fetcher                # replica_fetcher_t: its peer leads, and we ask; NULL: it is a client
     int32_t is_follower          # its last Fetch was a follower's
 
@@ -125,6 +127,7 @@ cdef struct note_t:              # what another thread leaves for a reactor: a n
     chunk_t* first               # an answer's output; NULL with `close` unset: there is none to send
     chunk_t* last
     int64_t bytes
+    given_t* given               # rights of the connection's client that come with it; NULL: none
     int32_t is_new
     int32_t close                # close the connection once what is before it was sent
 

@@ -19,6 +19,7 @@ from pybroker.core.base.files cimport (
 from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, msghdr, sendmsg
 from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
+from pybroker.core.plane.rights cimport rights_free
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.storage.open_files cimport files_drop
 from pybroker.core.storage.slow_disk cimport slow_note
@@ -319,4 +320,5 @@ cdef void conn_free(conn_t* c) noexcept nogil:
     conn_empty(c)
     conn_repay(c)
     pool_leave(c.pool, c.address)
+    rights_free(c.rights)
     free(c)

@@ -27,6 +27,7 @@ from pybroker.core.plane.fetch_wire cimport (
 )
 from pybroker.core.plane.operation cimport operation_unwatch
 from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
+from pybroker.core.plane.rights cimport RIGHT_READ, rights_allow
 
 cdef enum:
     EPOCH_FULL = 0               # a full fetch that asks for a session
@@ -82,6 +83,22 @@ cdef int seek(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now
     return WAITS
 
 
+cdef inline bint is_for_session(const fetch_t* q, const conn_t* c) noexcept nogil:
+    """Each fetch of a client who is asked for rights names all that it wants, and all of that is looked at."""
+    return q.session_epoch == EPOCH_FULL and c.rights == NULL
+
+
+cdef bint is_judged(const fetch_t* q, const conn_t* c) noexcept nogil:
+    """Has Python said that the client may read all that it wants? As a consumer, and in no session."""
+    cdef int32_t i
+    if q.replica >= 0 or q.session_id != 0:
+        return False
+    for i in range(q.count):
+        if not rights_allow(c.rights, q.wanted[i].partition.topic_id, RIGHT_READ):
+            return False
+    return True
+
+
 cdef int full(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now_ms) noexcept nogil:
     cdef fetch_t* q = &f.request
     cdef int status
@@ -89,7 +106,7 @@ cdef int full(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now
         sessions_remove(f.sessions, q.session_id)
     status = DECLINED if q.foreign else seek(f, c, op, again, now_ms)
     if status == DONE:
-        status = fetch_answer(q, c, 0, begin_session(f, now_ms) if q.session_epoch == EPOCH_FULL else 0)
+        status = fetch_answer(q, c, 0, begin_session(f, now_ms) if is_for_session(q, c) else 0)
     fetch_let_go(q)
     if status == DECLINED and q.session_epoch == EPOCH_FULL:
         f.instead = fetch_without_session(q, NULL, &f.instead_bytes)
@@ -107,6 +124,8 @@ cdef int fetch(
     cdef bint again = op[0] != NULL
     cdef int status
     if version < FETCH_VERSION_MIN or version > FETCH_VERSION_MAX or not fetch_read(q, f.registry, r, version):
+        return DECLINED
+    if c.rights != NULL and not is_judged(q, c):
         return DECLINED
     c.is_follower = q.replica >= 0
     q.foreign |= q.replica >= 0 and c.listener != f.replica_listener

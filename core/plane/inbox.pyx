@@ -22,6 +22,7 @@ from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
 from pybroker.core.plane.reactor cimport make_ready, reactor_t
 from pybroker.core.plane.replica_fetcher cimport fetched_t, replica_fetcher_flushed, replica_fetcher_t
+from pybroker.core.plane.rights cimport rights_take
 from pybroker.core.storage.group_commit cimport sync_t
 
 
@@ -139,6 +140,7 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
     while n != NULL:
         after = n.next
         take_note(r, n)
+        free(n.given)
         free(n)
         n = after
 
@@ -168,6 +170,8 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
         return
+    if n.given != NULL and c.rights != NULL:
+        rights_take(c.rights, n.given)
     conn_hold(c, -c.away_bytes)
     c.away_bytes = 0
     if n.first != NULL:

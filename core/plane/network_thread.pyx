@@ -112,6 +112,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     while r.inbox.notes != NULL:
         n = r.inbox.notes
         r.inbox.notes = n.next
+        free(n.given)
         free(n)
     close(r.poll)
     close(r.inbox.bell)

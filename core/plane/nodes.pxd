@@ -31,3 +31,6 @@ cdef void leaders_add(leaders_t* l, int32_t listener, int32_t id) noexcept nogil
 cdef int64_t leaders_bytes(const leaders_t* l) noexcept nogil
 cdef void write_leaders(writer_t* w, const leaders_t* l) noexcept nogil
 cdef void write_current_leader(writer_t* w, int tag, int32_t leader, int32_t leader_epoch) noexcept nogil
+
+# Python's text there, where is room for NODE_TEXT_MAX bytes.
+cdef int32_t put_text(uint8_t* at, str text) except -1

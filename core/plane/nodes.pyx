@@ -7,6 +7,7 @@ with NodeEndpoints, each leader once, in the order in which they come up.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc
+from libc.string cimport memcpy
 
 from pybroker.core.base.atomic cimport load_ptr
 from pybroker.core.base.cursor cimport uvarlong_size, write_i32, write_i8, write_uvarlong, writer_t
@@ -95,3 +96,12 @@ cdef void write_current_leader(writer_t* w, int tag, int32_t leader, int32_t lea
     write_i32(w, leader)
     write_i32(w, leader_epoch)
     write_i8(w, 0)
+
+
+cdef int32_t put_text(uint8_t* at, str text) except -1:
+    """The length of a text that is put where there is room for NODE_TEXT_MAX bytes. ValueError if it is longer."""
+    cdef bytes data = text.encode()
+    if len(data) > NODE_TEXT_MAX:
+        raise ValueError(f"{text!r} has more than {NODE_TEXT_MAX} bytes")
+    memcpy(at, <const char*>data, len(data))
+    return <int32_t>len(data)

@@ -30,6 +30,7 @@ from pybroker.core.plane.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
 )
 from pybroker.core.plane.operation cimport NEVER, operation_end, operation_list, operation_look, operation_new
+from pybroker.core.plane.rights cimport RIGHT_WRITE, rights_allow
 from pybroker.core.plane.timer cimport timer_set
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
@@ -92,7 +93,7 @@ cdef order_t* turn_away(turn_t* t, order_t* o, int32_t listener) noexcept nogil:
 
 
 cdef order_t* check_partition(
-    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int16_t acks, int32_t listener,
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int16_t acks, const conn_t* c,
     const text_t* topic) noexcept nogil:
     """Read one partition of a request into a new order; NULL if it is none that can be executed here."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
@@ -110,8 +111,10 @@ cdef order_t* check_partition(
         o.partition = registry_by_name(reg, topic.at, topic.length, index)
     if o.partition == NULL or not load_i32(&o.partition.native_append):
         return NULL
+    if c.rights != NULL and not rights_allow(c.rights, o.partition.topic_id, RIGHT_WRITE):
+        return NULL              # Python has not judged it yet
     if not partition_leads(o.partition):
-        return turn_away(t, o, listener)
+        return turn_away(t, o, c.listener)
     o.refused = 0
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
@@ -126,7 +129,7 @@ cdef order_t* check_partition(
 
 
 cdef bint check_request(
-    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int32_t listener, request_t* q) noexcept nogil:
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, const conn_t* c, request_t* q) noexcept nogil:
     """Read a whole request and make its orders; False leaves it, and every mistake in it, to Python."""
     cdef bint flexible = version >= VERSION_FLEXIBLE
     cdef text_t topic
@@ -147,7 +150,7 @@ cdef bint check_request(
             return False
         q.answer_bytes += topic.length + 16
         for _k in range(partitions):
-            if check_partition(t, reg, r, version, q.acks, listener, &topic) == NULL:
+            if check_partition(t, reg, r, version, q.acks, c, &topic) == NULL:
                 return False
             q.answer_bytes += PARTITION_BYTES
         if skip_tags(r, flexible) != OK:
@@ -245,7 +248,7 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
     cdef const uint8_t* end = r.end
     cdef order_t* o
     cdef dirty_t* d
-    if not check_request(t, reg, r, version, c.listener, &q):
+    if not check_request(t, reg, r, version, c, &q):
         t.count = first
         return DECLINED
     if q.acks != 0 and write_answer(c, version, &q, &t.orders[first], &t.leaders, end) != DONE:

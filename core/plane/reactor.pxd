@@ -40,6 +40,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int32_t stopping
     int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
     int64_t cut                  # connections with an id up to this one are to be closed
+    int64_t rules                # the number of the rules that say who may do what
 
 cdef struct reactor_t:
     plane_t* plane

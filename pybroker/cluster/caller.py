@@ -7,6 +7,28 @@ from pybroker.model import HostPort
 ANONYMOUS = "User:ANONYMOUS"
 
 
+class Rights:
+    """What somebody may do with topics, as was found since it was taken last, by the rules of one number."""
+
+    __slots__ = ("_found", "rules")
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, int] = {}
+        self.rules = 0
+
+    def add(self, rules: int, topic_id: bytes, bits: int) -> None:
+        """What was found by other rules is forgotten."""
+        if rules != self.rules:
+            self._found.clear()
+            self.rules = rules
+        self._found[topic_id] = self._found.get(topic_id, 0) | bits
+
+    def take(self) -> dict[bytes, int]:
+        """All of it; nothing is left."""
+        found, self._found = self._found, {}
+        return found
+
+
 class Caller(NamedTuple):
     """The client at the other end of a connection; `listener` is the name of the one it came in by."""
 
@@ -14,6 +36,8 @@ class Caller(NamedTuple):
     port: int
     listener: str
     principal: str = ANONYMOUS
+    rights: "Rights | None" = None
+    """What the data plane is told of this client; None where it is told nothing."""
 
     @property
     def address(self) -> str:

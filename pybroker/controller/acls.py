@@ -135,7 +135,7 @@ class AclStore:
                     log, logging.ERROR, "ACLs unreadable", resource=resource, path=acl_nodes.path(resource),
                     reason=acls.why, effect="it is denied to all but super users",
                 )  # fmt: skip
-        self._access.rules = self._access.rules.replaced(held)
+        self._access.replace(self._access.rules.replaced(held))
 
     # -- changes -----------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,27 @@ Denied = Callable[[str, str, Operation, ResourceType, str], object]
 
 
 class Access:
-    """Answers for one broker; `rules` is replaced as a whole when ACLs change."""
+    """Answers for one broker, by rules that are replaced as a whole when ACLs change."""
 
     def __init__(self, super_users: frozenset[str], allow_everyone: bool, denied: Denied) -> None:
         self.super_users = super_users
-        self.rules = Rules(super_users, allow_everyone)
+        self.number = 1
+        """Of the rules that hold now."""
+        self.on_replaced: list[Callable[[int], object]] = []
+        """Who hears of other rules: their number."""
+        self._rules = Rules(super_users, allow_everyone)
         self._denied = denied
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
+
+    def replace(self, rules: Rules) -> None:
+        """Go by other rules from now on."""
+        self._rules = rules
+        self.number += 1
+        for hear in self.on_replaced:
+            hear(self.number)
 
     def is_super(self, principal: str) -> bool:
         """May this principal do everything, whatever the ACLs say?"""

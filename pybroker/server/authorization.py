@@ -20,6 +20,7 @@ from pybroker.server.dispatch import Handler
 
 if TYPE_CHECKING:
     from pybroker.security.acls import Operation, ResourceType
+    from pybroker.server.bridge import Bridge
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 
 
 class Authorization:
-    """Of a broker whose settings name an authorizer. Nothing of it is imported by one whose do not."""
+    """Of a broker whose settings name an authorizer. Nothing of it is imported by one whose settings do not."""
 
     def __init__(self, config: BrokerConfig, session: Callable[[], Session]) -> None:
         from pybroker.controller.acls import AclStore
@@ -64,6 +65,11 @@ class Authorization:
     def is_free(self, principal: str) -> bool:
         """Is this principal never asked for rights? Then the native plane may serve it."""
         return self.access.is_super(principal)
+
+    def tell(self, bridge: Bridge) -> None:
+        """Have the data plane forget rights whenever the rules change."""
+        bridge.judge_by(self.access.number)
+        self.access.on_replaced.append(bridge.judge_by)
 
     def guard(self, table: Mapping[int, Handler], metadata: MetadataCache) -> Mapping[int, Handler]:
         """The table of handlers, with guards before them."""

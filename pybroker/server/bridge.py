@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pybroker import core
-from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.cluster.caller import Caller, Disconnect, Rights
 from pybroker.cluster.image import Image
 from pybroker.logs import event
 from pybroker.server.closings import Closings
@@ -76,13 +76,22 @@ class Bridge:
         self._loop.add_reader(self._plane.fileno(), self._take)
         self._plane.start()
 
-    def adopt(self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object]) -> Adopted:
-        """Hand a socket to the plane; `forget` is called when its connection ended."""
+    def adopt(
+        self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object], *, judged: bool = False
+    ) -> Adopted:
+        """Hand a socket to the plane; `forget` is called when its connection ended. `judged`: the client may do what
+        answers to it bring rights for, and is asked for its rights otherwise."""
+        if judged:
+            caller = caller._replace(rights=Rights())
         adopted = Adopted(self, caller)
         number = self._listeners.get(caller.listener, NO_LISTENER)
-        self._adopted[self._plane.adopt(sock.fileno(), listener=number)] = adopted, forget
+        self._adopted[self._plane.adopt(sock.fileno(), listener=number, judged=judged)] = adopted, forget
         sock.detach()  # it is the plane's now
         return adopted
+
+    def judge_by(self, rules: int) -> None:
+        """The rules that say who may do what are others now; this is their number."""
+        self._plane.set_rules(rules)
 
     def show(self, image: Image) -> None:
         """Have refusals name leaders at the addresses that clients of each listener use."""
@@ -163,7 +172,7 @@ class Bridge:
                 self._running[token] = task, answer.abandon
                 task.add_done_callback(lambda done: self._done(token, caller, done))
             else:
-                self._reply(token, answer)
+                self._reply(token, caller, answer)
 
     def _done(self, token: int, caller: Caller, task: "asyncio.Task[Answer]") -> None:
         del self._running[token]
@@ -175,7 +184,7 @@ class Bridge:
             elif problem is not None:
                 self._fail(token, caller, problem)
             else:
-                self._reply(token, task.result())
+                self._reply(token, caller, task.result())
         except Exception as problem:
             self._fail(token, caller, problem)
 
@@ -196,8 +205,12 @@ class Bridge:
         assert self._closings is not None
         self._closings.tell("connection closed", caller, reason, self._loop.time())
 
-    def _reply(self, token: int, answer: Answer) -> None:
-        self._plane.reply(token, answer)  # type: ignore[arg-type]  # the parts of an answer are bytes and core.Slices
+    def _reply(self, token: int, caller: Caller, answer: Answer) -> None:
+        rights = caller.rights
+        if rights is None:
+            self._plane.reply(token, answer)  # type: ignore[arg-type]  # its parts are bytes and core.Slices
+        else:
+            self._plane.reply(token, answer, rights=rights.take(), rules=rights.rules)  # type: ignore[arg-type]
         for part in answer or ():
             if isinstance(part, core.Slice):
                 part.close()

@@ -321,6 +321,7 @@ class Broker:
         free = None
         if self._authorization is not None:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
+            self._sockets.judge_by(self._authorization)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, responder)

@@ -311,9 +311,13 @@ class Listener:
             self._add(Login(self, sock, caller, self._door, self._take))
 
     def _take(self, sock: socket.socket, caller: Caller) -> None:
-        """Execute what a client asks, who is known. The plane asks nobody for their rights."""
-        bridge = self.bridge if self.free is None or self.free(caller.principal) else None
-        self._add(Connection(self, sock, caller) if bridge is None else bridge.adopt(sock, caller, self.forget))
+        """Execute what a client asks, who is known."""
+        bridge = self.bridge
+        judged = self.free is not None and not self.free(caller.principal)
+        if bridge is None:
+            self._add(Connection(self, sock, caller))
+        else:
+            self._add(bridge.adopt(sock, caller, self.forget, judged=judged))
 
     def _add(self, peer: Peer) -> None:
         self._connections.add(peer)

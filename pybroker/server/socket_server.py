@@ -15,6 +15,7 @@ from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
+from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.listener import Limits, Listener, Quotas, why_not
@@ -98,6 +99,11 @@ class SocketServer:
             self._bridge.open(responder, self._listeners[0].closings)
         for listener in self._listeners:
             listener.open(responder)
+
+    def judge_by(self, authorization: Authorization) -> None:
+        """Have the native plane hear of rules that change."""
+        if self._bridge is not None:
+            authorization.tell(self._bridge)
 
     def limit(self) -> None:
         """Accept by the limits that the settings say now; connections that are open stay."""

@@ -29,7 +29,9 @@ def batch(*values: bytes, **how: Any) -> bytes:
 class Client:
     """One end of a socket pair whose other end the plane owns; with `address`, of a connection from there."""
 
-    def __init__(self, stage: Stage, address: str | None = None, *, listener: int = 0) -> None:
+    def __init__(
+        self, stage: Stage, address: str | None = None, *, listener: int = 0, judged: bool = False
+    ) -> None:
         self.stage = stage
         if address is None:
             self.sock, other = socket.socketpair()
@@ -39,7 +41,7 @@ class Client:
                 other, _ = server.accept()
         other.setblocking(False)
         self.sock.settimeout(5)
-        self.id = stage.plane.adopt(other.detach(), listener=listener)
+        self.id = stage.plane.adopt(other.detach(), listener=listener, judged=judged)
         stage.clients.append(self)
         stage.step()
 

@@ -14,6 +14,8 @@ from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.server.connection import Answer, Waiting
 from pybroker.server.listener import Limits, Listener
 from pybroker.server.pool import Pool
+from tests.server.cast import SETS as JUDGED
+from tests.server.cast import Cast
 from tests.server.live import Live, Wire
 
 LIMITS = Limits(
@@ -134,3 +136,11 @@ async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.fixture
 async def wire(live: Live) -> Wire:
     return await live.connect()
+
+
+@pytest.fixture
+async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
+    made = Cast(Live(tmp_path / "data", JUDGED))
+    await made.start()
+    yield made
+    await made.live.stop()

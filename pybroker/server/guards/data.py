@@ -12,6 +12,8 @@ from pybroker.server.dispatch import Handler
 from pybroker.server.guards.door import Door, Guarded, after, refusal, run, split, with_only
 
 NO_ID = bytes(16)
+RIGHT_READ, RIGHT_WRITE = 1, 2
+"""As the data plane has them (core/plane/rights.pxd)."""
 NO_SESSION = -1
 """The epoch of a full fetch that begins no session (KIP-227)."""
 EMPTY_IS_NONE_VERSION = 1
@@ -28,7 +30,10 @@ def produced(door: Door, handler: Handler) -> Guarded:
             return refusal(handler, request, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
         def allowed(topic: Any) -> bool:
-            return door.may_to_topic(caller, Operation.WRITE, topic.name, topic.topic_id)
+            if not door.may_to_topic(caller, Operation.WRITE, topic.name, topic.topic_id):
+                return False
+            door.grant(caller, RIGHT_WRITE, topic.name, topic.topic_id)
+            return True
 
         return run(handler, request, call, "topic_data", "responses", allowed, DENIED)
 
@@ -53,7 +58,10 @@ def fetched(door: Door, handler: Handler) -> Guarded:
         rules = door.rules
 
         def allowed(topic: Any) -> bool:
-            return door.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id)
+            if not door.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id):
+                return False
+            door.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
+            return True
 
         kept, denied = split(request.topics, allowed)
         if denied:

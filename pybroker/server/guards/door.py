@@ -47,6 +47,13 @@ class Door:
     def may_to_cluster(self, caller: Caller, operation: Operation, *, told: bool = True) -> bool:
         return self.may(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME, told=told)
 
+    def grant(self, caller: Caller, bits: int, name: str, topic_id: bytes) -> None:
+        """Have the data plane know that a client may do this with a topic, which it was found to may."""
+        if caller.rights is not None:
+            topic = self._metadata.image.topic(name) if name else self._metadata.image.topic_by_id(topic_id)
+            if topic is not None and topic.id:
+                caller.rights.add(self._access.number, topic.id, bits)
+
     def may_to_topic(
         self, caller: Caller, operation: Operation, name: str, topic_id: bytes = b"", *, told: bool = True
     ) -> bool:
