@@ -73,10 +73,10 @@ class Authorization:
 
     def guard(self, table: Mapping[int, Handler], metadata: MetadataCache) -> Mapping[int, Handler]:
         """The table of handlers, with guards before them."""
-        from pybroker.server.guards.door import Door
+        from pybroker.server.guards.auth_helper import AuthHelper
         from pybroker.server.guards.table import guarded
 
-        return guarded(Door(self.access, metadata), table, self._config["auto.create.topics.enable"])
+        return guarded(AuthHelper(self.access, metadata), table, self._config["auto.create.topics.enable"])
 
     def _denied(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> None:
         """One line for the first of a client, and one with a number for those of the next minute."""

@@ -18,7 +18,7 @@ from pybroker.logs import event
 from pybroker.server.bridge import Bridge
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
-from pybroker.server.login import Door, Login
+from pybroker.server.login import Login, Logins
 from pybroker.server.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -119,9 +119,9 @@ class Listener:
     free: Callable[[str], bool] | None = None  # which principals nobody asks for their rights; None: no one is asked
 
     def __init__(
-        self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None, door: Door | None = None
+        self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None, logins: Logins | None = None
     ) -> None:
-        """`quotas`: what it counts together with others, if there are any; `door`: where clients have to log in."""
+        """`quotas`: what it counts together with others, if there are any; `logins`: where clients have to log in."""
         self.name = name
         self.pool = pool
         self.limits = limits
@@ -134,7 +134,7 @@ class Listener:
         self._sock: socket.socket | None = None
         self._connections: set[Peer] = set()
         self._quotas = quotas or Quotas()
-        self._door = door
+        self._logins = logins
         self._accepting = False
         self._full = False
         self._hurried = False
@@ -180,7 +180,7 @@ class Listener:
         """Say so where other machines can connect: nobody is asked who they are."""
         assert self._sock is not None
         address = self._sock.getsockname()[0]
-        if self._door is None and address != "::1" and not address.startswith("127."):
+        if self._logins is None and address != "::1" and not address.startswith("127."):
             event(
                 log,
                 logging.WARNING,
@@ -305,10 +305,10 @@ class Listener:
             sock.close()
             return
         caller = Caller(host, port, self.name)
-        if self._door is None:
+        if self._logins is None:
             self._take(sock, caller)
         else:
-            self._add(Login(self, sock, caller, self._door, self._take))
+            self._add(Login(self, sock, caller, self._logins, self._take))
 
     def _take(self, sock: socket.socket, caller: Caller) -> None:
         """Execute what a client asks, who is known."""

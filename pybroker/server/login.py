@@ -31,7 +31,7 @@ ERROR_CODE = slice(4, 6)
 
 
 @dataclass(slots=True)
-class Door:
+class Logins:
     """What logins of one broker have in common."""
 
     frame_bytes_max: int
@@ -58,11 +58,11 @@ class Login:
 
     __slots__ = (
         "_deadline",
-        "_door",
         "_fd",
         "_frame",
         "_hand_over",
         "_handshake",
+        "_logins",
         "_need",
         "_out",
         "_owner",
@@ -77,18 +77,18 @@ class Login:
         owner: Owner,
         sock: socket.socket,
         caller: Caller,
-        door: Door,
+        logins: Logins,
         hand_over: Callable[[socket.socket, Caller], object],
     ) -> None:
         """`hand_over` takes the socket, and a caller that has its principal."""
         self._owner = owner
         self._sock = sock
         self._fd = sock.fileno()
-        self._door = door
+        self._logins = logins
         self._hand_over = hand_over
         self.caller = caller
         self.last_active = owner.loop.time()
-        self._handshake = Handshake(door.mechanisms[caller.listener], self._versions)
+        self._handshake = Handshake(logins.mechanisms[caller.listener], self._versions)
         self._frame = bytearray()
         self._need = SIZE_BYTES
         self._out = b""
@@ -109,8 +109,8 @@ class Login:
             self.close("the client left before it was logged in", logging.DEBUG)
             return
         self._frame += data
-        self._door.held_bytes += len(data)
-        if self._door.held_bytes > HELD_BYTES_MAX:
+        self._logins.held_bytes += len(data)
+        if self._logins.held_bytes > HELD_BYTES_MAX:
             self.close("others who are not logged in hold too much memory")
         elif len(self._frame) == self._need:
             self._whole()
@@ -119,8 +119,8 @@ class Login:
         """The size of a frame is known, or all of it is there."""
         if self._need == SIZE_BYTES:
             size = int.from_bytes(self._frame, "big", signed=True)
-            if not 0 <= size <= self._door.frame_bytes_max:
-                most = self._door.frame_bytes_max
+            if not 0 <= size <= self._logins.frame_bytes_max:
+                most = self._logins.frame_bytes_max
                 self._refuse(Step(failed=f"a frame of {size} bytes before a login; allowed are 0 to {most}"))
                 return
             self._need += size
@@ -134,7 +134,7 @@ class Login:
             self._refuse(Step(failed=str(why)))
 
     def _release(self) -> None:
-        self._door.held_bytes -= len(self._frame)
+        self._logins.held_bytes -= len(self._frame)
         self._frame = bytearray()
         self._need = SIZE_BYTES
 
@@ -187,7 +187,7 @@ class Login:
 
     def _refuse(self, step: Step) -> None:
         """Say no, and hang up, a while from now: guessing is slow."""
-        self._door.failed += 1
+        self._logins.failed += 1
         owner = self._owner
         owner.loop.remove_reader(self._fd)
         self._deadline.cancel()
@@ -197,7 +197,7 @@ class Login:
                 self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, step.failed)
                 self._send(step.answer, lambda: self.close(step.failed))
 
-        self._deadline = owner.loop.call_later(self._door.delay_seconds, answer)
+        self._deadline = owner.loop.call_later(self._logins.delay_seconds, answer)
 
     def _logged_in(self, principal: str) -> None:
         sock, caller = self._sock, self.caller._replace(principal=principal)

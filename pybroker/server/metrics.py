@@ -63,13 +63,16 @@ class Metered:
 class BrokerMetrics(Collector):
     """The metrics of one broker; its rooms are given as they come to be. Collected on any thread."""
 
-    def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
+    def __init__(
+        self, metadata: MetadataCache, connections: Callable[[], int], failed_logins: Callable[[], int]
+    ) -> None:
         self.requests = Requests()
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
         self.cluster: Cluster | None = None  # of a lone broker
         self._metadata = metadata
         self._connections = connections
+        self._failed_logins = failed_logins
         self._collecting = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -125,6 +128,8 @@ class BrokerMetrics(Collector):
         if self.replicas is not None:
             yield from flush_metrics(self.replicas.flush_times())
         yield GaugeMetricFamily("pybroker_connections", "Open connections of clients.", self._connections())
+        failed = "Logins that were refused."
+        yield CounterMetricFamily("pybroker_failed_authentications", failed, self._failed_logins())
 
 
 def _partitions(topics: int, replicas: list[Replica]) -> Iterator[Metric]:

@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 class Exporter:
     """What the broker holds of its metrics; `port` is where they are shown."""
 
-    def __init__(self, metadata: MetadataCache, connections: Callable[[], int]) -> None:
-        self._metrics = BrokerMetrics(metadata, connections)
+    def __init__(
+        self, metadata: MetadataCache, connections: Callable[[], int], failed_logins: Callable[[], int]
+    ) -> None:
+        self._metrics = BrokerMetrics(metadata, connections, failed_logins)
         self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes, self._epochs)
         self._waits_for = "it is starting"
         self.port = 0

@@ -19,7 +19,7 @@ from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.listener import Limits, Listener, Quotas, why_not
-from pybroker.server.login import Door
+from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
 
 POOL_BYTES = 512 << 20
@@ -31,7 +31,7 @@ class SocketServer:
 
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
         self._config = config
-        self.door = Door(
+        self.logins = Logins(
             config["sasl.server.max.receive.size"],
             config["connection.failed.authentication.delay.ms"] / 1000,
             {name: offered(sasl, credentials) for name, sasl in config.sasl.items()},
@@ -52,8 +52,8 @@ class SocketServer:
         """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
         limits = Limits.of(self._config)
         for endpoint in self._config.listeners.endpoints:
-            door = self.door if endpoint.listener in self.door.mechanisms else None
-            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, door)
+            logins = self.logins if endpoint.listener in self.logins.mechanisms else None
+            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, logins)
             try:
                 listener.bind(endpoint.host, endpoint.port)
             except (OSError, ValueError) as problem:

@@ -80,6 +80,7 @@ async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
     assert of(seen, "pybroker_partitions") == 4
     assert of(seen, "pybroker_partitions_offline") == 0
     assert of(seen, "pybroker_connections") == 1
+    assert of(seen, "pybroker_failed_authentications_total") == 0
     assert of(seen, "pybroker_requests_total", api="CreateTopics", plane="python") == 1
     assert of(seen, "pybroker_request_seconds_count", api="CreateTopics") == 1
     assert 0 < of(seen, "pybroker_request_seconds_sum", api="CreateTopics") < 10

@@ -7,31 +7,31 @@ from pybroker.cluster.caller import Call
 from pybroker.cluster.operations import NOT_ASKED
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards.door import Door, Guarded, after, refusal
+from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal
 
 
-def of_cluster(door: Door, handler: Handler, operation: Operation) -> Guarded:
+def of_cluster(auth: AuthHelper, handler: Handler, operation: Operation) -> Guarded:
     """All of the request, or nothing."""
 
     def guarded(request: Any, call: Call) -> Any:
-        if not door.may_to_cluster(call.caller, operation):
+        if not auth.may_to_cluster(call.caller, operation):
             return refusal(handler, request, errors.CLUSTER_AUTHORIZATION_FAILED)
         return handler.by(request, call)
 
     return guarded
 
 
-def producer_ids(door: Door, handler: Handler) -> Guarded:
+def producer_ids(auth: AuthHelper, handler: Handler) -> Guarded:
     """InitProducerId: for a transactional id, or for who may write idempotently to the cluster or to any topic."""
 
     def guarded(request: Any, call: Call) -> Any:
         caller = call.caller
         if request.transactional_id is not None:
-            if not door.may(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            if not auth.may(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
                 return refusal(handler, request, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         elif not (
-            door.may_to_cluster(caller, Operation.IDEMPOTENT_WRITE, told=False)
-            or door.may_to_any_topic(caller, Operation.WRITE)
+            auth.may_to_cluster(caller, Operation.IDEMPOTENT_WRITE, told=False)
+            or auth.may_to_any_topic(caller, Operation.WRITE)
         ):
             return refusal(handler, request, errors.CLUSTER_AUTHORIZATION_FAILED)
         return handler.by(request, call)
@@ -39,13 +39,13 @@ def producer_ids(door: Door, handler: Handler) -> Guarded:
     return guarded
 
 
-def described_cluster(door: Door, handler: Handler) -> Guarded:
+def described_cluster(auth: AuthHelper, handler: Handler) -> Guarded:
     """DescribeCluster is for everybody, but for what the caller may do."""
 
     def guarded(request: Any, call: Call) -> Any:
         def finish(answer: Any) -> Any:
             if answer.cluster_authorized_operations != NOT_ASKED:
-                answer.cluster_authorized_operations = door.operations(call.caller, ResourceType.CLUSTER, CLUSTER_NAME)
+                answer.cluster_authorized_operations = auth.operations(call.caller, ResourceType.CLUSTER, CLUSTER_NAME)
             return answer
 
         return after(handler.by(request, call), finish)

@@ -9,7 +9,7 @@ from pybroker.core import Slice
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards.door import Door, Guarded, after, refusal, run, split, with_only
+from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal, run, split, with_only
 
 NO_ID = bytes(16)
 RIGHT_READ, RIGHT_WRITE = 1, 2
@@ -21,18 +21,18 @@ EMPTY_IS_NONE_VERSION = 1
 DENIED = errors.TOPIC_AUTHORIZATION_FAILED
 
 
-def produced(door: Door, handler: Handler) -> Guarded:
+def produced(auth: AuthHelper, handler: Handler) -> Guarded:
     """Produce, of a transactional id too."""
 
     def guarded(request: Any, call: Call) -> Any:
         caller, own = call.caller, request.transactional_id
-        if own is not None and not door.may(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, own):
+        if own is not None and not auth.may(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, own):
             return refusal(handler, request, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
         def allowed(topic: Any) -> bool:
-            if not door.may_to_topic(caller, Operation.WRITE, topic.name, topic.topic_id):
+            if not auth.may_to_topic(caller, Operation.WRITE, topic.name, topic.topic_id):
                 return False
-            door.grant(caller, RIGHT_WRITE, topic.name, topic.topic_id)
+            auth.grant(caller, RIGHT_WRITE, topic.name, topic.topic_id)
             return True
 
         return run(handler, request, call, "topic_data", "responses", allowed, DENIED)
@@ -40,7 +40,7 @@ def produced(door: Door, handler: Handler) -> Guarded:
     return guarded
 
 
-def fetched(door: Door, handler: Handler) -> Guarded:
+def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
     """Fetch. Whoever is asked for rights has no session: each fetch names all its partitions, and each is looked at.
 
     What a fetch has waited for is looked at again, if the rules are others by then."""
@@ -49,18 +49,18 @@ def fetched(door: Door, handler: Handler) -> Guarded:
         caller = call.caller
         state = request.replica_state
         if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
-            if door.may_to_cluster(caller, Operation.CLUSTER_ACTION):
+            if auth.may_to_cluster(caller, Operation.CLUSTER_ACTION):
                 return handler.by(request, call)
             return m.FetchResponse(responses=_refused(handler, request, request.topics))
         if request.session_id:
             return m.FetchResponse(error_code=errors.FETCH_SESSION_ID_NOT_FOUND)
         request = with_only(request, "session_epoch", NO_SESSION)
-        rules = door.rules
+        rules = auth.rules
 
         def allowed(topic: Any) -> bool:
-            if not door.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id):
+            if not auth.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id):
                 return False
-            door.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
+            auth.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
             return True
 
         kept, denied = split(request.topics, allowed)
@@ -70,7 +70,7 @@ def fetched(door: Door, handler: Handler) -> Guarded:
             return m.FetchResponse(responses=_refused(handler, request, denied))
 
         def finish(answer: Any) -> Any:
-            if door.rules is not rules:
+            if auth.rules is not rules:
                 answer.responses, late = split(answer.responses, allowed)
                 for topic in late:
                     _drop(topic)
@@ -94,7 +94,7 @@ def _drop(topic: Any) -> None:
             partition.records.close()
 
 
-def described(door: Door, handler: Handler, auto_create: bool) -> Guarded:
+def described(auth: AuthHelper, handler: Handler, auto_create: bool) -> Guarded:
     """Metadata: who may not describe a topic is told neither that it is there nor that it is not. `auto_create`: the
     broker makes topics that are missing, for who may."""
 
@@ -103,21 +103,21 @@ def described(door: Door, handler: Handler, auto_create: bool) -> Guarded:
 
         def finish(answer: Any) -> Any:
             if answer.cluster_authorized_operations != NOT_ASKED:
-                answer.cluster_authorized_operations = door.operations(caller, ResourceType.CLUSTER, CLUSTER_NAME)
+                answer.cluster_authorized_operations = auth.operations(caller, ResourceType.CLUSTER, CLUSTER_NAME)
             for topic in answer.topics:
                 if topic.topic_authorized_operations != NOT_ASKED and not topic.error_code:
-                    topic.topic_authorized_operations = door.operations(caller, ResourceType.TOPIC, topic.name)
+                    topic.topic_authorized_operations = auth.operations(caller, ResourceType.TOPIC, topic.name)
             return answer
 
         if request.topics is None or (call.version < EMPTY_IS_NONE_VERSION and not request.topics):
 
             def visible(answer: Any) -> Any:
-                answer.topics = [topic for topic in answer.topics if _may_see(door, caller, topic.name, told=False)]
+                answer.topics = [topic for topic in answer.topics if _may_see(auth, caller, topic.name, told=False)]
                 return finish(answer)
 
             return after(handler.by(request, call), visible)
         refused: list[Any] = []
-        kept = [topic for topic in request.topics if _is_shown(door, caller, request, topic, auto_create, refused)]
+        kept = [topic for topic in request.topics if _is_shown(auth, caller, request, topic, auto_create, refused)]
         call = call._replace(version=max(call.version, EMPTY_IS_NONE_VERSION))
 
         def with_refused(answer: Any) -> Any:
@@ -129,27 +129,29 @@ def described(door: Door, handler: Handler, auto_create: bool) -> Guarded:
     return guarded
 
 
-def _may_see(door: Door, caller: Caller, name: str, *, told: bool = True) -> bool:
-    return door.may_to_topic(caller, Operation.DESCRIBE, name, told=told)
+def _may_see(auth: AuthHelper, caller: Caller, name: str, *, told: bool = True) -> bool:
+    return auth.may_to_topic(caller, Operation.DESCRIBE, name, told=told)
 
 
-def _is_shown(door: Door, caller: Caller, request: Any, topic: Any, auto_create: bool, refused: list[Any]) -> bool:
+def _is_shown(
+    auth: AuthHelper, caller: Caller, request: Any, topic: Any, auto_create: bool, refused: list[Any]
+) -> bool:
     """Is the handler to answer for a topic? If not, `refused` gets the answer."""
     kind = m.MetadataResponse.Topics
     if topic.name is None:
-        name = door.name_of(topic.topic_id)
-        if name is None or _may_see(door, caller, name):
+        name = auth.name_of(topic.topic_id)
+        if name is None or _may_see(auth, caller, name):
             return True
         refused.append(kind(error_code=DENIED, name=None, topic_id=topic.topic_id))
         return False
     name = topic.name
-    if not _may_see(door, caller, name):
+    if not _may_see(auth, caller, name):
         refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
         return False
-    wanted = auto_create and request.allow_auto_topic_creation and not door.knows(name)
-    if not wanted or door.may_to_cluster(caller, Operation.CREATE, told=False):
+    wanted = auto_create and request.allow_auto_topic_creation and not auth.knows(name)
+    if not wanted or auth.may_to_cluster(caller, Operation.CREATE, told=False):
         return True
-    if door.may_to_topic(caller, Operation.CREATE, name):
+    if auth.may_to_topic(caller, Operation.CREATE, name):
         return True
     refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
     return False

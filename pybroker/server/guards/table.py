@@ -8,30 +8,30 @@ from pybroker.security.acls import Operation, ResourceType
 from pybroker.security.matrix import MATRIX, Level
 from pybroker.server.dispatch import Handler
 from pybroker.server.guards import cluster, data, groups, topics
-from pybroker.server.guards.door import Door, Guarded
+from pybroker.server.guards.auth_helper import AuthHelper, Guarded
 
-Guard = Callable[[Door, Handler], Guarded]
+Guard = Callable[[AuthHelper, Handler], Guarded]
 
 
 def _group(operation: Operation) -> Guard:
-    return lambda door, handler: groups.of_group(door, handler, operation)
+    return lambda auth, handler: groups.of_group(auth, handler, operation)
 
 
 def _configs(operation: Operation, told: str) -> Guard:
-    return lambda door, handler: topics.of_configs(door, handler, operation, told)
+    return lambda auth, handler: topics.of_configs(auth, handler, operation, told)
 
 
 def _topics(name: str) -> Guard:
-    return lambda door, handler: topics.of_topics(door, handler, topics.BY_TOPIC[name])
+    return lambda auth, handler: topics.of_topics(auth, handler, topics.BY_TOPIC[name])
 
 
-def _offset_commit(door: Door, handler: Handler) -> Guarded:
-    then = topics.of_topics(door, handler, topics.BY_TOPIC["OffsetCommit"])
-    return groups.of_group(door, handler, Operation.READ, then)
+def _offset_commit(auth: AuthHelper, handler: Handler) -> Guarded:
+    then = topics.of_topics(auth, handler, topics.BY_TOPIC["OffsetCommit"])
+    return groups.of_group(auth, handler, Operation.READ, then)
 
 
-def _offset_delete(door: Door, handler: Handler) -> Guarded:
-    return groups.of_group(door, handler, Operation.DELETE, topics.deleted_offsets(door, handler))
+def _offset_delete(auth: AuthHelper, handler: Handler) -> Guarded:
+    return groups.of_group(auth, handler, Operation.DELETE, topics.deleted_offsets(auth, handler))
 
 
 GUARDS: Final[Mapping[str, Guard]] = {
@@ -51,8 +51,8 @@ GUARDS: Final[Mapping[str, Guard]] = {
     "FindCoordinator": groups.found_coordinators,
     "DescribeGroups": groups.described_groups,
     "ListGroups": groups.listed_groups,
-    "DeleteGroups": lambda door, handler: groups.of_groups(
-        door, handler, Operation.DELETE, "groups_names", "results"
+    "DeleteGroups": lambda auth, handler: groups.of_groups(
+        auth, handler, Operation.DELETE, "groups_names", "results"
     ),
     "InitProducerId": cluster.producer_ids,
     "DescribeCluster": cluster.described_cluster,
@@ -60,18 +60,18 @@ GUARDS: Final[Mapping[str, Guard]] = {
 """Beside Metadata's, and those of APIs that ask one thing of the cluster."""
 
 
-def guarded(door: Door, handlers: Mapping[int, Handler], auto_create: bool) -> dict[int, Handler]:
+def guarded(auth: AuthHelper, handlers: Mapping[int, Handler], auto_create: bool) -> dict[int, Handler]:
     """The same table, with a guard before each handler whose API is not everybody's."""
     made = {}
     for key, handler in handlers.items():
         name = SERVED[key].name
         by = handler.by
         if name == "Metadata":
-            by = data.described(door, handler, auto_create)
+            by = data.described(auth, handler, auto_create)
         elif name in GUARDS:
-            by = GUARDS[name](door, handler)
+            by = GUARDS[name](auth, handler)
         elif MATRIX[key].checks:
-            by = cluster.of_cluster(door, handler, cluster_operation(key))
+            by = cluster.of_cluster(auth, handler, cluster_operation(key))
         made[key] = handler._replace(by=by)
     return made
 

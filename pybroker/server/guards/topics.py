@@ -7,7 +7,7 @@ from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.security.acls import Operation
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards.door import Door, Guarded, after, refusal, run, split, with_only
+from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal, run, split, with_only
 
 TOPIC_RESOURCE = 2
 
@@ -29,12 +29,12 @@ BY_TOPIC: Final[Mapping[str, _Named]] = {
 }
 
 
-def of_topics(door: Door, handler: Handler, named: _Named) -> Guarded:
+def of_topics(auth: AuthHelper, handler: Handler, named: _Named) -> Guarded:
     """Each topic by itself."""
 
     def guarded(request: Any, call: Call) -> Any:
         def allowed(topic: Any) -> bool:
-            return door.may_to_topic(call.caller, named.operation, topic.name)
+            return auth.may_to_topic(call.caller, named.operation, topic.name)
 
         code = errors.TOPIC_AUTHORIZATION_FAILED
         return run(handler, request, call, named.asked, named.told, allowed, code)
@@ -42,26 +42,26 @@ def of_topics(door: Door, handler: Handler, named: _Named) -> Guarded:
     return guarded
 
 
-def epochs(door: Door, handler: Handler) -> Guarded:
+def epochs(auth: AuthHelper, handler: Handler) -> Guarded:
     """OffsetForLeaderEpoch: of brokers, or of who may describe the topic."""
 
     def guarded(request: Any, call: Call) -> Any:
-        if door.may_to_cluster(call.caller, Operation.CLUSTER_ACTION, told=False):
+        if auth.may_to_cluster(call.caller, Operation.CLUSTER_ACTION, told=False):
             return handler.by(request, call)
 
         def allowed(topic: Any) -> bool:
-            return door.may_to_topic(call.caller, Operation.DESCRIBE, topic.topic)
+            return auth.may_to_topic(call.caller, Operation.DESCRIBE, topic.topic)
 
         return run(handler, request, call, "topics", "topics", allowed, errors.TOPIC_AUTHORIZATION_FAILED)
 
     return guarded
 
 
-def deleted_offsets(door: Door, handler: Handler) -> Guarded:
+def deleted_offsets(auth: AuthHelper, handler: Handler) -> Guarded:
     """OffsetDelete answers a failure at its top alone: topics that are denied have their partitions' codes."""
 
     def guarded(request: Any, call: Call) -> Any:
-        kept, denied = split(request.topics, lambda topic: door.may_to_topic(call.caller, Operation.READ, topic.name))
+        kept, denied = split(request.topics, lambda topic: auth.may_to_topic(call.caller, Operation.READ, topic.name))
         code = errors.TOPIC_AUTHORIZATION_FAILED
         answer = handler.by(with_only(request, "topics", kept), call)
 
@@ -87,19 +87,19 @@ def _denied_partitions(kind: Any, topics: Iterable[Any], code: int) -> list[Any]
     ]
 
 
-def created(door: Door, handler: Handler) -> Guarded:
+def created(auth: AuthHelper, handler: Handler) -> Guarded:
     """CreateTopics: who may create any, or this one; its settings are for who may describe them."""
 
     def guarded(request: Any, call: Call) -> Any:
         caller = call.caller
-        any_topic = door.may_to_cluster(caller, Operation.CREATE, told=False)
+        any_topic = auth.may_to_cluster(caller, Operation.CREATE, told=False)
 
         def allowed(topic: Any) -> bool:
-            return any_topic or door.may_to_topic(caller, Operation.CREATE, topic.name)
+            return any_topic or auth.may_to_topic(caller, Operation.CREATE, topic.name)
 
         def finish(answer: Any) -> Any:
             for topic in answer.topics:
-                may = door.may_to_topic(caller, Operation.DESCRIBE_CONFIGS, topic.name, told=False)
+                may = auth.may_to_topic(caller, Operation.DESCRIBE_CONFIGS, topic.name, told=False)
                 if not topic.error_code and not may:
                     topic.topic_config_error_code = errors.TOPIC_AUTHORIZATION_FAILED
                     topic.configs, topic.num_partitions, topic.replication_factor = [], -1, -1
@@ -111,7 +111,7 @@ def created(door: Door, handler: Handler) -> Guarded:
     return guarded
 
 
-def deleted(door: Door, handler: Handler) -> Guarded:
+def deleted(auth: AuthHelper, handler: Handler) -> Guarded:
     """DeleteTopics, by names or by ids: whoever may not describe a topic is not told the name that an id has."""
 
     def guarded(request: Any, call: Call) -> Any:
@@ -119,18 +119,18 @@ def deleted(door: Door, handler: Handler) -> Guarded:
         if not request.topics:
             return run(
                 handler, request, call, "topic_names", "responses",
-                lambda name: door.may_to_topic(caller, Operation.DELETE, name), code,
+                lambda name: auth.may_to_topic(caller, Operation.DELETE, name), code,
             )  # fmt: skip
 
         def allowed(topic: Any) -> bool:
-            name = topic.name if topic.name is not None else door.name_of(topic.topic_id)
-            return name is None or door.may_to_topic(caller, Operation.DELETE, name)
+            name = topic.name if topic.name is not None else auth.name_of(topic.topic_id)
+            return name is None or auth.may_to_topic(caller, Operation.DELETE, name)
 
         def finish(answer: Any) -> Any:
             for topic in answer.responses:
-                name = door.name_of(topic.topic_id)
+                name = auth.name_of(topic.topic_id)
                 if topic.error_code == code and topic.name is None and name is not None:
-                    topic.name = name if door.may_to_topic(caller, Operation.DESCRIBE, name, told=False) else None
+                    topic.name = name if auth.may_to_topic(caller, Operation.DESCRIBE, name, told=False) else None
             return answer
 
         return after(run(handler, request, call, "topics", "responses", allowed, code), finish)
@@ -138,14 +138,14 @@ def deleted(door: Door, handler: Handler) -> Guarded:
     return guarded
 
 
-def of_configs(door: Door, handler: Handler, operation: Operation, told: str) -> Guarded:
+def of_configs(auth: AuthHelper, handler: Handler, operation: Operation, told: str) -> Guarded:
     """Settings of topics, and of brokers: each resource by itself."""
 
     def guarded(request: Any, call: Call) -> Any:
         topics, others = split(request.resources, lambda each: each.resource_type == TOPIC_RESOURCE)
-        kept, denied = split(topics, lambda each: door.may_to_topic(call.caller, operation, each.resource_name))
+        kept, denied = split(topics, lambda each: auth.may_to_topic(call.caller, operation, each.resource_name))
         refused = [(denied, errors.TOPIC_AUTHORIZATION_FAILED)]
-        if others and not door.may_to_cluster(call.caller, operation):
+        if others and not auth.may_to_cluster(call.caller, operation):
             refused.append((others, errors.CLUSTER_AUTHORIZATION_FAILED))
             others = []
         if not kept and not others and request.resources:

@@ -1,4 +1,4 @@
-"""The door before each handler: what the caller may not do is taken out of the request, and told with Kafka's codes.
+"""What stands before each handler: what the caller may not do is taken out of the request, and told with Kafka's codes.
 
     request ──all of it is denied──> the answer that the API has for a failure, with the code of the denial
        └──some──> what is left ──> the handler ──> its answer, and what was denied beside it
@@ -28,7 +28,7 @@ WORDS: Final = {
 Guarded = Callable[[Any, Call], Any]
 
 
-class Door:
+class AuthHelper:
     """Who asks whether a caller may do something; what is denied is told to whoever keeps the log."""
 
     def __init__(self, access: Access, metadata: MetadataCache) -> None:
