@@ -60,6 +60,8 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
     chunk_t* slot                # Fetch: behind this its answer goes; NULL: a Produce, whose answer is there
     uint8_t* frame               # Fetch: its bytes without the size, to be executed again
     int64_t frame_bytes
+    int64_t wait_at              # in it: how long it may wait; and what stood there
+    int32_t wait_ms
     parked_t* parked
     int32_t parked_count
     int32_t reading              # a reader will tell it

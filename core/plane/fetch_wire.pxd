@@ -53,6 +53,7 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     int64_t replica_epoch        # of that broker's present life; -1 where it does not say
     text_t rack                  # that the client says it is in; empty: it does not
     request_part_t frame
+    const uint8_t* wait_at       # where max_wait_ms stands
     const uint8_t* session_at    # where the session's id and epoch stand; NULL below version 7
     request_part_t body                  # the topics that it names
     request_part_t forgotten_body        # and those that it forgets

@@ -138,10 +138,10 @@ cdef bint read_front(fetch_t* f, cursor_t* r) noexcept nogil:
     """Everything before the topics; False if it is malformed."""
     cdef int8_t isolation = 0
     cdef int status = read_header(r, f.version >= VERSION_FLEXIBLE, &f.correlation)
-    f.replica = -1
-    f.replica_epoch = -1
+    f.replica = f.replica_epoch = -1
     if status == OK and f.version < VERSION_REPLICA_STATE:
         status = read_i32(r, &f.replica)
+    f.wait_at = r.at
     if status == OK:
         status = read_i32(r, &f.max_wait_ms)
     if status == OK:

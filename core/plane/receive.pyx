@@ -6,14 +6,14 @@ A large frame is read straight into that buffer, which is kept for the next one 
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
-from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32
+from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32, store_be32
 from pybroker.core.base.socket cimport MSG_PEEK, recv
 from pybroker.core.plane.conn cimport (
     AWAY, OPEN, OWN_KEPT, conn_add_slot, conn_close_slot, conn_forget_own, conn_free_own, conn_grow_own, conn_hold,
@@ -109,6 +109,8 @@ cdef int await_records(reactor_t* r, operation_t* op, const uint8_t* frame, int6
         op.slot = conn_add_slot(c)
         if op.slot == NULL or operation_keep_frame(op, frame, n) < 0:
             return REFUSED
+        op.wait_at = r.fetch.request.wait_at - frame
+        op.wait_ms = r.fetch.request.max_wait_ms
         operation_list(op, conn_position(c))
         c.fetching = op
     if c.ended or c.close_after:
@@ -129,8 +131,9 @@ cdef const char* hand_over_fetch(reactor_t* r, operation_t* op) noexcept nogil:
 
 
 cdef const char* decline_fetch(reactor_t* r, operation_t* op) noexcept nogil:
-    """Python must look at a Fetch that waited."""
+    """Python must look at a Fetch that waited, and lets it wait no longer than it would have here."""
     cdef uint8_t* instead = r.fetch.instead
+    cdef int64_t left_ms = max(<int64_t>0, op.deadline_ms - r.now_ms)
     cdef int status = 0
     r.fetch.instead = NULL
     if instead != NULL:
@@ -141,6 +144,7 @@ cdef const char* decline_fetch(reactor_t* r, operation_t* op) noexcept nogil:
     operation_leave_session(op)
     if status < 0:
         return NO_ANSWER
+    store_be32(op.frame + op.wait_at, <int32_t>min(<int64_t>op.wait_ms, left_ms))
     return hand_over_fetch(r, op)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pybroker.protocol import codec
+from pybroker.protocol.apis import SERVED
 from tests.core.stage import FETCH, PRODUCE, TOPIC_ID, Client, Stage, batch
 
 READ, WRITE = 1, 2
@@ -87,6 +90,39 @@ def test_other_rules_take_them_back(stage: Stage) -> None:
     assert not is_served(stage, client, PRODUCE), "they follow from rules that hold no more"
     answered(stage, client, {TOPIC_ID: WRITE}, rules=1)
     assert is_served(stage, client, PRODUCE) and not is_served(stage, client, FETCH)
+
+
+def test_a_fetch_that_waited_waits_no_longer_when_python_gets_it(stage: Stage) -> None:
+    """Rules that change take no request from its rest: at the deadline Python is to answer at once."""
+    client = judged(stage)
+    answered(stage, client, {TOPIC_ID: READ})
+    client.fetch(0, max_wait_ms=100)
+    assert asked(stage) is None
+    stage.plane.set_rules(1)
+    while not (letters := stage.plane.take()):
+        stage.plane.step(0, 5)
+    ((_, _, token, frame),) = letters
+    assert waits_ms(frame) == 0
+    stage.plane.reply(token, None)
+
+
+def test_a_fetch_that_is_diverted_waits_as_long_as_it_would_have(stage: Stage) -> None:
+    client = Client(stage)
+    client.fetch(0, max_wait_ms=60_000)
+    assert asked(stage) is None
+    began = time.monotonic()
+    while time.monotonic() < began + 0.02:
+        stage.plane.step(0, 5)
+    stage.plane.divert(True)
+    stage.step()
+    ((_, _, token, frame),) = stage.plane.take()
+    assert 30_000 < waits_ms(frame) <= 59_981
+    stage.plane.reply(token, None)
+
+
+def waits_ms(frame: bytes) -> int:
+    offset = codec.decode_request_header(frame).body_offset
+    return codec.decode(SERVED[FETCH].request, 12, frame, offset)[0].max_wait_ms
 
 
 def test_rights_are_kept_up_to_a_number(stage: Stage) -> None:
