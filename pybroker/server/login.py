@@ -24,8 +24,10 @@ from pybroker.server.connection import SIZE_BYTES, Responder, Waiting
 log = logging.getLogger(__name__)
 
 LOGIN_SECONDS = 30.0
+SMALL_FRAME_BYTES = 4096
+"""So much of a frame is kept for everybody: logins with a password are smaller, and no stranger keeps them out."""
 HELD_BYTES_MAX = 32 << 20
-"""What frames of all who are not logged in yet may hold in memory together."""
+"""What frames of all who are not logged in yet may hold in memory together, beyond their first `SMALL_FRAME_BYTES`."""
 ERROR_CODE = slice(4, 6)
 """Of an answer to ApiVersions, behind its correlation id."""
 
@@ -108,9 +110,11 @@ class Login:
         if not data:
             self.close("the client left before it was logged in", logging.DEBUG)
             return
+        before = self._large_bytes()
         self._frame += data
-        self._logins.held_bytes += len(data)
-        if self._logins.held_bytes > HELD_BYTES_MAX:
+        more = self._large_bytes() - before
+        self._logins.held_bytes += more
+        if more and self._logins.held_bytes > HELD_BYTES_MAX:
             self.close("others who are not logged in hold too much memory")
         elif len(self._frame) == self._need:
             self._whole()
@@ -134,9 +138,12 @@ class Login:
             self._refuse(Step(failed=str(why)))
 
     def _release(self) -> None:
-        self._logins.held_bytes -= len(self._frame)
+        self._logins.held_bytes -= self._large_bytes()
         self._frame = bytearray()
         self._need = SIZE_BYTES
+
+    def _large_bytes(self) -> int:
+        return max(0, len(self._frame) - SMALL_FRAME_BYTES)
 
     def _versions(self, frame: bytes) -> tuple[bytes, bool]:
         """The answer to ApiVersions, and whether it tells them. A version that is not served is answered too."""

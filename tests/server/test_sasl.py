@@ -304,6 +304,27 @@ async def test_what_strangers_hold_in_memory_has_a_bound(native: Live, monkeypat
     await gone(native)
 
 
+async def test_strangers_who_fill_the_memory_for_logins_keep_nobody_out(native: Live) -> None:
+    held, wires = login.HELD_BYTES_MAX, []
+    while held > 8:
+        size = min(held + login.SMALL_FRAME_BYTES, 512 << 10)
+        wire = await native.connect("CLIENTS")
+        wire.writer.write(struct.pack(">i", 512 << 10) + bytes(size - 4))
+        held -= size - login.SMALL_FRAME_BYTES
+        wires.append(wire)
+    assert native.broker is not None and native.broker._sockets is not None
+    logins = native.broker._sockets.logins
+    await eventually("all of it is held", lambda: logins.held_bytes == login.HELD_BYTES_MAX)
+    wires.append(await native.connect("OPEN"))
+    await give(wires[-1], "carol")
+    for account in (ALICE, *(Account(mechanism, "carol", "pw") for mechanism in HASHES)):
+        wires.append(await native.connect("CLIENTS"))
+        await log_in(wires[-1], account)
+    for wire in wires:
+        wire.writer.close()
+    await gone(native)
+
+
 async def test_who_does_not_log_in_is_not_waited_for(native: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "LOGIN_SECONDS", 0.2)
     silent, half = await native.connect("CLIENTS"), await native.connect("CLIENTS")
