@@ -57,11 +57,16 @@ class AclStore:
         self._access = access
         self._wall_ms = wall_ms
         self._one = asyncio.Lock()
+        self._changed: set[ResourcePattern] = set()
+        """By us, since what is about to be gone by was begun to be read: that may be older."""
+        self._heard = 0
+        """How often what was read has been gone by."""
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
     async def read_all(self, session: Session) -> None:
         """Go by all the ACLs that there are, and by no others. Raises StoreError."""
+        self._changed.clear()
         found: list[ResourcePattern] = []
         for pattern, root in acl_nodes.ROOTS.items():
             kinds, _ = await until_answered(lambda root=root: session.children(root))  # type: ignore[misc]
@@ -77,7 +82,7 @@ class AclStore:
         for first in range(0, len(found), READ_AT_ONCE):
             share = found[first : first + READ_AT_ONCE]
             held |= zip(share, await asyncio.gather(*(_held(session, each) for each in share)), strict=True)
-        self._go_by(held)
+        self._hear(held)
 
     async def follow(self, session: Session) -> None:
         """Read what changes from now on, until the session ends. Raises StoreError."""
@@ -123,8 +128,14 @@ class AclStore:
                 event(log, logging.WARNING, "all ACLs are read anew", path=path, reason="the notice cannot be read")
                 return False
             resources[resource] = None
-        self._go_by({resource: await _held(session, resource) for resource in resources})
+        self._changed.clear()
+        self._hear({resource: await _held(session, resource) for resource in resources})
         return True
+
+    def _hear(self, held: Mapping[ResourcePattern, Held]) -> None:
+        """Go by what was read, where we changed nothing meanwhile: others' later changes have notices yet to come."""
+        self._heard += 1
+        self._go_by({resource: acls for resource, acls in held.items() if resource not in self._changed})
 
     def _go_by(self, held: Mapping[ResourcePattern, Held]) -> None:
         if not held:
@@ -164,7 +175,7 @@ class AclStore:
         notice = acl_nodes.dump_change(resource)
         async with self._one:
             for _ in range(TRIES):
-                session = self._session()
+                session, heard = self._session(), self._heard
                 try:
                     held, version = await _with_version(session, path)
                     if isinstance(held, Unreadable):
@@ -172,7 +183,7 @@ class AclStore:
                         raise KafkaError(errors.INVALID_REQUEST, words)
                     acls = after(held)
                     if acls == held:
-                        self._go_by({resource: held})
+                        self._change_to(resource, held)
                         return held, acls
                     op: Op = Set(path, acl_nodes.dump_acls(acls), -1 if version is None else version)
                     if version is None:
@@ -189,11 +200,21 @@ class AclStore:
             else:
                 words = f"others change the ACLs of {resource} again and again, or the node above {path} is gone"
                 raise KafkaError(errors.KAFKA_STORAGE_ERROR, words)
-            self._go_by({resource: acls})
+            if heard == self._heard:
+                self._change_to(resource, acls)
+            else:  # perhaps others' change of it was read, and came after ours
+                now: Held = acls
+                with contextlib.suppress(StoreError):  # the connection that comes next reads all
+                    now = await _held(session, resource)
+                self._change_to(resource, now)
         event(log, logging.INFO, "ACLs altered", resource=resource, acls=len(acls))
         with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
             await self._purge(session, notice.path.rpartition("/")[0])
         return held, acls
+
+    def _change_to(self, resource: ResourcePattern, acls: Held) -> None:
+        self._changed.add(resource)
+        self._go_by({resource: acls})
 
     async def _purge(self, session: Session, root: str) -> None:
         """Remove the notices that everybody has read long ago."""

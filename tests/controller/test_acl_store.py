@@ -1,0 +1,99 @@
+"""ACLs of a broker while others change them: what was acknowledged is gone by, and nothing older comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pybroker.clock import wall_ms
+from pybroker.controller import loading
+from pybroker.controller.acls import AclStore
+from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.security import acl_nodes
+from pybroker.security.access import Access
+from pybroker.security.acls import (
+    Acl,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from tests.harness import eventually
+
+SLOW, FAST = (ResourcePattern(ResourceType.TOPIC, name, PatternType.LITERAL) for name in ("slow", "fast"))
+READ = Acl("User:ann", "*", Operation.READ, Permission.ALLOW)
+
+
+class Broker:
+    """A broker's ACLs, on a session whose reads of one node wait until they may go on."""
+
+    def __init__(self, session: MemorySession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.session = session
+        self.go_on, self.waiting = asyncio.Semaphore(0), 0
+        self.waits = False
+        self.access = Access(frozenset(), False, lambda *_: None)
+        self.acls = AclStore(lambda: session, self.access, wall_ms)
+        get = session.get
+
+        async def slowly(path: str, *args: Any, **how: Any) -> Any:
+            answer = await get(path, *args, **how)
+            if self.waits and path == acl_nodes.path(SLOW):
+                self.waiting += 1
+                await self.go_on.acquire()
+            return answer
+
+        monkeypatch.setattr(session, "get", slowly)
+
+    def may_read(self, resource: ResourcePattern) -> bool:
+        return self.access.may("User:ann", "127.0.0.1", Operation.READ, ResourceType.TOPIC, resource.name)
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    async def make() -> tuple[Broker, Broker, asyncio.Task[None]]:
+        store = MemoryStore()
+        await store.open()
+        made = [Broker(await store.session(60_000), monkeypatch) for _ in range(2)]
+        await loading.prepare(made[0].session, acl_nodes.PERSISTENT)
+        return made[0], made[1], asyncio.create_task(made[1].acls.follow(made[1].session))
+
+    return make
+
+
+def binding(resource: ResourcePattern, operation: Operation = Operation.READ) -> AclBinding:
+    return AclBinding(resource, READ._replace(operation=operation))
+
+
+def named(resource: ResourcePattern) -> AclFilter:
+    return AclFilter(resource.type, resource.name, PatternType.LITERAL, None, None, Operation.ANY, Permission.ANY)
+
+
+async def test_what_was_read_before_a_change_of_ours_does_not_undo_it(both: Any) -> None:
+    """Others changed two resources: one was read, and ours is changed while the other is being read."""
+    other, ours, following = await both()
+    try:
+        await other.acls.add([binding(FAST)])
+        await eventually("it is heard of", lambda: ours.may_read(FAST))
+        ours.waits = True
+        await other.acls.add([binding(SLOW, Operation.WRITE)])
+        await eventually("it is being read", lambda: ours.waiting == 1)
+        await other.acls.add([binding(FAST, Operation.WRITE)])
+        await other.acls.add([binding(SLOW)])
+        ours.go_on.release()
+        await eventually("one was read, the other is being read", lambda: ours.waiting == 2)
+        assert [len(gone) for gone in await ours.acls.remove([named(FAST)])] == [2]
+        assert not ours.may_read(FAST)
+        ours.waits = False
+        ours.go_on.release()
+        await eventually("the other is gone by", lambda: ours.may_read(SLOW))
+        assert not ours.may_read(FAST)
+        await other.acls.add([binding(FAST)])
+        await eventually("what comes later is heard of again", lambda: ours.may_read(FAST))
+    finally:
+        following.cancel()
