@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,8 @@ async def test_what_a_fetch_waits_for_is_not_read_once_it_is_denied(cast: Cast) 
     assert part.error_code == DENIED and not part.records
 
 
-async def test_a_fetch_that_is_partly_denied_does_not_wait(cast: Cast) -> None:
-    """Each fetch is looked at anew: nobody who is asked for rights has a session."""
+async def test_a_fetch_that_is_partly_denied_waits_for_the_rest(cast: Cast) -> None:
+    """As Kafka's does, so that nobody asks in a circle. Each is looked at anew: who is judged has no session."""
     await cast.root.create("u")
     await cast.give((TOPIC, "u", READ))
     kind = m.FetchRequest.Topics
@@ -93,8 +93,9 @@ async def test_a_fetch_that_is_partly_denied_does_not_wait(cast: Cast) -> None:
         kind(topic=name, partitions=[kind.Partitions(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
         for name in ("t", "u")
     ]
-    async with asyncio.timeout(5):
-        answer = await cast.ann.call("Fetch", 12, topics=topics, max_wait_ms=60_000, min_bytes=1, session_epoch=0)
+    began = time.monotonic()
+    answer = await cast.ann.call("Fetch", 12, topics=topics, max_wait_ms=300, min_bytes=1, session_epoch=0)
+    assert time.monotonic() - began >= 0.3
     assert {each.topic: each.partitions[0].error_code for each in answer.responses} == {"t": DENIED, "u": 0}
     assert answer.session_id == 0
     refused = await cast.ann.call("Fetch", 12, topics=[], session_id=7, session_epoch=1, min_bytes=1)

@@ -23,6 +23,7 @@ WORDS: Final = {
     errors.GROUP_AUTHORIZATION_FAILED: "the principal may not do this with the group",
     errors.CLUSTER_AUTHORIZATION_FAILED: "the principal may not do this with the cluster",
     errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the principal may not do this with the transactional id",
+    errors.UNKNOWN_TOPIC_ID: "no topic has this id",
 }
 
 Guarded = Callable[[Any, Call], Any]
@@ -57,9 +58,9 @@ class AuthHelper:
     def may_to_topic(
         self, caller: Caller, operation: Operation, name: str, topic_id: bytes = b"", *, told: bool = True
     ) -> bool:
-        """Of a topic that is named, or else given by its id: an id that nobody has is the handler's to refuse."""
+        """Of a topic that is named, or else given by its id. With an id that no topic has nobody may do anything."""
         found = name or (self.name_of(topic_id) if topic_id else name)
-        return found is None or self.may(caller, operation, ResourceType.TOPIC, found, told=told)
+        return found is not None and self.may(caller, operation, ResourceType.TOPIC, found, told=told)
 
     def may_to_any_topic(self, caller: Caller, operation: Operation) -> bool:
         return self._access.may_to_any(caller.principal, caller.host, operation, ResourceType.TOPIC)
@@ -73,8 +74,19 @@ class AuthHelper:
         topic = self._metadata.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    def knows(self, topic: str) -> bool:
-        return self._metadata.image.topic(topic) is not None
+    @property
+    def is_told(self) -> bool:
+        """Has a controller told which topics there are?"""
+        return self._metadata.is_complete(self._metadata.image)
+
+    def is_missing(self, topic: str) -> bool:
+        """Is there no such topic, as far as a controller has told?"""
+        return self.is_told and self._metadata.image.topic(topic) is None
+
+    def has(self, name: str | None, topic_id: bytes) -> bool:
+        """Is a topic named, or its id known? An id that becomes known later must not reach a handler: nobody has asked
+        whose it is."""
+        return bool(name) or self.name_of(topic_id) is not None
 
 
 def after(answer: Any, finish: Callable[[Any], Any]) -> Any:

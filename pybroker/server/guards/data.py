@@ -37,7 +37,11 @@ def produced(auth: AuthHelper, handler: Handler) -> Guarded:
 
         return run(handler, request, call, "topic_data", "responses", allowed, DENIED)
 
-    return guarded
+    def with_ids(request: Any, call: Call) -> Any:
+        inner, known = handler._replace(by=guarded), lambda topic: auth.has(topic.name, topic.topic_id)
+        return run(inner, request, call, "topic_data", "responses", known, errors.UNKNOWN_TOPIC_ID)
+
+    return with_ids
 
 
 def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
@@ -57,17 +61,20 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
         request = with_only(request, "session_epoch", NO_SESSION)
         rules = auth.rules
 
+        def refused(denied: list[Any], unknown: list[Any]) -> list[Any]:
+            no_ids = _refused(handler, request, unknown, errors.UNKNOWN_TOPIC_ID)
+            return _refused(handler, request, denied) + no_ids
+
         def allowed(topic: Any) -> bool:
             if not auth.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id):
                 return False
             auth.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
             return True
 
-        kept, denied = split(request.topics, allowed)
-        if denied:
-            request = with_only(request, "max_wait_ms", 0)
-        if not kept and denied:
-            return m.FetchResponse(responses=_refused(handler, request, denied))
+        known, unknown = split(request.topics, lambda topic: auth.has(topic.topic, topic.topic_id))
+        kept, denied = split(known, allowed)
+        if not kept and (denied or unknown):
+            return m.FetchResponse(responses=refused(denied, unknown))
 
         def finish(answer: Any) -> Any:
             if auth.rules is not rules:
@@ -75,7 +82,7 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
                 for topic in late:
                     _drop(topic)
                 denied.extend(topic for topic in kept if not allowed(topic))
-            answer.responses.extend(_refused(handler, request, denied))
+            answer.responses.extend(refused(denied, unknown))
             return answer
 
         return after(handler.by(with_only(request, "topics", kept), call), finish)
@@ -83,8 +90,8 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
     return guarded
 
 
-def _refused(handler: Handler, request: Any, topics: list[Any]) -> list[Any]:
-    return list(refusal(handler, with_only(request, "topics", topics), DENIED).responses) if topics else []
+def _refused(handler: Handler, request: Any, topics: list[Any], code: int = DENIED) -> list[Any]:
+    return list(refusal(handler, with_only(request, "topics", topics), code).responses) if topics else []
 
 
 def _drop(topic: Any) -> None:
@@ -117,16 +124,29 @@ def described(auth: AuthHelper, handler: Handler, auto_create: bool) -> Guarded:
 
             return after(handler.by(request, call), visible)
         refused: list[Any] = []
+        names = {topic.name for topic in request.topics}
+        if auto_create and not auth.is_told and not auth.may_to_cluster(caller, Operation.CREATE, told=False):
+            request = with_only(request, "allow_auto_topic_creation", False)  # who knows what is missing then
         kept = [topic for topic in request.topics if _is_shown(auth, caller, request, topic, auto_create, refused)]
         call = call._replace(version=max(call.version, EMPTY_IS_NONE_VERSION))
 
         def with_refused(answer: Any) -> Any:
-            answer.topics.extend(refused)
+            """An id may have become known while the handler waited: whose it is, is asked now."""
+            found, late = split(
+                answer.topics, lambda topic: not topic.name or topic.name in names or _may_see(auth, caller, topic.name)
+            )
+            refused.extend(_no_such_topic(topic) for topic in late)
+            answer.topics = found + refused
             return finish(answer)
 
         return after(handler.by(with_only(request, "topics", kept), call), with_refused)
 
     return guarded
+
+
+def _no_such_topic(topic: Any) -> Any:
+    """What is told of an id whose topic the client may not describe."""
+    return m.MetadataResponse.Topics(error_code=DENIED, name=None, topic_id=topic.topic_id)
 
 
 def _may_see(auth: AuthHelper, caller: Caller, name: str, *, told: bool = True) -> bool:
@@ -142,13 +162,13 @@ def _is_shown(
         name = auth.name_of(topic.topic_id)
         if name is None or _may_see(auth, caller, name):
             return True
-        refused.append(kind(error_code=DENIED, name=None, topic_id=topic.topic_id))
+        refused.append(_no_such_topic(topic))
         return False
     name = topic.name
     if not _may_see(auth, caller, name):
         refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
         return False
-    wanted = auto_create and request.allow_auto_topic_creation and not auth.knows(name)
+    wanted = auto_create and request.allow_auto_topic_creation and auth.is_missing(name)
     if not wanted or auth.may_to_cluster(caller, Operation.CREATE, told=False):
         return True
     if auth.may_to_topic(caller, Operation.CREATE, name):

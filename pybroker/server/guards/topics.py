@@ -123,8 +123,10 @@ def deleted(auth: AuthHelper, handler: Handler) -> Guarded:
             )  # fmt: skip
 
         def allowed(topic: Any) -> bool:
-            name = topic.name if topic.name is not None else auth.name_of(topic.topic_id)
-            return name is None or auth.may_to_topic(caller, Operation.DELETE, name)
+            by_id = topic.name is None
+            if by_id and not auth.may_to_topic(caller, Operation.DESCRIBE, "", topic.topic_id):
+                return False
+            return auth.may_to_topic(caller, Operation.DELETE, topic.name or "", topic.topic_id)
 
         def finish(answer: Any) -> Any:
             for topic in answer.responses:
@@ -133,7 +135,13 @@ def deleted(auth: AuthHelper, handler: Handler) -> Guarded:
                     topic.name = name if auth.may_to_topic(caller, Operation.DESCRIBE, name, told=False) else None
             return answer
 
-        return after(run(handler, request, call, "topics", "responses", allowed, code), finish)
+        def known(topic: Any) -> bool:
+            return auth.has(topic.name, topic.topic_id)
+
+        inner = handler._replace(
+            by=lambda request, call: after(run(handler, request, call, "topics", "responses", allowed, code), finish)
+        )
+        return run(inner, request, call, "topics", "responses", known, errors.UNKNOWN_TOPIC_ID)
 
     return guarded
 

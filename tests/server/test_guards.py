@@ -1,0 +1,88 @@
+"""What guards ask by is what handlers go by: an id that becomes known between the two gives nobody anything."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.cluster.caller import Call, Caller
+from pybroker.protocol import messages as m
+from pybroker.security.access import Access
+from pybroker.server.dispatch import Handler
+from pybroker.server.guards import data, topics
+from pybroker.server.guards.auth_helper import AuthHelper
+
+ID = bytes(range(16))
+CALL = Call(13, "c", Caller("127.0.0.1", 1, "CLIENTS", "User:ann"))
+UNKNOWN = errors.UNKNOWN_TOPIC_ID
+
+
+class Told:
+    """What a controller tells: nothing yet, or that one topic is there."""
+
+    def __init__(self) -> None:
+        self.image = self
+        self.hidden: Any = None
+
+    def topic_by_id(self, _: bytes) -> Any:
+        return self.hidden
+
+    def topic(self, _: str) -> Any:
+        return self.hidden
+
+    def is_complete(self, _: Any) -> bool:
+        return self.hidden is not None
+
+
+def late(told: Told, answer: Any) -> Handler:
+    """A handler that answers once the topic is known."""
+
+    async def by(request: Any, _: Call) -> Any:
+        told.hidden = SimpleNamespace(name="hidden", id=ID)
+        return answer(request)
+
+    def failed(request: Any, code: int, _: str) -> Any:
+        return SimpleNamespace(responses=[code] * len(getattr(request, "topics", None) or request.topic_data))
+
+    return Handler(by, failed)
+
+
+REQUESTS = {
+    data.produced: m.ProduceRequest(acks=1, topic_data=[m.ProduceRequest.TopicData(topic_id=ID)]),
+    data.fetched: m.FetchRequest(topics=[m.FetchRequest.Topics(topic_id=ID)]),
+    topics.deleted: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.Topics(name=None, topic_id=ID)]),
+}
+
+
+@pytest.mark.parametrize("guard", REQUESTS)
+async def test_an_id_that_no_topic_has_yet_reaches_no_handler(guard: Any) -> None:
+    told = Told()
+    handler = late(told, lambda request: pytest.fail(f"the handler got {request}"))
+    answer = guard(AuthHelper(Access(frozenset(), False, lambda *_: None), told), handler)(REQUESTS[guard], CALL)  # type: ignore[arg-type]
+    if not hasattr(answer, "responses"):
+        answer = await answer
+    assert answer.responses == [UNKNOWN] and told.hidden is None
+
+
+async def test_who_may_not_see_a_topic_is_not_told_its_name_by_an_id_that_becomes_known() -> None:
+    told, kind = Told(), m.MetadataResponse.Topics
+    handler = late(told, lambda _: m.MetadataResponse(topics=[kind(name="hidden", topic_id=ID)]))
+    auth = AuthHelper(Access(frozenset(), False, lambda *_: None), told)  # type: ignore[arg-type]
+    request = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=None, topic_id=ID)])
+    (topic,) = (await data.described(auth, handler, True)(request, CALL)).topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (errors.TOPIC_AUTHORIZATION_FAILED, None, ID)
+
+
+async def test_nothing_is_missing_before_a_controller_has_told_what_is_there() -> None:
+    """A consumer that may read a topic, and create none, is not refused by a broker that has just come."""
+    told, asked = Told(), []
+    handler = late(told, lambda request: asked.append(request) or m.MetadataResponse(topics=[]))
+    access = Access(frozenset(), False, lambda *_: None)
+    access.may = lambda *what, **_: "CREATE" not in str(what)  # type: ignore[method-assign]
+    auth = AuthHelper(access, told)  # type: ignore[arg-type]
+    request = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="hidden")], allow_auto_topic_creation=True)
+    assert (await data.described(auth, handler, True)(request, CALL)).topics == []
+    assert [(each.topics[0].name, each.allow_auto_topic_creation) for each in asked] == [("hidden", False)]
