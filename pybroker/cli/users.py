@@ -57,7 +57,8 @@ def set_password(
 ) -> None:
     """Let USER log in with a password: that of --password-file, or of PYBROKER_USER_PASSWORD, or as you are asked.
 
-    It is no argument, which everybody on this machine could read. The broker is sent what it keeps of it, and no more.
+    It is no argument, which everybody on this machine could read. The broker is sent a salted hash of it, with which
+    whoever listens on the way could log in.
     """
     password = _password(password_file)
     with admin_of(bootstrap_server, timeout_s) as admin:

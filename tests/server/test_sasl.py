@@ -389,6 +389,8 @@ def bent(**fields: Any) -> Any:
         ([], [bent(iterations=4095)], {"eve": errors.UNACCEPTABLE_CREDENTIAL}),
         ([], [bent(iterations=16385)], {"eve": errors.UNACCEPTABLE_CREDENTIAL}),
         ([], [bent(name="")], {"": errors.UNACCEPTABLE_CREDENTIAL}),
+        ([], [bent(name=".")], {".": errors.UNACCEPTABLE_CREDENTIAL}),
+        ([], [bent(name="..")], {"..": errors.UNACCEPTABLE_CREDENTIAL}),
         ([], [bent(salted_password=b"")], {"eve": errors.UNACCEPTABLE_CREDENTIAL}),
         ([], [bent(salt=b"")], {"eve": errors.UNACCEPTABLE_CREDENTIAL}),
         ([], [bent(mechanism=2)], {"eve": errors.UNACCEPTABLE_CREDENTIAL}),

@@ -82,6 +82,8 @@ def _change(user: str, request: Any, asked: Counter[tuple[str, int]]) -> Change:
     """All that a request has of one user. Raises KafkaError: 33, 92, 93."""
     if not user:
         raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, "a user has a name")
+    if user in (".", ".."):
+        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"a user's name is that of a node in ZooKeeper, not {user!r}")
     for (name, number), times in asked.items():
         if name == user and number not in NUMBERS:
             raise KafkaError(errors.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {number} of SCRAM")
