@@ -9,7 +9,16 @@ from pybroker.core import Slice
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal, run, split, with_only
+from pybroker.server.guards.auth_helper import (
+    AuthHelper,
+    Guarded,
+    after,
+    refusal,
+    run,
+    split,
+    with_known_ids,
+    with_only,
+)
 
 NO_ID = bytes(16)
 RIGHT_READ, RIGHT_WRITE = 1, 2
@@ -37,11 +46,7 @@ def produced(auth: AuthHelper, handler: Handler) -> Guarded:
 
         return run(handler, request, call, "topic_data", "responses", allowed, DENIED)
 
-    def with_ids(request: Any, call: Call) -> Any:
-        inner, known = handler._replace(by=guarded), lambda topic: auth.has(topic.name, topic.topic_id)
-        return run(inner, request, call, "topic_data", "responses", known, errors.UNKNOWN_TOPIC_ID)
-
-    return with_ids
+    return with_known_ids(auth, handler, guarded, "topic_data", "responses")
 
 
 def fetched(auth: AuthHelper, handler: Handler) -> Guarded:

@@ -7,7 +7,16 @@ from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.security.acls import Operation
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal, run, split, with_only
+from pybroker.server.guards.auth_helper import (
+    AuthHelper,
+    Guarded,
+    after,
+    refusal,
+    run,
+    split,
+    with_known_ids,
+    with_only,
+)
 
 TOPIC_RESOURCE = 2
 
@@ -116,11 +125,6 @@ def deleted(auth: AuthHelper, handler: Handler) -> Guarded:
 
     def guarded(request: Any, call: Call) -> Any:
         caller, code = call.caller, errors.TOPIC_AUTHORIZATION_FAILED
-        if not request.topics:
-            return run(
-                handler, request, call, "topic_names", "responses",
-                lambda name: auth.may_to_topic(caller, Operation.DELETE, name), code,
-            )  # fmt: skip
 
         def allowed(topic: Any) -> bool:
             by_id = topic.name is None
@@ -135,15 +139,18 @@ def deleted(auth: AuthHelper, handler: Handler) -> Guarded:
                     topic.name = name if auth.may_to_topic(caller, Operation.DESCRIBE, name, told=False) else None
             return answer
 
-        def known(topic: Any) -> bool:
-            return auth.has(topic.name, topic.topic_id)
+        return after(run(handler, request, call, "topics", "responses", allowed, code), finish)
 
-        inner = handler._replace(
-            by=lambda request, call: after(run(handler, request, call, "topics", "responses", allowed, code), finish)
-        )
-        return run(inner, request, call, "topics", "responses", known, errors.UNKNOWN_TOPIC_ID)
+    by_topics = with_known_ids(auth, handler, guarded, "topics", "responses")
 
-    return guarded
+    def by_names(request: Any, call: Call) -> Any:
+        def allowed(name: str) -> bool:
+            return auth.may_to_topic(call.caller, Operation.DELETE, name)
+
+        code = errors.TOPIC_AUTHORIZATION_FAILED
+        return run(handler, request, call, "topic_names", "responses", allowed, code)
+
+    return lambda request, call: (by_topics if request.topics else by_names)(request, call)
 
 
 def of_configs(auth: AuthHelper, handler: Handler, operation: Operation, told: str) -> Guarded:
