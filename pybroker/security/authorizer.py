@@ -17,8 +17,6 @@ prefixes few lengths differ.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
 from pybroker.persistent_map import PersistentMap
@@ -35,42 +33,22 @@ from pybroker.security.acls import (
     ResourcePattern,
     ResourceType,
 )
+from pybroker.security.operations import OPERATIONS, bits
 
 LITERAL, PREFIXED, ALLOW, DENY = PatternType.LITERAL, PatternType.PREFIXED, Permission.ALLOW, Permission.DENY
 
-
-def _bits(*operations: Operation) -> int:
-    return reduce(or_, (1 << operation for operation in operations))
-
-
-_EVERY: Final = _bits(*(each for each in Operation if each.concrete))
-_DENIED: Final = {each: _bits(each) for each in Operation} | {Operation.ALL: _EVERY}
+_EVERY: Final = bits(*(each for each in Operation if each.concrete))
+_DENIED: Final = {each: bits(each) for each in Operation} | {Operation.ALL: _EVERY}
 """What a Deny of each operation denies."""
 _ALLOWED: Final = {
     **_DENIED,
-    Operation.READ: _bits(Operation.READ, Operation.DESCRIBE),
-    Operation.WRITE: _bits(Operation.WRITE, Operation.DESCRIBE),
-    Operation.DELETE: _bits(Operation.DELETE, Operation.DESCRIBE),
-    Operation.ALTER: _bits(Operation.ALTER, Operation.DESCRIBE),
-    Operation.ALTER_CONFIGS: _bits(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+    Operation.READ: bits(Operation.READ, Operation.DESCRIBE),
+    Operation.WRITE: bits(Operation.WRITE, Operation.DESCRIBE),
+    Operation.DELETE: bits(Operation.DELETE, Operation.DESCRIBE),
+    Operation.ALTER: bits(Operation.ALTER, Operation.DESCRIBE),
+    Operation.ALTER_CONFIGS: bits(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
 }
 """What an Allow of each operation allows."""
-
-OPERATIONS: Final = {
-    ResourceType.TOPIC: _bits(
-        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE),
-    ResourceType.CLUSTER: _bits(
-        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
-    ),
-    ResourceType.TRANSACTIONAL_ID: _bits(Operation.WRITE, Operation.DESCRIBE),
-    ResourceType.DELEGATION_TOKEN: _bits(Operation.DESCRIBE),
-    ResourceType.USER: _bits(Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
-}  # fmt: skip
-"""What can be done to a resource of each type, as bits: what clients are told where there is no authorizer."""
 
 
 class _Pattern(NamedTuple):

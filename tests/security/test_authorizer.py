@@ -17,7 +17,8 @@ from pybroker.security.acls import (
     ResourcePattern,
     ResourceType,
 )
-from pybroker.security.authorizer import OPERATIONS, Rules
+from pybroker.security.authorizer import Rules
+from pybroker.security.operations import OPERATIONS
 
 ANN, BOB, HOST = "User:ann", "User:bob", "127.0.0.1"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER

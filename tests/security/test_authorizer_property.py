@@ -8,7 +8,8 @@ import random
 import pytest
 
 from pybroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourcePattern, ResourceType
-from pybroker.security.authorizer import OPERATIONS, Rules
+from pybroker.security.authorizer import Rules
+from pybroker.security.operations import OPERATIONS
 from tests.security import slow_acls
 from tests.security.slow_acls import CALLERS, NAMES, PEERS, Slow
 

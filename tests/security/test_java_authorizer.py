@@ -22,7 +22,8 @@ from pybroker.security.acls import (
     ResourceType,
     is_node_name,
 )
-from pybroker.security.authorizer import OPERATIONS, Rules
+from pybroker.security.authorizer import Rules
+from pybroker.security.operations import OPERATIONS
 from pybroker.security.principals import host_text
 from tests.harness import HOST, until
 from tests.java import peers

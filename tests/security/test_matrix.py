@@ -7,8 +7,8 @@ import pytest
 from pybroker import errors
 from pybroker.protocol.apis import KNOWN, SERVED
 from pybroker.security.acls import Operation, ResourceType
-from pybroker.security.authorizer import OPERATIONS
 from pybroker.security.matrix import MATRIX, Check, Level, Need
+from pybroker.security.operations import OPERATIONS
 
 OPEN = {17, 18, 36, 39, 40, 60, 71, 72}
 """APIs that everybody may call: logging in, ApiVersions, DescribeCluster, telemetry; and what only owners may."""

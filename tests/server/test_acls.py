@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.operations import NOT_ASKED
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from pybroker.security.operations import NOT_ASKED
 from tests.harness import eventually
 from tests.server.cast import (
     CLUSTER,

@@ -4,8 +4,8 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
-from pybroker.cluster.operations import NOT_ASKED
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from pybroker.security.operations import NOT_ASKED
 from pybroker.server.dispatch import Handler
 from pybroker.server.guards.auth_helper import AuthHelper, Guarded, after, refusal
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller
-from pybroker.cluster.operations import NOT_ASKED
 from pybroker.core import Slice
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from pybroker.security.operations import NOT_ASKED
 from pybroker.server.dispatch import Handler
 from pybroker.server.guards.auth_helper import (
     AuthHelper,

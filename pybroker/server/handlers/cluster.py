@@ -3,11 +3,12 @@
 from typing import Any
 
 from pybroker import errors
-from pybroker.cluster import operations
 from pybroker.cluster.caller import Call
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.security import operations
+from pybroker.security.acls import ResourceType
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -31,7 +32,7 @@ class DescribeCluster:
                 kind.Brokers(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
                 for node in image.nodes(call.caller.listener)
             ],
-            cluster_authorized_operations=operations.ALL_OF_CLUSTER if asked else operations.NOT_ASKED,
+            cluster_authorized_operations=operations.of(ResourceType.CLUSTER, asked),
         )
 
 

@@ -7,16 +7,16 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.group import Group, State
-from pybroker.cluster.operations import NOT_ASKED, Operation, bits
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol import messages as m
+from pybroker.security import operations
+from pybroker.security.acls import ResourceType
 
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 SINGLE_LEAVE_VERSION_MAX = 2
 DEAD_IS_AN_ERROR_VERSION = 6
-ALL_OF_GROUP = bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
 
 
 class JoinGroup:
@@ -111,12 +111,12 @@ class DescribeGroups:
         self._groups = groups
 
     def __call__(self, request: Any, call: Call) -> Any:
-        operations = ALL_OF_GROUP if request.include_authorized_operations else NOT_ASKED
+        rights = operations.of(ResourceType.GROUP, request.include_authorized_operations)
         return m.DescribeGroupsResponse(
-            groups=[self._describe(name, call.version, operations) for name in dict.fromkeys(request.groups)]
+            groups=[self._describe(name, call.version, rights) for name in dict.fromkeys(request.groups)]
         )
 
-    def _describe(self, name: str, version: int, operations: int) -> Any:
+    def _describe(self, name: str, version: int, rights: int) -> Any:
         kind = m.DescribeGroupsResponse.Groups
         try:
             entry = self._groups.find(name)
@@ -129,7 +129,7 @@ class DescribeGroups:
             code = errors.GROUP_ID_NOT_FOUND if version >= DEAD_IS_AN_ERROR_VERSION else errors.NONE
             return kind(
                 group_id=name, error_code=code, error_message="there is no such group" if code else None,
-                group_state=State.DEAD.value, protocol_type="", protocol_data="", authorized_operations=operations,
+                group_state=State.DEAD.value, protocol_type="", protocol_data="", authorized_operations=rights,
             )  # fmt: skip
         group = entry.group
         return kind(
@@ -138,7 +138,7 @@ class DescribeGroups:
             protocol_type=group.protocol_type or "",
             protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
             members=self._members(group),
-            authorized_operations=operations,
+            authorized_operations=rights,
             last_rebalance_cause=group.cause,
             last_rebalance_ms=entry.rebalanced_ms,
         )

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from pybroker import errors
-from pybroker.cluster import operations
 from pybroker.cluster.caller import Call, Disconnect
 from pybroker.cluster.image import NO_LEADER, Image, Node, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.cluster.topics import check_name
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from pybroker.security import operations
+from pybroker.security.acls import ResourceType
 
 NO_ID = bytes(16)
 NULL_IS_ALL_VERSION = 1
@@ -86,12 +87,11 @@ class Metadata:
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             topics=list(self._topics(image, nodes, request, call)),
-            cluster_authorized_operations=operations.ALL_OF_CLUSTER if asked_cluster else operations.NOT_ASKED,
+            cluster_authorized_operations=operations.of(ResourceType.CLUSTER, asked_cluster),
         )
 
     def _topics(self, image: Image, nodes: Iterable[Node], request: Any, call: Call) -> Iterator[Any]:
-        asked_rights = request.include_topic_authorized_operations
-        rights = operations.ALL_OF_TOPIC if asked_rights else operations.NOT_ASKED
+        rights = operations.of(ResourceType.TOPIC, request.include_topic_authorized_operations)
         describe = _Describer(image, nodes, call.version, rights, self._metadata.suspects)
         if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
             self._check_complete(image)
