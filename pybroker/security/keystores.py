@@ -1,0 +1,340 @@
+"""Key stores and trust stores, as settings name them: files of PEM or PKCS#12, or PEM in the settings themselves.
+
+    {prefix}keystore.type      PEM       PKCS12, JKS                 {prefix}truststore.type ...
+    {prefix}keystore.location  a file    a file                      {prefix}truststore.location
+    {prefix}keystore.password  -         of the file                 {prefix}truststore.password
+    {prefix}key.password       of the key, if it is encrypted        -
+    {prefix}keystore.key       in place of the file, with
+    {prefix}keystore.certificate.chain                               {prefix}truststore.certificates
+
+`prefix` is ssl., listener.name.NAME.ssl. or zookeeper.ssl., and every error says in one sentence which file and which
+setting are wrong. Java takes a PKCS#12 file for a JKS, which keytool writes since Java 9, and so do we; what really is
+a JKS only Java can read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import stat
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pybroker.config.settings import ConfigError, shown
+from pybroker.errors import system_words
+
+if TYPE_CHECKING:  # which takes as long to import as a start may take
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509 import Certificate
+
+PEM: Final = "PEM"
+PKCS12: Final = "PKCS12"
+JKS: Final = "JKS"
+TYPES: Final = (PEM, PKCS12, JKS)
+SUFFIXES: Final = {".pem": PEM, ".p12": PKCS12, ".pfx": PKCS12, ".jks": JKS}
+"""The type of a file whose type is not told, as ZooKeeper's own clients find it."""
+FILE_BYTES_MAX: Final = 4 << 20
+"""More than any list of certificates has; a broker reads no more of what it is told to read."""
+_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+"""What a JKS begins with, and a JCEKS."""
+_EDGE: Final = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
+_KEY: Final = "PRIVATE KEY"
+_TRADITIONAL: Final = ("RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY")
+_CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE")
+
+
+class KeyPair(NamedTuple):
+    """A private key, unencrypted, and the certificates that go with it, its own in front: PEM each."""
+
+    chain: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair(...)"
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have a context show it to the other side. The ssl module reads files alone: this one is never on a disk."""
+        fd = os.memfd_create("key store", os.MFD_CLOEXEC)
+        try:
+            os.write(fd, self.key + b"\n" + self.chain)
+            context.load_cert_chain(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
+
+
+class _Source(NamedTuple):
+    """Where bytes come from: what an error calls it, and the bytes."""
+
+    name: str
+    data: bytes
+
+    def refuse(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.name} {why}")
+
+
+def key_store(
+    prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
+    key_password: str | None = None, key: str | None = None, chain: str | None = None,
+    key_password_setting: str | None = None,
+) -> KeyPair | None:  # fmt: skip
+    """The key and the certificates that the settings with a prefix name; None if they name none. Raises ConfigError.
+
+    `type` is one of TYPES; None goes by the file's name. `key_password_setting`: what the setting of the key's password
+    is called, if it is not {prefix}key.password."""
+    setting = f"{prefix}keystore"
+    key_password_setting = key_password_setting or f"{prefix}key.password"
+    if key is not None or chain is not None:
+        inline = {f"{setting}.key": key, f"{setting}.certificate.chain": chain}
+        missing = next((name for name, text in inline.items() if text is None), None)
+        if missing is not None:
+            raise ConfigError(f"{missing} is not set, and {next(n for n in inline if n != missing)} needs it")
+        _only_inline(setting, f"{setting}.key", type, location)
+        _no_store_password(setting, password, key_password_setting)
+        sources = [_inline(name, text) for name, text in inline.items() if text is not None]
+        return _pair_of_pem(sources[0], sources[1], key_password, key_password_setting)
+    if location is None:
+        if password is not None:
+            raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
+        return None
+    source = _read(f"{setting}.location", location)
+    if _type(setting, type, location) == PEM:
+        _no_store_password(setting, password, key_password_setting)
+        return _pair_of_pem(source, source, key_password, key_password_setting)
+    found, certificate, others = _pkcs12(source, password, f"{setting}.password")
+    if found is None or certificate is None:
+        raise source.refuse("has no private key with its certificate")
+    return _pair(source, found, _in_order(certificate, others))
+
+
+def trust_store(
+    prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
+    certificates: str | None = None,
+) -> bytes | None:  # fmt: skip
+    """The certificates of those who are trusted, as PEM; None if the settings name none. Raises ConfigError."""
+    setting = f"{prefix}truststore"
+    if certificates is not None:
+        _only_inline(setting, f"{setting}.certificates", type, location)
+        _no_store_password(setting, password)
+        source = _inline(f"{setting}.certificates", certificates)
+        return _anchors(source, _certificates(source))
+    if location is None:
+        if password is not None:
+            raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
+        return None
+    source = _read(f"{setting}.location", location)
+    if _type(setting, type, location) == PEM:
+        _no_store_password(setting, password)
+        return _anchors(source, _certificates(source))
+    _, certificate, others = _pkcs12(source, password, f"{setting}.password")
+    return _anchors(source, [each for each in (certificate, *others) if each is not None])
+
+
+# -- which form, and from where ---------------------------------------------------------------------------------------
+
+
+def _type(setting: str, type: str | None, location: str) -> str:
+    if type is None:
+        suffix = os.path.splitext(location)[1].lower()
+        if suffix not in SUFFIXES:
+            raise ConfigError(
+                f"{setting}.type is not set, and the name of {location} ({setting}.location) does not tell it: "
+                f"it takes {', '.join(TYPES)}"
+            )
+        return SUFFIXES[suffix]
+    if type.upper() not in TYPES:
+        raise ConfigError(f"{setting}.type = {shown(type)} is not supported: it takes {', '.join(TYPES)}")
+    return type.upper()
+
+
+def _only_inline(setting: str, name: str, type: str | None, location: str | None) -> None:
+    if type is None or type.upper() != PEM:
+        raise ConfigError(f"{name} is PEM: {setting}.type has to be {PEM}")
+    if location is not None:
+        raise ConfigError(f"{setting}.location and {name} are both set: only one of them can hold")
+
+
+def _no_store_password(setting: str, password: str | None, instead: str | None = None) -> None:
+    if password is not None:
+        hint = "" if instead is None else f"; a key that is encrypted has its password in {instead}"
+        raise ConfigError(f"{setting}.password is set, but {PEM} has no password of the whole{hint}")
+
+
+def _inline(name: str, text: str) -> _Source:
+    return _Source(f"the value of {name}", text.encode(errors="replace"))
+
+
+def _read(name: str, location: str) -> _Source:
+    """Neither a file that is too large nor one that never ends holds a start up."""
+    called = f"{location} ({name})"
+    try:
+        fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ConfigError(f"{called} is no file")
+            with open(fd, "rb", closefd=False) as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        raise ConfigError(f"{called} cannot be read: {system_words(problem)}") from None
+    except ValueError:  # a name with a NUL in it
+        raise ConfigError(f"{shown(location)} ({name}) is no name of a file") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{called} is larger than {FILE_BYTES_MAX} bytes: it is no store of keys")
+    return _Source(called, data)
+
+
+# -- PEM --------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(source: _Source) -> list[tuple[str, bytes]]:
+    """What lies between a BEGIN and the END of the same name, with both."""
+    found, begin = [], None
+    for edge in _EDGE.finditer(source.data):
+        if edge[1] == b"BEGIN":
+            begin = edge
+        elif begin is not None and begin[2] == edge[2]:
+            found.append((edge[2].decode(), source.data[begin.start() : edge.end()]))
+            begin = None
+    if not found:
+        is_java = source.data.startswith(_MAGICS)
+        raise _convert(source) if is_java else source.refuse("is no PEM: it has no -----BEGIN ...----- in it")
+    return found
+
+
+def _certificates(source: _Source) -> list[Certificate]:
+    from cryptography import x509
+
+    found = []
+    for name, block in _blocks(source):
+        if name in _CERTIFICATES:
+            try:
+                found.append(x509.load_pem_x509_certificate(block))
+            except ValueError as problem:
+                raise source.refuse(f"has a certificate that cannot be read: {_words(problem)}") from None
+    if not found:
+        raise source.refuse("has no certificate")
+    return found
+
+
+def _pair_of_pem(of_key: _Source, of_chain: _Source, password: str | None, password_setting: str) -> KeyPair:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    blocks = [(name, block) for name, block in _blocks(of_key) if name.endswith(_KEY)]
+    if len(blocks) != 1:
+        raise of_key.refuse("has no private key" if not blocks else f"has {len(blocks)} private keys: one is needed")
+    name, block = blocks[0]
+    encrypted = name == f"ENCRYPTED {_KEY}" or (name in _TRADITIONAL and b"ENCRYPTED" in block)
+    if encrypted and not password:
+        raise of_key.refuse(f"has a private key that is encrypted: {password_setting} has to be set")
+    try:
+        key = load_pem_private_key(block, password.encode() if encrypted and password is not None else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
+        if encrypted:
+            raise of_key.refuse(
+                f"has a private key that {password_setting} does not decrypt, or that is damaged"
+            ) from None
+        raise of_key.refuse(f"has a private key that cannot be read: {_words(problem)}") from None
+    certificates = _certificates(of_chain)
+    return _pair(of_chain, key, _in_order(_own(certificates, key) or certificates[0], certificates))
+
+
+def _own(certificates: Sequence[Certificate], key: PrivateKeyTypes) -> Certificate | None:
+    public = key.public_key()
+    return next((each for each in certificates if _quietly(each.public_key) == public), None)
+
+
+# -- PKCS#12 ----------------------------------------------------------------------------------------------------------
+
+
+def _pkcs12(
+    source: _Source, password: str | None, setting: str
+) -> tuple[PrivateKeyTypes | None, Certificate | None, list[Certificate]]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+    if source.data.startswith(_MAGICS):
+        raise _convert(source)
+    if b"-----BEGIN " in source.data:
+        raise source.refuse(f"is {PEM}: {setting.removesuffix('password')}type has to be {PEM}")
+    try:
+        found = load_pkcs12(source.data, None if password is None else password.encode())
+    except UnsupportedAlgorithm as problem:
+        raise source.refuse(f"is encrypted in a way that is not supported: {_words(problem)}") from None
+    except ValueError:
+        if password is None:
+            raise source.refuse(f"cannot be read as PKCS#12 without a password: {setting} is not set") from None
+        raise source.refuse(f"cannot be read as PKCS#12: {setting} is wrong, or the file is damaged") from None
+    own = None if found.cert is None else found.cert.certificate
+    return found.key, own, [each.certificate for each in found.additional_certs]
+
+
+def _convert(source: _Source) -> ConfigError:
+    return source.refuse(
+        "is a JKS, which only Java can read: convert it with keytool -importkeystore -srckeystore OLD.jks "
+        "-destkeystore NEW.p12 -deststoretype PKCS12"
+    )
+
+
+# -- what a key pair, and trust, have to be ---------------------------------------------------------------------------
+
+
+def _in_order(own: Certificate, others: Sequence[Certificate]) -> list[Certificate]:
+    """One's own certificate, that of who has signed it, and so on: the order of a handshake."""
+    chain, rest = [own], [each for each in others if each != own]
+    while signed_by := next((each for each in rest if each.subject == chain[-1].issuer), None):
+        rest.remove(signed_by)
+        chain.append(signed_by)
+    return chain
+
+
+def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate]) -> KeyPair:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if _own(chain[:1], key) is None:
+        raise source.refuse("has no certificate of the private key: they do not belong together")
+    now = datetime.now(UTC)
+    since, until = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc
+    if now > until:
+        raise source.refuse(f"has a certificate that expired on {_day(until)}")
+    if now < since:
+        raise source.refuse(f"has a certificate that is not valid before {_day(since)}")
+    bare = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return KeyPair(_as_pem(chain), bare)
+
+
+def _anchors(source: _Source, certificates: Sequence[Certificate]) -> bytes:
+    if not certificates:
+        raise source.refuse("has no certificate")
+    last = max(each.not_valid_after_utc for each in certificates)
+    if datetime.now(UTC) > last:
+        raise source.refuse(f"has no certificate that is still valid: the last one expired on {_day(last)}")
+    return _as_pem(certificates)
+
+
+def _as_pem(certificates: Sequence[Certificate]) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+
+
+def _day(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _quietly(call: Callable[[], object]) -> object:
+    """None where a certificate has a key of a kind that nobody here knows."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        return call()
+    except (UnsupportedAlgorithm, ValueError):
+        return None
+
+
+def _words(problem: Exception) -> str:
+    """The first sentence of what a library says."""
+    return str(problem).split("\n")[0].split(". ")[0][:200] or type(problem).__name__
