@@ -46,6 +46,8 @@ from pybroker.core.partition_handle import Follower as Follower
 from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
 from pybroker.core.partition_handle import Role as Role
+from pybroker.core.tls_socket import TlsSocket as TlsSocket
+from pybroker.core.tls_socket import tls_available as tls_available
 
 Bytes = bytes | bytearray | memoryview
 
@@ -217,8 +219,9 @@ class Plane:
     def watch_joining(self, partition: Partition) -> None:
         """Ask for one "joining" letter when a follower outside the ISR catches up; look once more after it."""
     def withdraw(self, partition: Partition) -> None: ...
-    def adopt(self, fd: int, *, listener: int = 0, judged: bool = False) -> int:
+    def adopt(self, fd: int, *, listener: int = 0, judged: bool = False, tls: TlsSocket | None = None) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours.
+        `tls`: what it has, after its handshake, which is the plane's from then on.
 
         judged: Produce and Fetch of its client are executed where replies have brought the rights for it."""
     def fileno(self) -> int: ...

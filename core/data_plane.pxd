@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 from pybroker.core.broker cimport Broker
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
+from pybroker.core.tls_socket cimport TlsSocket
 
 
 cdef class Plane:
@@ -22,4 +23,5 @@ cdef class Plane:
     cdef bint inherited          # this process is such a child: the plane is out of use
     cdef object __weakref__
     cdef int check(self) except -1
-    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=*) except -1
+    cdef int64_t take_over(
+        self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=*, TlsSocket tls=*) except -1

@@ -5,16 +5,15 @@
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 from posix.unistd cimport close as close_fd
 
+from pybroker.core.answers cimport add_answer
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64, swap_ptr
 from pybroker.core.base.counters cimport api_dict, histogram_dict
-from pybroker.core.base.cursor cimport store_be32
 from pybroker.core.base.reclamation cimport retire
 from pybroker.core.base.scheduling cimport ask_for_short_turns, wait_for_others
 from pybroker.core.base.status cimport raise_status
@@ -26,7 +25,7 @@ from pybroker.core.partition.partition cimport (
     partition_tell_all, partition_unwatch, partition_watch, watch_t,
 )
 from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
-from pybroker.core.plane.conn cimport OPEN, chunk_drop, chunk_new, chunk_t, conn_t, note_t
+from pybroker.core.plane.conn cimport OPEN, conn_t, note_t
 from pybroker.core.plane.fetch_session cimport sessions_destroy, sessions_init, sessions_leave
 from pybroker.core.plane.inbox cimport inbox_leave, inbox_ring
 from pybroker.core.plane.mailbox cimport (
@@ -38,9 +37,8 @@ from pybroker.core.plane.nodes cimport nodes_new, nodes_t, put_text
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
-from pybroker.core.slices cimport Slice
-from pybroker.core.storage.log cimport log_hold, view_t
-from pybroker.core.storage.open_files cimport files_hold
+from pybroker.core.storage.log cimport view_t
+from pybroker.core.tls_socket cimport TlsSocket
 
 import contextlib
 import os
@@ -80,41 +78,6 @@ cdef void joining(watch_t* w) noexcept nogil:
     """A follower of a partition that Python watches has caught up, or the partition went."""
     cdef bell_t* b = <bell_t*>w.owner
     mailbox_put(&b.plane.mailbox, JOINING, b.id, NULL, NULL, 0)
-
-
-cdef int add_part(note_t* n, object part) except -1:
-    """Append one part of an answer: bytes are copied, a slice is held."""
-    cdef Py_buffer view
-    cdef chunk_t* k
-    cdef Slice piece
-    if isinstance(part, Slice):
-        piece = part
-        piece.check()
-        k = chunk_new(0)
-        if k == NULL:
-            raise MemoryError()
-        k.log = piece.log
-        k.found = piece.found
-        k.generation = piece.generation
-        files_hold(k.found.files)
-        log_hold(k.log)
-        n.bytes += k.found.length
-    else:
-        PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
-        k = chunk_new(view.len)
-        if k != NULL:
-            memcpy(k.data, view.buf, view.len)
-            k.used = <int32_t>view.len
-            n.bytes += view.len
-        PyBuffer_Release(&view)
-        if k == NULL:
-            raise MemoryError()
-    if n.last != NULL:
-        n.last.next = k
-    else:
-        n.first = k
-    n.last = k
-    return 0
 
 
 cdef frame_of(const letter_t* l):
@@ -353,11 +316,13 @@ cdef class Plane:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def adopt(self, int fd, *, int listener=0, bint judged=False) -> int:
-        """Take over a connected non-blocking socket; its id. `judged`: what no reply brought rights for is Python's."""
-        return self.take_over(fd, listener, NULL, judged)
+    def adopt(self, int fd, *, int listener=0, bint judged=False, TlsSocket tls=None) -> int:
+        """Take over a connected non-blocking socket; its id. `judged`: what no reply brought rights for is Python's.
+        `tls`: what it has, after its handshake; it is of no use to anybody else from then on."""
+        return self.take_over(fd, listener, NULL, judged, tls)
 
-    cdef int64_t take_over(self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=False) except -1:
+    cdef int64_t take_over(
+            self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=False, TlsSocket tls=None) except -1:
         """The same for a socket whose peer is a client, or with `fetcher`, a reference that it takes over, a leader."""
         cdef pool_t* pool = &self.state.pool if fetcher == NULL else &self.state.replica_pool
         cdef conn_t* c
@@ -366,6 +331,8 @@ cdef class Plane:
         cdef address_t* address
         cdef int64_t id = self.adopted + 1
         self.check()
+        if tls is not None:
+            tls.check()
         self.sockets[id] = fd, os.fstat(fd).st_ino
         c = <conn_t*>calloc(1, sizeof(conn_t))
         n = <note_t*>calloc(1, sizeof(note_t))
@@ -396,6 +363,8 @@ cdef class Plane:
         c.inbox = &r.inbox
         c.pool = pool
         c.address = address
+        if tls is not None:
+            c.tls = tls.give()
         if fetcher != NULL:
             c.fetcher = fetcher
             fetcher.conn = c
@@ -445,7 +414,6 @@ cdef class Plane:
         cdef conn_t* c = <conn_t*>token
         cdef note_t* n
         cdef given_t* given
-        cdef uint8_t size[4]
         self.check()
         if token not in self.away:
             raise ValueError(f"no request with the token {token} waits for an answer")
@@ -459,17 +427,7 @@ cdef class Plane:
         n.close = close
         n.given = given
         if parts is not None:
-            try:
-                store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: no frame is so long
-                add_part(n, PyBytes_FromStringAndSize(<char*>size, 4))
-                for part in parts:
-                    add_part(n, part)
-            except Exception:
-                while n.first != NULL:
-                    n.first = chunk_drop(n.first)
-                n.last = NULL
-                n.bytes = 0
-                n.close = 1      # an answer that cannot be sent whole is not sent at all
+            add_answer(n, parts)
         inbox_leave(c.inbox, n)
 
     # -- figures -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from pybroker.core import Plane
 from pybroker.core.partition_handle import Partition
+from pybroker.core.tls_socket import TlsSocket
 
 class FetcherEvent(NamedTuple):
     """What became of a partition that is copied. But for "log_start" it is copied no longer until it is added again."""
@@ -36,6 +37,7 @@ class Fetcher:
         response_bytes_max: int = 10 << 20,
         partition_bytes_max: int = 1 << 20,
         answer_ms_max: int = 30000,
+        tls: TlsSocket | None = None,
     ) -> None:
         """fd: non-blocking; where this raises it is still the caller's. answer_ms_max: a leader that is silent for
         longer after a request is given up. Dropping the last reference closes the connection."""

@@ -19,6 +19,7 @@ from pybroker.core.plane.replica_fetcher cimport (
     CLIENT_ID_MAX, fetched_drop, fetched_t, replica_fetcher_add, replica_fetcher_close, replica_fetcher_drop,
     replica_fetcher_new, replica_fetcher_t, replica_fetcher_take_away,
 )
+from pybroker.core.tls_socket cimport TlsSocket
 
 from typing import Any, NamedTuple
 
@@ -46,7 +47,8 @@ cdef class Fetcher:
 
     def __cinit__(self, Plane plane not None, int fd, *, int32_t replica_id, int64_t broker_epoch, str client_id="",
                   int32_t max_wait_ms=500, int32_t min_bytes=1, int32_t response_bytes_max=10 << 20,
-                  int32_t partition_bytes_max=1 << 20, int64_t answer_ms_max=30000):
+                  int32_t partition_bytes_max=1 << 20, int64_t answer_ms_max=30000,
+                  TlsSocket tls=None):
         cdef bytes name = client_id.encode()
         if len(name) > CLIENT_ID_MAX:
             raise ValueError(f"the client id {client_id!r} has more than {CLIENT_ID_MAX} bytes")
@@ -67,7 +69,7 @@ cdef class Fetcher:
         self.state.answer_ms_max = answer_ms_max
         add_i32(&self.state.refs, 1)  # the connection's
         try:
-            self.key = plane.take_over(fd, 0, self.state)
+            self.key = plane.take_over(fd, 0, self.state, False, tls)
         except BaseException:
             add_i32(&self.state.refs, -1)
             raise

@@ -3,6 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.pthread cimport pthread_mutex_t
+from pybroker.core.base.tls cimport tls_t, tls_unsent
 from pybroker.core.partition.partition cimport partition_t, watch_t
 from pybroker.core.plane.fetch_session cimport session_t, waiter_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
@@ -101,8 +102,8 @@ cdef struct conn_t:
     int64_t mark                 # bytes that had come and gone when it was last looked at while memory is short
     int64_t mark_ms              # 0: that was for another request
     int64_t bytes_in             # received since it came
-    int64_t chunk_bytes          # of its output in memory,
-    int64_t chunk_held           # and what of it is accounted for
+    int64_t chunk_bytes          # of its output in memory, before it is encrypted,
+    int64_t chunk_held           # and what of it, and of what is encrypted, is accounted for
     int64_t away_bytes           # AWAY: of the request that is with Python
     uint8_t* own                 # bytes of frames that are not executed yet
     int64_t own_capacity
@@ -116,6 +117,7 @@ cdef struct conn_t:
     operation_t* away            # AWAY: whose request it is; NULL: one that had not waited
     warm_t warm
     rights_t* rights             # what its client may do; NULL: nobody asks
+    tls_t* tls                   # NULL: its bytes are not encrypted
     void* fetcher                # replica_fetcher_t: its peer leads, and we ask; NULL: it is a client
     int32_t is_follower          # its last Fetch was a follower's
 
@@ -156,6 +158,8 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
 cdef bint conn_copy_file(
     conn_t* c, log_t* l, const found_t* found, int64_t generation, uint8_t* to) noexcept nogil
 cdef int conn_flush(conn_t* c) noexcept nogil
+cdef ssize_t conn_recv(conn_t* c, uint8_t* into, int64_t n) noexcept nogil
+cdef ssize_t conn_peek(conn_t* c, uint8_t* into, int64_t n) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
 cdef int conn_grow_own(conn_t* c, int64_t wanted) noexcept nogil
 cdef void conn_free_own(conn_t* c) noexcept nogil
@@ -175,6 +179,11 @@ cdef inline int64_t conn_sendable(const conn_t* c) noexcept nogil:
     if c.operations.first == NULL:
         return c.queued_bytes
     return (<operation_t*>c.operations.first.owner).begin - c.bytes_out
+
+
+cdef inline bint conn_is_sent(const conn_t* c) noexcept nogil:
+    """Has all of its output left?"""
+    return c.first == NULL and (c.tls == NULL or tls_unsent(c.tls) == 0)
 
 
 cdef inline void conn_hold(conn_t* c, int64_t n) noexcept nogil:
@@ -200,6 +209,7 @@ cdef inline void conn_repay(conn_t* c) noexcept nogil:
 
 cdef inline void conn_account(conn_t* c) noexcept nogil:
     """What its client did not read of its answers is held, too."""
-    if c.chunk_bytes != c.chunk_held:
-        conn_hold(c, c.chunk_bytes - c.chunk_held)
-        c.chunk_held = c.chunk_bytes
+    cdef int64_t bytes = c.chunk_bytes + (c.tls.out_capacity if c.tls != NULL else 0)
+    if bytes != c.chunk_held:
+        conn_hold(c, bytes - c.chunk_held)
+        c.chunk_held = bytes

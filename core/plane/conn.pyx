@@ -16,7 +16,8 @@ from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.files cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, iovec, mmap, mremap, munmap,
 )
-from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, msghdr, sendmsg
+from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, msghdr, recv, sendmsg
+from pybroker.core.base.tls cimport PIECE_BYTES, tls_flush, tls_free, tls_peek, tls_recv, tls_send, tls_unsent
 from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
 from pybroker.core.plane.rights cimport rights_free
@@ -216,11 +217,78 @@ cdef ssize_t send_file(conn_t* c) noexcept nogil:
     return sent
 
 
+cdef ssize_t copy_file(conn_t* c, uint8_t* to, int64_t n) noexcept nogil:
+    """Take up to n bytes from the range of a file at the front; how many, or -errno."""
+    cdef chunk_t* k = c.first
+    cdef size_t got = 0
+    cdef int status
+    cdef int64_t began_ms
+    if not log_lend(k.log, k.generation):
+        return -EPIPE  # as in send_file
+    began_ms = monotonic_ms()
+    status = vfs_pread(
+        k.log.context.fs, P_SEGMENT_SEND, k.found.files.fd, to, min(n, k.found.length), k.found.position, &got)
+    slow_note(&k.log.slow_reads, began_ms)
+    log_take_back(k.log)
+    if status < 0 or got == 0:
+        return log_note_unread(k.log, status if status < 0 else -ENODATA)
+    add_i64(&k.log.traffic.replication_bytes_out if c.is_follower else &k.log.traffic.bytes_out, got)
+    k.found.position += got
+    k.found.length -= got
+    if k.found.length == 0:
+        drop_first(c)
+    return got
+
+
+cdef ssize_t gather(conn_t* c, uint8_t* to, int64_t most) noexcept nogil:
+    """Take up to `most` bytes of output, of the chunks at the front, in one piece; how many, or -errno."""
+    cdef chunk_t* k = c.first
+    cdef int64_t total = 0
+    cdef ssize_t got = 0
+    while k != NULL and not k.is_slot and total < most:
+        if k.log != NULL:
+            got = copy_file(c, to + total, most - total)
+            if got < 0:
+                break            # it is met again, once what came before it is sent
+        else:
+            got = min(<int64_t>(k.used - k.sent), most - total)
+            memcpy(to + total, k.data + k.sent, got)
+            k.sent += <int32_t>got
+            if k.sent == k.used:
+                drop_first(c)
+        total += got
+        k = c.first
+    c.queued_bytes -= total
+    return total if total > 0 else got
+
+
+cdef int flush_tls(conn_t* c) noexcept nogil:
+    """As conn_flush: encrypt, and send. What is encrypted counts as sent."""
+    cdef int64_t total = 0
+    cdef ssize_t n
+    cdef int status = tls_flush(c.tls)
+    while status == 0 and c.first != NULL and total < FLUSH_BYTES_MAX:
+        n = gather(c, c.tls.scratch.plain, min(<int64_t>PIECE_BYTES, conn_sendable(c)))
+        if n <= 0:
+            return <int>n
+        total += n
+        c.bytes_out += n
+        status = tls_send(c.tls, c.tls.scratch.plain, n)
+        if status == 0 and tls_unsent(c.tls) > 0:
+            status = -EAGAIN
+    if status != -EAGAIN:
+        return status
+    c.writable = 0
+    return 0
+
+
 cdef int conn_flush(conn_t* c) noexcept nogil:
     """Send what the socket takes. 0: all of it, or the socket is full, or it is another's turn, or what is left waits;
     -errno: close."""
     cdef int64_t total = 0
     cdef ssize_t sent
+    if c.tls != NULL:
+        return flush_tls(c)
     while c.first != NULL and not c.first.is_slot and c.writable and total < FLUSH_BYTES_MAX:
         if c.first.log == NULL and c.first.sent == c.first.used:
             drop_first(c)  # room behind a range of a file that nothing was written into
@@ -236,6 +304,31 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
         elif sent != -EINTR:
             return <int>sent
     return 0
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------------
+
+cdef ssize_t conn_recv(conn_t* c, uint8_t* into, int64_t n) noexcept nogil:
+    """Receive up to n bytes; how many, 0 at the end, or -errno. Fewer: there are no more now."""
+    cdef ssize_t got
+    if c.tls != NULL:
+        got = tls_recv(c.tls, into, n)
+    else:
+        got = recv(c.fd, into, n, 0)
+        if got < 0:
+            return -errno
+    if 0 < got < n:
+        c.readable = c.ended or (c.tls != NULL and c.tls.ended)  # its end is not told twice
+    return got
+
+
+cdef ssize_t conn_peek(conn_t* c, uint8_t* into, int64_t n) noexcept nogil:
+    """Bytes that conn_recv would receive, perhaps not all of them; as it."""
+    cdef ssize_t got
+    if c.tls != NULL:
+        return tls_peek(c.tls, into, n)
+    got = recv(c.fd, into, n, MSG_PEEK)
+    return got if got >= 0 else -errno
 
 
 # -- input that stays --------------------------------------------------------------------------------------------------
@@ -317,6 +410,8 @@ cdef void conn_empty(conn_t* c) noexcept nogil:
 
 cdef void conn_free(conn_t* c) noexcept nogil:
     """Its descriptor is closed already, and its operations are over."""
+    tls_free(c.tls)
+    c.tls = NULL
     conn_empty(c)
     conn_repay(c)
     pool_leave(c.pool, c.address)

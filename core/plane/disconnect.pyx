@@ -16,6 +16,7 @@ from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.base.epoll cimport EPOLL_CTL_DEL, epoll_ctl, epoll_event
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
+from pybroker.core.base.tls cimport tls_end
 from pybroker.core.plane.conn cimport AWAY, CLOSING, conn_free, conn_t, operation_t
 from pybroker.core.plane.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.plane.operation cimport operations_end
@@ -28,6 +29,8 @@ cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
     asked for nothing."""
     cdef epoll_event e
     if c.fd >= 0:
+        if c.tls != NULL:
+            tls_end(c.tls)
         shutdown(c.fd, SHUT_RDWR)
         epoll_ctl(r.poll, EPOLL_CTL_DEL, c.fd, &e)
         close(c.fd)

@@ -4,13 +4,14 @@ Any thread leaves something under the inbox's lock and rings the bell once; the 
 turn.
 """
 
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport add_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
+from pybroker.core.base.tls cimport tls_scratch_t
 from pybroker.core.partition.partition cimport watch_t
 from pybroker.core.plane.conn cimport (
     CLOSING, OPEN, conn_adopt_chunks, conn_close_slot, conn_free_own, conn_hold, conn_open_slot, conn_t, inbox_t,
@@ -157,6 +158,18 @@ cdef void take_answer(conn_t* c, note_t* n) noexcept nogil:
     operation_answered(c.away, n.bytes)
 
 
+cdef void begin_tls(reactor_t* r, conn_t* c) noexcept nogil:
+    """Its handshake is over; what came behind that may be decrypted already, of which its socket says nothing."""
+    if r.scratch == NULL:
+        r.scratch = <tls_scratch_t*>malloc(sizeof(tls_scratch_t))
+    c.tls.scratch = r.scratch
+    c.readable = 1
+    if r.scratch == NULL:
+        close_conn(r, c, "no memory for TLS")
+    else:
+        make_ready(r, c)
+
+
 cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
     cdef conn_t* c = n.conn
     cdef epoll_event e
@@ -169,6 +182,8 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         store_i32(&r.connections, r.connections + 1)
         if epoll_ctl(r.poll, EPOLL_CTL_ADD, c.fd, &e) != 0:
             close_conn(r, c, "it cannot be watched")
+        elif c.tls != NULL:
+            begin_tls(r, c)
         return
     if n.given != NULL and c.rights != NULL:
         rights_take(c.rights, n.given)

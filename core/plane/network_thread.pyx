@@ -28,7 +28,8 @@ from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_ini
 from pybroker.core.base.reclamation cimport collect, pin, unpin
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
 from pybroker.core.plane.conn cimport (
-    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_sendable, conn_t, note_t, operation_t,
+    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_is_sent, conn_sendable, conn_t, note_t,
+    operation_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
@@ -119,6 +120,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
     pthread_mutex_destroy(&r.inbox.lock)
     fetcher_free(&r.fetch)
     free(r.timers.heap)
+    free(r.scratch)
     free(r)
 
 
@@ -168,7 +170,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
             close_conn(r, c, "")
         sent += c.bytes_out
         conn_account(c)
-        if c.state != CLOSING and (c.close_after or c.refused != NULL) and c.first == NULL and c.state != AWAY:
+        if c.state != CLOSING and (c.close_after or c.refused != NULL) and conn_is_sent(c) and c.state != AWAY:
             close_conn(r, c, c.refused)  # it got the answers that it was owed
         if c.state == CLOSING:
             forget(r, c)

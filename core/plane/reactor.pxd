@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_append, chain_t
 from pybroker.core.base.counters cimport api_t, histogram_t
+from pybroker.core.base.tls cimport tls_scratch_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t, inbox_t
 from pybroker.core.plane.fetch_find cimport fetcher_t
@@ -73,6 +74,7 @@ cdef struct reactor_t:
     histogram_t turns            # how long each took
     turn_t turn
     fetcher_t fetch
+    tls_scratch_t* scratch       # of connections with TLS; NULL: there was none yet
     uint8_t arena[<int>ARENA_BYTES]
 
 

@@ -5,7 +5,7 @@ is not a whole frame, or may not be executed yet, moves to the connection, whose
 A large frame is read straight into that buffer, which is kept for the next one until the connection rests.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
@@ -14,10 +14,10 @@ from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
 from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32, store_be32
-from pybroker.core.base.socket cimport MSG_PEEK, recv
 from pybroker.core.plane.conn cimport (
     AWAY, OPEN, OWN_KEPT, conn_add_slot, conn_close_slot, conn_forget_own, conn_free_own, conn_grow_own, conn_hold,
-    conn_keep, conn_open_slot, conn_position, conn_repay, conn_short, conn_t, operation_t, output_t,
+    conn_keep, conn_open_slot, conn_peek, conn_position, conn_recv, conn_repay, conn_short, conn_t, operation_t,
+    output_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.fetch cimport fetch
@@ -319,19 +319,16 @@ cdef int64_t read_own(reactor_t* r, conn_t* c) noexcept nogil:
     # What was announced is believed only as far as it came: the buffer doubles.
     if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
         return NO_MEMORY
-    got = recv(c.fd, c.own + c.own_used, min(need, c.own_capacity) - c.own_used, 0)
-    if got < 0:
-        return -errno
-    if got < min(need, c.own_capacity) - c.own_used:
-        c.readable = c.ended     # its end is not told twice
-    c.own_used += got
+    got = conn_recv(c, c.own + c.own_used, min(need, c.own_capacity) - c.own_used)
+    if got > 0:
+        c.own_used += got
     return got
 
 
 cdef int64_t consume(reactor_t* r, conn_t* c, uint8_t* at, int64_t got, int64_t used) noexcept nogil:
     """Of `got` bytes that were only looked at, take what was executed out of the socket; as read_own."""
     if used > 0:
-        return recv(c.fd, at, used, 0)
+        return conn_recv(c, at, used)
     if not waits(c) and not c.behind:
         wait_in_line(r, c, 4 + <int64_t>load_be32(at) if got >= 4 else <int64_t>OWN_KEPT)
     return -EAGAIN
@@ -348,11 +345,9 @@ cdef int64_t read_arena(reactor_t* r, conn_t* c) noexcept nogil:
     room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
     at = r.arena + r.arena_used
     short = conn_short(c)
-    got = recv(c.fd, at, room, MSG_PEEK if short else 0)
+    got = conn_peek(c, at, room) if short else conn_recv(c, at, room)
     if got <= 0:
-        return -errno if got < 0 else 0
-    if got < room and not short:
-        c.readable = c.ended
+        return got
     r.arena_used += got
     used = execute_all(r, c, at, got)
     if c.refused != NULL:

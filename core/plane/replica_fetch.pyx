@@ -14,7 +14,7 @@ is told to Python (`tell`) and takes that partition out, the others go on; so do
 (slow_disk.pxd). An answer for a partition that the request did not name, or that left meanwhile, counts for nothing.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32, poke_i64
@@ -25,10 +25,9 @@ from pybroker.core.base.cursor cimport (
     OK, load_be32, write_i32, write_i64, write_i8, writer_init, writer_t,
 )
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE
-from pybroker.core.base.socket cimport recv
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.plane.conn cimport (
-    OWN_KEPT, conn_flush, conn_forget_own, conn_grow_own, conn_keep, conn_t,
+    OWN_KEPT, conn_flush, conn_forget_own, conn_grow_own, conn_keep, conn_recv, conn_t,
 )
 from pybroker.core.plane.mailbox cimport FETCHER, mailbox_put
 from pybroker.core.plane.reactor cimport ARENA_BYTES, READ_BYTES, reactor_t
@@ -248,11 +247,9 @@ cdef const char* read_own(reactor_t* r, conn_t* c, int64_t* got) noexcept nogil:
     if conn_grow_own(c, min(need, max(2 * c.own_used, <int64_t>OWN_KEPT))) < 0:
         return NO_MEMORY
     size = c.own_capacity - c.own_used
-    got[0] = recv(c.fd, c.own + c.own_used, size, 0)
+    got[0] = conn_recv(c, c.own + c.own_used, size)
     if got[0] <= 0:
         return NULL
-    if got[0] < size:
-        c.readable = c.ended     # its end is not told twice
     c.own_used += got[0]
     why = take_frames(r, c, c.own, c.own_used, &used)
     conn_forget_own(c, used)
@@ -264,11 +261,9 @@ cdef const char* read_arena(reactor_t* r, conn_t* c, int64_t* got) noexcept nogi
     cdef uint8_t* at = r.arena + r.arena_used
     cdef int64_t used, room = min(<int64_t>READ_BYTES, ARENA_BYTES - r.arena_used)
     cdef const char* why
-    got[0] = recv(c.fd, at, room, 0)
+    got[0] = conn_recv(c, at, room)
     if got[0] <= 0:
         return NULL
-    if got[0] < room:
-        c.readable = c.ended
     why = take_frames(r, c, at, got[0], &used)
     if why == NULL and used < got[0] and conn_keep(c, at + used, got[0] - used) < 0:
         return NO_MEMORY
@@ -289,9 +284,9 @@ cdef const char* receive(reactor_t* r, conn_t* c) noexcept nogil:
         c.bytes_in += got
         tally(&r.bytes_in, got)
         tally(&fetcher_of(c).bytes_in, got)
-    elif got < 0 and errno == EAGAIN:
+    elif got == -EAGAIN:
         c.readable = 0
-    elif got == 0 or errno != EINTR:
+    elif got != -EINTR:
         return GONE
     return NULL
 

@@ -1,0 +1,47 @@
+# TLS over one connected, non-blocking socket: what both ends of it do with bytes. No GIL.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pybroker.core.base.openssl cimport openssl_t
+
+cdef enum:
+    RECORD_BYTES = 16384                                   # of plain bytes that a record has at most
+    PIECE_BYTES = 8 * RECORD_BYTES                         # that are encrypted and sent in one go
+    SEALED_BYTES = PIECE_BYTES + 8 * 256 + 4096            # what they become, and an alert beside them
+    AHEAD_BYTES = 256 << 10                                # encrypted, that are read from the socket in one go
+
+cdef struct tls_scratch_t:       # of a thread: what is under way within one call
+    uint8_t plain[<int>PIECE_BYTES]
+    uint8_t sealed[<int>SEALED_BYTES]
+    uint8_t ahead[<int>AHEAD_BYTES]
+
+cdef struct tls_t:
+    const openssl_t* lib
+    void* ssl
+    int fd
+    int32_t is_open              # the handshake is over
+    int32_t ended                # the socket, or TLS on it: nothing more is to be read
+    int32_t broken               # nothing more can be said, too
+    int32_t quiet                # within a call: the socket has no more
+    int64_t room                 # within a call: so many bytes may be read ahead
+    uint8_t* ahead               # within a call: encrypted bytes that were read ahead
+    int64_t ahead_left
+    uint8_t* out                 # encrypted, and not sent yet
+    int64_t out_at
+    int64_t out_used
+    int64_t out_capacity
+    int32_t is_lent              # within a call: `out` is the scratch's
+    tls_scratch_t* scratch       # of the thread that has it; NULL: there is none
+
+cdef tls_t* tls_new(const openssl_t* lib, void* context, int fd, bint is_server) noexcept nogil
+cdef void tls_free(tls_t* t) noexcept nogil
+cdef int tls_handshake(tls_t* t) noexcept nogil
+cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil
+cdef ssize_t tls_peek(tls_t* t, uint8_t* into, int64_t n) noexcept nogil
+cdef int tls_flush(tls_t* t) noexcept nogil
+cdef int tls_send(tls_t* t, const uint8_t* data, int64_t n) noexcept nogil
+cdef void tls_end(tls_t* t) noexcept nogil
+
+
+cdef inline int64_t tls_unsent(const tls_t* t) noexcept nogil:
+    """Bytes that are encrypted, and not sent yet."""
+    return t.out_used - t.out_at

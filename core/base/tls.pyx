@@ -1,0 +1,300 @@
+"""TLS over one connected, non-blocking socket (RFC 8446, RFC 5246): OpenSSL encrypts, the socket's bytes are ours.
+
+OpenSSL asks for encrypted bytes, and leaves some, by two callbacks. So a receiving call reads the socket in large
+pieces, and a sending one sends the records of a large piece at once, where OpenSSL alone would make two system calls
+for each record of 16 KiB. No encrypted byte stays here between receiving calls: as many are read ahead as the caller
+has room for what they say, but for the begin of a record, which OpenSSL keeps. What a socket does not take stays,
+encrypted: it is sent before anything else.
+
+One thread at a time has a tls_t. Its descriptor is its owner's.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, EPROTO, errno
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from pybroker.core.base.openssl cimport (
+    BIO_CTRL_EOF, BIO_CTRL_FLUSH, BIO_FLAGS_READ, BIO_FLAGS_RWS, BIO_FLAGS_SHOULD_RETRY,
+    BIO_TYPE_SOURCE_SINK, SSL_CTRL_MODE, SSL_ERROR_WANT_READ, SSL_ERROR_ZERO_RETURN,
+    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_MODE_AUTO_RETRY, SSL_MODE_RELEASE_BUFFERS, openssl_t,
+)
+from pybroker.core.base.socket cimport MSG_NOSIGNAL, recv, send
+
+cdef enum:
+    AHEAD_LEAST = 4 * RECORD_BYTES       # with less room, records are read one by one
+    RECORD_WIRE_BYTES = RECORD_BYTES + 2048
+    OUT_MAX = 1 << 20                    # of answers to what the peer's TLS says, which it does not read
+    OUT_MIN = 4096
+
+cdef void* method = NULL                 # BIO_METHOD: of all connections
+
+
+# -- what OpenSSL calls ------------------------------------------------------------------------------------------------
+
+cdef ssize_t read_socket(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
+    """Bytes; 0 at the end or where a read failed for good, -1 if there are none now."""
+    cdef ssize_t got
+    if t.quiet:
+        return -1
+    got = recv(t.fd, into, n, 0)
+    while got < 0 and errno == EINTR:
+        got = recv(t.fd, into, n, 0)
+    if got < 0 and errno == EAGAIN:
+        t.quiet = 1
+        return -1
+    if got <= 0:
+        t.ended = 1
+        return 0
+    if got < n:
+        t.quiet = 1
+    return got
+
+
+cdef int bio_read(void* bio, char* into, int n) noexcept nogil:
+    cdef const openssl_t* lib
+    cdef tls_t* t
+    cdef ssize_t got
+    t = <tls_t*>functions.BIO_get_data(bio)
+    lib = t.lib
+    lib.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
+    if t.ahead_left == 0 and t.room >= AHEAD_LEAST:
+        got = read_socket(t, t.scratch.ahead, min(<int64_t>AHEAD_BYTES, t.room))
+        if got > 0:
+            t.ahead = t.scratch.ahead
+            t.ahead_left = got
+    elif t.ahead_left == 0:
+        got = read_socket(t, <uint8_t*>into, n)
+        if got > 0:
+            return <int>got
+    else:
+        got = 1
+    if got < 0:
+        lib.BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY)
+    if got <= 0:
+        return <int>got
+    got = min(<int64_t>n, t.ahead_left)
+    memcpy(into, t.ahead, got)
+    t.ahead += got
+    t.ahead_left -= got
+    return <int>got
+
+
+cdef int bio_write(void* bio, const char* data, int n) noexcept nogil:
+    cdef tls_t* t = <tls_t*>functions.BIO_get_data(bio)
+    cdef int64_t wanted = t.out_used + n
+    cdef int64_t capacity = max(t.out_capacity, <int64_t>OUT_MIN)
+    cdef uint8_t* out
+    t.lib.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
+    if wanted > t.out_capacity:
+        if t.is_lent or wanted > OUT_MAX:
+            return -1
+        while capacity < wanted:
+            capacity *= 2
+        out = <uint8_t*>realloc(t.out, capacity)
+        if out == NULL:
+            return -1
+        t.out = out
+        t.out_capacity = capacity
+    memcpy(t.out + t.out_used, data, n)
+    t.out_used = wanted
+    return n
+
+
+cdef long bio_ctrl(void* bio, int command, long number, void* value) noexcept nogil:
+    if command == BIO_CTRL_EOF:
+        return (<tls_t*>functions.BIO_get_data(bio)).ended
+    return command == BIO_CTRL_FLUSH
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef const openssl_t* functions = NULL   # of the one library that there is
+
+
+cdef bint prepare(const openssl_t* lib) noexcept nogil:
+    """Make the method of all connections. With the GIL held by the caller: once."""
+    global functions, method
+    functions = lib
+    if method == NULL:
+        method = lib.BIO_meth_new(lib.BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, b"pybroker socket")
+        if method != NULL:
+            lib.BIO_meth_set_read(method, bio_read)
+            lib.BIO_meth_set_write(method, bio_write)
+            lib.BIO_meth_set_ctrl(method, bio_ctrl)
+    return method != NULL
+
+
+cdef tls_t* tls_new(const openssl_t* lib, void* context, int fd, bint is_server) noexcept nogil:
+    """TLS by an SSL_CTX on a connected socket, before its handshake. The GIL is held. NULL without memory."""
+    cdef tls_t* t = <tls_t*>calloc(1, sizeof(tls_t))
+    cdef void* bio = NULL
+    if t != NULL and prepare(lib):
+        t.lib = lib
+        t.fd = fd
+        t.ssl = lib.SSL_new(context)
+        bio = lib.BIO_new(method)
+    if t == NULL or t.ssl == NULL or bio == NULL:
+        tls_free(t)
+        return NULL
+    lib.BIO_set_data(bio, t)
+    lib.BIO_set_init(bio, 1)
+    lib.SSL_set_bio(t.ssl, bio, bio)     # its reference is the SSL's
+    lib.SSL_ctrl(
+        t.ssl, SSL_CTRL_MODE,
+        SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS, NULL)
+    if is_server:
+        lib.SSL_set_accept_state(t.ssl)
+    else:
+        lib.SSL_set_connect_state(t.ssl)
+    return t
+
+
+cdef void tls_free(tls_t* t) noexcept nogil:
+    if t == NULL:
+        return
+    if t.ssl != NULL:
+        t.lib.SSL_free(t.ssl)
+    free(t.out)
+    free(t)
+
+
+cdef int fail(tls_t* t) noexcept nogil:
+    """What the last call of OpenSSL failed with is fatal: an alert may be on its way, and nothing follows it."""
+    t.broken = t.ended = 1
+    t.ahead_left = 0
+    tls_flush(t)
+    return -EPROTO
+
+
+cdef int tls_handshake(tls_t* t) noexcept nogil:
+    """Go on with the handshake. 0: it is over; -EAGAIN: more has to come, or `tls_unsent` has to go, first; -EPROTO: it
+    failed, for a reason that OpenSSL's queue of errors has unless the peer just went."""
+    cdef int status, code
+    t.room = 0
+    t.quiet = 0
+    status = tls_flush(t)
+    if status < 0:
+        return status
+    t.lib.ERR_clear_error()
+    status = t.lib.SSL_do_handshake(t.ssl)
+    if status == 1:
+        t.is_open = 1
+        return tls_flush(t)
+    code = t.lib.SSL_get_error(t.ssl, status)
+    if code != SSL_ERROR_WANT_READ:
+        return fail(t)
+    status = tls_flush(t)
+    return status if status < 0 else -EAGAIN
+
+
+cdef void tls_end(tls_t* t) noexcept nogil:
+    """Tell the peer that nothing follows, as far as the socket takes it."""
+    if t.is_open and not t.broken and tls_unsent(t) == 0:
+        t.lib.ERR_clear_error()
+        t.lib.SSL_shutdown(t.ssl)
+        tls_flush(t)
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+cdef ssize_t outcome(tls_t* t, int status) noexcept nogil:
+    """What a call that brought no bytes came to: 0 at the end, or -errno."""
+    cdef int code = t.lib.SSL_get_error(t.ssl, status)
+    if code == SSL_ERROR_WANT_READ:
+        return -EAGAIN
+    if code == SSL_ERROR_ZERO_RETURN or t.ended:
+        t.ended = 1
+        return 0
+    return fail(t)
+
+
+cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
+    """Receive up to n bytes: fewer if there are no more now. Bytes, 0 at the end, -EAGAIN, -EPROTO."""
+    cdef int64_t total = 0
+    cdef int got = 0
+    cdef ssize_t status = 0
+    if t.broken:
+        return -EPROTO
+    t.quiet = 0
+    while total < n:
+        # Even with the record that has begun, what is read ahead says no more than there is room for.
+        t.room = n - total - RECORD_WIRE_BYTES if t.scratch != NULL else 0
+        t.lib.ERR_clear_error()
+        got = t.lib.SSL_read(t.ssl, into + total, <int>min(n - total, <int64_t>INT32_MAX))
+        if got <= 0:
+            status = outcome(t, got)
+            break
+        total += got
+    if t.out_used > 0 and status != -EPROTO:
+        tls_flush(t)             # what TLS itself had to say: a new key
+    return total if total > 0 else status
+
+
+cdef ssize_t tls_peek(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
+    """Bytes that tls_recv would receive: those of one record at most; as it."""
+    cdef int got
+    if t.broken:
+        return -EPROTO
+    t.room = 0
+    t.quiet = 0
+    t.lib.ERR_clear_error()
+    got = t.lib.SSL_peek(t.ssl, into, <int>min(n, <int64_t>INT32_MAX))
+    return got if got > 0 else outcome(t, got)
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+cdef int tls_flush(tls_t* t) noexcept nogil:
+    """Send what is encrypted. 0: all of it; -errno, -EAGAIN among them, otherwise."""
+    cdef ssize_t sent
+    while t.out_at < t.out_used:
+        sent = send(t.fd, t.out + t.out_at, t.out_used - t.out_at, MSG_NOSIGNAL)
+        if sent >= 0:
+            t.out_at += sent
+        elif errno != EINTR:
+            return -errno
+    t.out_at = t.out_used = 0
+    if not t.is_lent and t.out != NULL:
+        free(t.out)
+        t.out = NULL
+        t.out_capacity = 0
+    return 0
+
+
+cdef int keep(tls_t* t) noexcept nogil:
+    """Take what was not sent out of the scratch."""
+    cdef int64_t n = tls_unsent(t)
+    cdef uint8_t* own = NULL
+    if n > 0:
+        own = <uint8_t*>malloc(n)
+        if own != NULL:
+            memcpy(own, t.out + t.out_at, n)
+    t.out = own
+    t.out_at = 0
+    t.out_used = t.out_capacity = n if own != NULL else 0
+    t.is_lent = 0
+    return 0 if n == 0 or own != NULL else -ENOMEM
+
+
+cdef int tls_send(tls_t* t, const uint8_t* data, int64_t n) noexcept nogil:
+    """Encrypt up to PIECE_BYTES, and send what the socket takes. 0: they are taken, and `tls_unsent` says what has to
+    follow; -EAGAIN: nothing is, as there is something unsent; or another -errno."""
+    cdef int status = tls_flush(t)
+    cdef int done
+    if status < 0:
+        return status
+    if t.broken:
+        return -EPROTO
+    if t.scratch != NULL:
+        t.out = t.scratch.sealed
+        t.out_capacity = SEALED_BYTES
+        t.is_lent = 1
+    t.lib.ERR_clear_error()
+    done = t.lib.SSL_write(t.ssl, data, <int>n)
+    status = tls_flush(t) if done == n else -EPROTO
+    if status == -EPROTO:
+        t.broken = t.ended = 1
+    if t.is_lent and keep(t) < 0:
+        return -ENOMEM
+    return 0 if status == -EAGAIN else status
