@@ -35,7 +35,7 @@ from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
 from pybroker.core.fetcher import Fetcher, FetcherEvent
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
-from pybroker.core.tls_socket import TlsSocket, tls_available
+from pybroker.core.tls_socket import TlsSocket, set_ciphersuites, tls_available
 
 __all__ = [
     "BOUNDS_US",
@@ -93,6 +93,7 @@ __all__ = [
     "read_snapshot",
     "read_timeindex",
     "rebuild_batch",
+    "set_ciphersuites",
     "tls_available",
     "undo",
     "walk_records",

@@ -47,6 +47,7 @@ from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
 from pybroker.core.partition_handle import Role as Role
 from pybroker.core.tls_socket import TlsSocket as TlsSocket
+from pybroker.core.tls_socket import set_ciphersuites as set_ciphersuites
 from pybroker.core.tls_socket import tls_available as tls_available
 
 Bytes = bytes | bytearray | memoryview

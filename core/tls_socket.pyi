@@ -1,10 +1,14 @@
 """TLS over a socket, without the GIL."""
 
+from collections.abc import Sequence
 from ssl import SSLContext
 from typing import Literal
 
 def tls_available() -> bool:
     """Can connections have TLS in core? Otherwise Python's ssl module has to do it all."""
+
+def set_ciphersuites(context: SSLContext, names: Sequence[str]) -> None:
+    """Have a context speak TLS 1.3 by these cipher suites, which Python's ssl module cannot be told. ValueError."""
 
 class TlsSocket:
     """TLS by a context over a connected, non-blocking socket, whose descriptor stays its owner's.

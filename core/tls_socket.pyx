@@ -23,6 +23,15 @@ def tls_available() -> bool:
     return openssl_functions() != NULL
 
 
+def set_ciphersuites(context not None, names) -> None:
+    """Have a context speak TLS 1.3 by these cipher suites, which Python's ssl module cannot be told. ValueError."""
+    cdef bytes text = ":".join(names).encode()
+    cdef void* found = openssl_context(context)
+    if openssl_functions().SSL_CTX_set_ciphersuites(found, <const char*>text) != 1:
+        openssl_functions().ERR_clear_error()
+        raise ValueError(f"OpenSSL does not have the cipher suites {', '.join(names)}")
+
+
 def is_address(str host) -> bool:
     import ipaddress             # here: it takes as long to load as the rest of core
     try:

@@ -30,7 +30,14 @@ def tell(made: Inherited) -> None:
     _made.add(made)
 
 
-def hang_up(sock: socket.socket) -> None:
+class Closable(Protocol):
+    """A socket, or what is spoken over one."""
+
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+def hang_up(sock: Closable) -> None:
     """Close a socket that a forked child may have, too: its peer sees the end, and a listening one listens no more."""
     with contextlib.suppress(OSError):  # its peer has gone
         sock.shutdown(socket.SHUT_RDWR)

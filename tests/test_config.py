@@ -337,7 +337,8 @@ def test_a_brokers_entry_says_where_its_value_comes_from() -> None:
     assert minutes.synonyms == (Synonym("log.retention.minutes", "10", Source.STATIC_BROKER), by_default)
     assert hours.synonyms == (by_default,)
     assert (minutes.read_only, least.read_only) == (True, False)
-    assert not any(entry.sensitive for entry in entries.values())
+    assert {n for n, entry in entries.items() if entry.sensitive} == {n for n in BROKER if BROKER[n].sensitive}
+    assert all(entry.value is None for entry in entries.values() if entry.sensitive)
 
 
 def test_a_topics_entry_names_every_place_that_has_a_value() -> None:

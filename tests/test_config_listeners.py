@@ -49,7 +49,6 @@ def test_one_port_may_be_of_two_protocols_of_the_internet_and_zero_of_any(text: 
 
 TAKES = "it takes PLAINTEXT://HOST:PORT"
 PORTS = "Each listener must have a different port"
-NO_TLS = "this broker has no SSL yet, which it says of the listener "
 ONE_OF_EACH = "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6"
 NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. The valid options based on currently "
 
@@ -57,15 +56,12 @@ NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. Th
 @pytest.mark.parametrize(
     ("sets", "setting", "why"),
     [
-        (["listeners=SSL://:1"], "listener.security.protocol.map", NO_TLS + "SSL"),
-        (["listeners=PLAINTEXT://:1,SASL_SSL://:2"], "listener.security.protocol.map", NO_TLS[:15]),
         (["listeners=PLAINTEXT://:1,"], "listeners", TAKES),
         (["listeners=PLAINTEXT://kafka..example.com:1"], "listeners", TAKES),
         (["advertised.listeners=PLAINTEXT://" + "k" * 64 + ".com:1"], "advertised.listeners", TAKES),
         (["advertised.listeners=PLAINTEXT://" + "k." * 130 + "com:1"], "advertised.listeners", TAKES),
         (["broker.rack=" + "r" * 256], "broker.rack", "it takes text of at most 255 bytes"),
         (["listeners=A://:1"], "listeners", "No security protocol defined for listener A: name it in listener.sec"),
-        (["listeners=A://:1", MAP.replace("A:PLAINTEXT", "A:SASL_SSL")], MAP.split("=")[0], "this broker has no SASL"),
         ([MAP + ",C:MAGIC"], MAP.split("=")[0], "it takes NAME:PROTOCOL separated by commas, with one of PLAINTEXT, "),
         (["listeners=A://:1,a://:2", MAP], "listeners", "Each listener must have a different name"),
         (["listeners=A://:1,B://:1", MAP], "listeners", f"{PORTS}, and 1 is of 2"),

@@ -26,6 +26,7 @@ cdef enum:                       # of openssl/ssl.h and openssl/bio.h; they are 
 
 cdef struct openssl_t:
     uint64_t (*SSL_CTX_get_options)(void* context) noexcept nogil
+    int (*SSL_CTX_set_ciphersuites)(void* context, const char* names) noexcept nogil
     void* (*SSL_new)(void* context) noexcept nogil
     void (*SSL_free)(void* ssl) noexcept nogil
     void (*SSL_set_bio)(void* ssl, void* read, void* write) noexcept nogil

@@ -28,7 +28,8 @@ LAYOUT_KNOWN = ((3, 11), (3, 14))
 cdef int looked = NOT_LOOKED
 cdef openssl_t functions
 NAMES = (
-    "SSL_CTX_get_options", "SSL_new", "SSL_free", "SSL_set_bio", "SSL_set_accept_state", "SSL_set_connect_state",
+    "SSL_CTX_get_options", "SSL_CTX_set_ciphersuites", "SSL_new", "SSL_free", "SSL_set_bio", "SSL_set_accept_state",
+    "SSL_set_connect_state",
     "SSL_do_handshake", "SSL_read", "SSL_peek", "SSL_write", "SSL_pending", "SSL_shutdown", "SSL_get_error", "SSL_ctrl",
     "SSL_set1_host", "SSL_get0_param", "SSL_get_verify_result", "SSL_get1_peer_certificate", "SSL_get_version",
     "SSL_get_current_cipher", "SSL_CIPHER_get_name", "SSL_session_reused", "X509_VERIFY_PARAM_set1_ip_asc",

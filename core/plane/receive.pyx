@@ -42,10 +42,13 @@ cdef enum:
     READS_MAX = 8                # of one connection in one turn
     NO_MEMORY = -100000          # for what was read
     OPERATIONS_MAX = 256         # a connection with more that wait is not read
+    TLS_HANDSHAKE = 0x16         # what a client of TLS begins with, and then the version
+    TLS_MAJOR = 3
     NO_ROOM = 100                # a verdict: not now; the mailbox is full, or it is a Fetch behind one that waits
 
 
 cdef const char* BAD_FRAME = "a frame of a size that is not allowed"
+cdef const char* TLS_FRAME = "it speaks TLS, which this listener does not"
 cdef const char* NO_ANSWER = "no memory for an answer"
 
 
@@ -269,7 +272,7 @@ cdef int64_t execute_all(reactor_t* r, conn_t* c, const uint8_t* data, int64_t n
     while n - at >= 4 and may_execute(c):
         length = load_be32(data + at)
         if length < 0 or length > r.plane.frame_bytes_max:
-            c.refused = BAD_FRAME
+            c.refused = TLS_FRAME if data[at] == TLS_HANDSHAKE and data[at + 1] == TLS_MAJOR else BAD_FRAME
             break
         if n - at - 4 < length:
             break

@@ -12,12 +12,9 @@ import contextlib
 import errno
 import logging
 import os
-import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -37,63 +34,22 @@ from pybroker.client.connection import (
     read_answer,
 )
 from pybroker.client.loop import READ, WRITE, Loop, Timer
+from pybroker.client.requests import PLAIN, Done, How, Parcel, Pauses
+from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
 from pybroker.security.login import Account, Login
+from pybroker.security.tls import SslStream, Stream, secure
 
 _log = logging.getLogger(__name__)
-
-Done = Callable[[Any, KafkaError | None], object]
-"""(answer, None) or (None, error); (None, None) for a request without an answer, once the system has it."""
-
-
-def settles(future: Future[Any]) -> Done:
-    """What gives a future the answer, or the error."""
-
-    def done(answer: Any, error: KafkaError | None) -> None:
-        if error is None:
-            future.set_result(answer)
-        else:
-            future.set_exception(error)
-
-    return done
-
 
 HEAD_BYTES: Final = 1 << 16
 """Frames that fit are parsed where they were received; a larger one gets bytes of its own."""
 
 _VIEWS_MAX: Final = 64  # what one sendmsg takes
-
-
-class Parcel:
-    """Bytes that go into a request where they are: the codec copies what it takes for ordinary bytes."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: Any) -> None:
-        self.data = memoryview(data)
-
-    def __len__(self) -> int:
-        return self.data.nbytes
-
-    def tobytes(self) -> bytes:
-        return self.data.tobytes()
-
-
-class How(NamedTuple):
-    """How a request is sent, where it is not as most are."""
-
-    timeout_s: float | None = None
-    version_max: int | None = None
-    """The last version that the message was filled for."""
-    answered: bool = True
-    """False for Produce with acks=0."""
-
-
-PLAIN: Final = How()
 
 
 class _Asked(NamedTuple):
@@ -105,16 +61,6 @@ class _Asked(NamedTuple):
     done: Done
     due_s: float
     timeout_s: float
-
-
-class Pauses(NamedTuple):
-    """Seconds between attempts: the first, and the longest; in between they double, each a fifth more or less."""
-
-    first_s: float
-    longest_s: float
-
-    def after(self, failures: int) -> float:
-        return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 30)) * random.uniform(0.8, 1.2)
 
 
 class Channel:
@@ -130,9 +76,15 @@ class Channel:
         timeout_s: float,
         pauses: Pauses,
         account: Account | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.host, self.port = host, port
         self._account = account
+        self._tls = tls
+        self._stream: Stream | None = None
+        """TLS on the socket: everything but its events goes by way of this."""
+        self._encrypting = False
+        """The handshake of TLS is under way."""
         self.client_id = client_id
         self.timeout_s = timeout_s
         self.ready = self._served = False
@@ -253,6 +205,32 @@ class Channel:
             self._connect_next(OSError(status, os.strerror(status)))
             return
         self._addresses.clear()
+        if self._tls is None:
+            self._begin()
+            return
+        self._stream = secure(self._socket, self._tls.context(), server=False, host=self.host)
+        if isinstance(self._stream, SslStream):
+            self._watch(0)
+            self._socket = self._stream.sock
+        self._encrypting = True
+        self._encrypt()
+
+    def _encrypt(self) -> None:
+        """One step of TLS's handshake."""
+        assert self._stream is not None
+        try:
+            wanted = self._stream.handshake()
+        except OSError as error:
+            self._lost(error)
+            return
+        if wanted is not None:
+            self._watch(READ if wanted == "read" else WRITE)
+            return
+        self._encrypting = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """The connection is there."""
         self._watch(READ)
         self._versions = {apis.API_VERSIONS: (0, apis.KNOWN[apis.API_VERSIONS].max_version)}
         self._greet(apis.KNOWN[apis.API_VERSIONS].max_version)
@@ -357,7 +335,7 @@ class Channel:
                         break
                     views.append(item)
                 assert self._socket is not None
-                sent = self._socket.sendmsg(views)
+                sent = (self._stream or self._socket).sendmsg(views)
                 while sent:
                     size = len(out[0])
                     if sent < size:
@@ -375,6 +353,9 @@ class Channel:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_events(self, events: int) -> None:
+        if self._encrypting:
+            self._encrypt()
+            return
         if self._socket is not None and self._events == WRITE:
             self._connected()
             return
@@ -384,12 +365,18 @@ class Channel:
             self._flush()
 
     def _receive(self) -> None:
+        self._receive_once()
+        while self._stream is not None and self._stream.pending:  # of which the socket says nothing
+            self._receive_once()
+
+    def _receive_once(self) -> None:
         assert self._socket is not None
+        source = self._stream or self._socket
         try:
             if self._frame is None:
-                received = self._socket.recv_into(self._head_view[self._have :])
+                received = source.recv_into(self._head_view[self._have :])
             else:
-                received = self._socket.recv_into(self._frame[self._filled :])
+                received = source.recv_into(self._frame[self._filled :])
         except BlockingIOError:
             return
         except OSError as error:
@@ -477,6 +464,7 @@ class Channel:
             self._watch(0)
             self._socket.close()
             self._socket = None
+        self._stream, self._encrypting = None, False
 
     def _lost(self, error: OSError) -> None:
         doing = ANSWERED if self._served else SERVED if self.ready else GREETED

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from functools import partial
 
 from pybroker.client import committed
-from pybroker.client.channel import settles
 from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identity, OffsetAndMetadata, Offsets
 from pybroker.client.find_coordinator import Coordinator
 from pybroker.client.network import Network
 from pybroker.client.positions import Asked, Place, Positions
+from pybroker.client.requests import settles
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition

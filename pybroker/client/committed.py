@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from pybroker import errors
 from pybroker.client import arguments
-from pybroker.client.channel import How
 from pybroker.client.find_coordinator import Coordinator
+from pybroker.client.requests import How
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m

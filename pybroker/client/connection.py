@@ -7,18 +7,21 @@ A connection that failed in the middle of an answer is closed: what comes next o
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pybroker import __version__, errors, forks
+from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError, system_words
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
 from pybroker.security.login import Account, Login
+from pybroker.security.tls import HANDSHAKE_FAILED, HUNG_UP, handshake_failed
 
 FRAME_BYTES_MAX: Final = 256 << 20
 """The largest answer that is read: what a broker may send in one Fetch, and far less than any text protocol's first
@@ -48,6 +51,7 @@ class Connection:
         timeout_s: float = 30.0,
         client_id: str = CLIENT_ID,
         account: Account | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -64,6 +68,8 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = self._encrypt(self._socket, tls)
         except OSError as error:
             raise self._lost(error, REACHED, timeout_s) from error
         except (ValueError, OverflowError) as error:
@@ -123,6 +129,14 @@ class Connection:
             self.close()
             raise KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions")
         self.versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+
+    def _encrypt(self, sock: socket.socket, tls: ClientTls) -> socket.socket:
+        try:
+            return tls.context().wrap_socket(sock, server_hostname=self.host)
+        except TimeoutError:
+            raise
+        except (ssl.SSLError, ConnectionError) as problem:
+            raise handshake_failed(problem) from None
 
     def _log_in(self, account: Account) -> None:
         login = Login(account, self.address)
@@ -216,7 +230,7 @@ def agreed_version(
     return version
 
 
-PERHAPS_TLS: Final = "the port may be one for TLS, which is not supported yet"
+PERHAPS_TLS: Final = "the port may be one for TLS (security.protocol SSL or SASL_SSL)"
 _PERHAPS: Final = {
     GREETED: f"; {PERHAPS_TLS}",
     SERVED: "; its listener may be one where clients log in (security.protocol SASL_PLAINTEXT)",
@@ -234,9 +248,25 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
         why = "it closed the connection" + _PERHAPS.get(doing, "")
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"
+    elif (system_words(error)).startswith(_REFUSED_BY_TLS):
+        return _refused(error, doing, address)
     else:
         why = system_words(error)
     return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}")
+
+
+_REFUSED_BY_TLS: Final = HANDSHAKE_FAILED.lower()
+
+
+def _refused(error: OSError, doing: str, address: HostPort) -> KafkaError:
+    """No handshake of TLS will be made with these settings; unless the other end just hung up in the midst of it."""
+    why = error.strerror or str(error)
+    perhaps = "; the port may be one without TLS (security.protocol PLAINTEXT or SASL_PLAINTEXT)"
+    if why.endswith(HUNG_UP):
+        return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}{perhaps}")
+    if "wrong version number" in why:
+        why += perhaps
+    return KafkaError(errors.SASL_AUTHENTICATION_FAILED, f"could not {doing} {address}: {why}")
 
 
 def no_address(host: str, port: int) -> KafkaError:

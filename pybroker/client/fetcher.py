@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from pybroker import core, errors
 from pybroker.client import list_offsets
-from pybroker.client.channel import How
 from pybroker.client.fetch_session import FetchSession, Wanted
 from pybroker.client.loop import Timer
 from pybroker.client.network import STALE, Network
 from pybroker.client.positions import RESETS, Asked, Bell, Place, Positions
+from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition

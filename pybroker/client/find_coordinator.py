@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker import errors
-from pybroker.client.channel import PLAIN, Done, How, settles
 from pybroker.client.network import ANY, Network
+from pybroker.client.requests import PLAIN, Done, How, settles
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 

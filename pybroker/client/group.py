@@ -21,12 +21,12 @@ from typing import Any, Final
 from pybroker import errors
 from pybroker.client import subscriptions
 from pybroker.client.assignors import ASSIGNORS, Assignor
-from pybroker.client.channel import How
 from pybroker.client.committed import LOST_MEMBERSHIP, Identity
 from pybroker.client.find_coordinator import JOIN_LANE, Coordinator
 from pybroker.client.loop import Timer
 from pybroker.client.network import Network
 from pybroker.client.positions import Bell, Positions
+from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.client.subscriptions import PROTOCOL_TYPE, Member
 from pybroker.errors import KafkaError

@@ -14,9 +14,10 @@ import asyncio
 import contextlib
 import select
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, frame_size, read_answer
 from pybroker.errors import KafkaError
@@ -24,8 +25,10 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol.apis import Api
 from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
+from pybroker.security.tls import NativeStream, handshake_failed
 
 TIMEOUT_S: Final = 30.0
+Dialled = socket.socket | NativeStream
 
 
 class _Asked(NamedTuple):
@@ -51,14 +54,26 @@ class Link(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S, account: Account | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float = TIMEOUT_S,
+        account: Account | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Link:
         """Connect, and log in. Raises OSError: TimeoutError in time, ConnectionRefusedError where nobody listens,
         PermissionError where the login is refused."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             with _resolved(host, port):
-                transport, link = await loop.create_connection(lambda: cls(host, port, client_id), host, port)
+                try:
+                    transport, link = await loop.create_connection(
+                        lambda: cls(host, port, client_id), host, port, ssl=tls
+                    )
+                except ssl.SSLError as problem:
+                    raise handshake_failed(problem) from None
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
             # Where nobody listens, the kernel may connect a socket of its own range of ports to itself.
             transport.abort()
@@ -165,15 +180,25 @@ def _resolved(host: str, port: int) -> Iterator[None]:
 
 
 async def dial(
-    host: str, port: int, *, client_id: str, timeout_s: float = TIMEOUT_S, account: Account | None = None
-) -> socket.socket:
-    """A socket that is connected to another broker, and logged in; it does not block. Raises OSError as Link.open."""
-    sock = await _connected(host, port, timeout_s)
-    if account is None:
-        return sock
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    timeout_s: float = TIMEOUT_S,
+    account: Account | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Dialled:
+    """A socket that is connected to another broker, and logged in; it does not block. Raises OSError as Link.open.
+    `tls` is for where core speaks TLS."""
+    below = await _connected(host, port, timeout_s)
+    sock: Dialled = below
     try:
         async with asyncio.timeout(timeout_s):
-            await _log_in(sock, account, str(HostPort(host, port)), client_id)
+            if tls is not None:
+                sock = stream = NativeStream(below, tls, server=False, host=host)
+                await _encrypt(stream)
+            if account is not None:
+                await _log_in(sock, account, str(HostPort(host, port)), client_id)
     except KafkaError as refused:
         sock.close()
         raise PermissionError(refused.message) from refused
@@ -183,24 +208,69 @@ async def dial(
     return sock
 
 
-async def _log_in(sock: socket.socket, account: Account, address: str, client_id: str) -> None:
+async def _encrypt(stream: NativeStream) -> None:
+    while (wanted := stream.handshake()) is not None:
+        await _ready(stream, wanted)
+
+
+async def _ready(stream: NativeStream, wanted: Literal["read", "write"]) -> None:
+    """The socket below can be read from, or written to."""
+    loop = asyncio.get_running_loop()
+    there: asyncio.Future[None] = loop.create_future()
+    is_read = wanted == "read"
+    add = loop.add_reader if is_read else loop.add_writer
+    remove = loop.remove_reader if is_read else loop.remove_writer
+
+    def ready() -> None:
+        if not there.done():
+            there.set_result(None)
+
+    add(stream.fileno(), ready)
+    try:
+        await there
+    finally:
+        remove(stream.fileno())
+
+
+async def _send(sock: Dialled, data: bytes) -> None:
+    if isinstance(sock, socket.socket):
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+        return
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except BlockingIOError:
+            await _ready(sock, "write")
+
+
+async def _recv(sock: Dialled, size: int) -> bytes:
+    if isinstance(sock, socket.socket):
+        return await asyncio.get_running_loop().sock_recv(sock, size)
+    while True:
+        try:
+            return sock.recv(size)
+        except BlockingIOError:
+            await _ready(sock, "read")
+
+
+async def _log_in(sock: Dialled, account: Account, address: str, client_id: str) -> None:
     """On a socket that somebody else takes over then: not a byte is read beyond. Raises OSError, KafkaError."""
-    loop, login = asyncio.get_running_loop(), Login(account, address)
+    login = Login(account, address)
     message, version, number = login.start(), HANDSHAKE_VERSION, 0
     while message is not None:
         api = apis.KNOWN[type(message).SCHEMA.key]
         number += 1
         body = codec.encode_request(api.key, version, number, client_id, message)
-        await loop.sock_sendall(sock, SIZE.pack(len(body)) + body)
+        await _send(sock, SIZE.pack(len(body)) + body)
         size = frame_size(await _exactly(sock, SIZE.size), address)
         answer = read_answer(api, version, number, await _exactly(sock, size), address)
         message, version = login.step(answer), AUTHENTICATE_VERSION
 
 
-async def _exactly(sock: socket.socket, size: int) -> bytes:
+async def _exactly(sock: Dialled, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        more = await asyncio.get_running_loop().sock_recv(sock, size - len(data))
+        more = await _recv(sock, size - len(data))
         if not more:
             raise ConnectionResetError("it closed the connection while it was to log in")
         data += more

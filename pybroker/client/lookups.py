@@ -7,9 +7,9 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.client import list_offsets
-from pybroker.client.channel import How
 from pybroker.client.list_offsets import Found
 from pybroker.client.network import STALE, Network
+from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition

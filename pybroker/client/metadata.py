@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pybroker import errors, forks
 from pybroker.client.connection import Connection
+from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
@@ -69,9 +70,17 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 class Cluster:
     """Connections to the brokers of one cluster, opened when first needed, from one or more addresses of it."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float = 30.0,
+        account: Account | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
         self._account = account
+        self._tls = tls
         self.timeout_s = timeout_s
         self.id: str | None = None
         self.controller_id = -1
@@ -103,7 +112,7 @@ class Cluster:
         if known is None or not known.is_open:
             timeout_s = self.timeout_s if within_s is None else min(within_s, self.timeout_s)
             known = self._connections[host, port] = Connection(
-                host, port, timeout_s=timeout_s, account=self._account
+                host, port, timeout_s=timeout_s, account=self._account, tls=self._tls
             )
             known.timeout_s = self.timeout_s
         return known

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pybroker import errors, forks
-from pybroker.client.channel import PLAIN, Channel, Done, How, Pauses, settles
+from pybroker.client.channel import Channel
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.requests import PLAIN, Done, How, Pauses, settles
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.model import HostPort, TopicPartition
@@ -220,6 +221,7 @@ class Network:
                 timeout_s=self.settings.request_timeout_ms / 1000,
                 pauses=Pauses(self.settings.reconnect_backoff_ms / 1000, self.settings.reconnect_backoff_max_ms / 1000),
                 account=self.settings.account,
+                tls=self.settings.tls,
             )
         return found
 

@@ -5,25 +5,27 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pybroker.config.security_settings import MECHANISMS
+from pybroker.client.tls import CLIENT_SSL, ClientTls, tls_of
+from pybroker.config.listeners import SECURITY_PROTOCOLS
+from pybroker.config.security_settings import MECHANISMS, SASL_PROTOCOLS
 from pybroker.config.settings import Choice, ConfigError, Setting, Type, shown, table
 from pybroker.model import PLAINTEXT
 from pybroker.security.login import Account
 
 WHERE: Final = "given in Python"
-SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
 
 SECURITY: Final = table(
     Setting(
         "security_protocol",
         Type.STRING,
         PLAINTEXT,
-        "What the listener of the brokers speaks: with SASL, the client logs in.",
-        Choice((PLAINTEXT, SASL_PLAINTEXT)),
+        "What the listener of the brokers speaks: with SASL, the client logs in; with SSL, all is encrypted.",
+        Choice(SECURITY_PROTOCOLS),
     ),
     Setting("sasl_mechanism", Type.STRING, None, "The mechanism of the login.", Choice(MECHANISMS)),
     Setting("sasl_username", Type.STRING, None, "The user who logs in."),
     Setting("sasl_password", Type.PASSWORD, None, "The user's password."),
+    *CLIENT_SSL.values(),
 )
 
 
@@ -32,34 +34,41 @@ def account_of(given: Mapping[str, Any]) -> Account | None:
     other."""
     protocol = given.get("security_protocol") or PLAINTEXT
     said = {name: given.get(name) for name in ("sasl_mechanism", "sasl_username", "sasl_password")}
-    if protocol == PLAINTEXT:
+    if protocol not in SASL_PROTOCOLS:
         for name in (name for name, value in said.items() if value is not None):
-            raise ConfigError(f"{name} is given, but security_protocol is {PLAINTEXT}: with it nobody logs in")
+            raise ConfigError(f"{name} is given, but security_protocol is {protocol}: with it nobody logs in")
         return None
     for name in (name for name, value in said.items() if value is None):
         raise ConfigError(f"security_protocol is {protocol}, and {name} is not given")
     return Account(*map(str, said.values()))
 
 
-def account_from(given: Mapping[str, Any]) -> Account | None:
+def security_of(given: Mapping[str, Any]) -> tuple[Account | None, ClientTls | None]:
+    """Who the settings of SECURITY say that a client logs in as, and what it speaks TLS by. ConfigError."""
+    return account_of(given), tls_of(given.get("security_protocol") or PLAINTEXT, given)
+
+
+def security_from(given: Mapping[str, Any]) -> tuple[Account | None, ClientTls | None]:
     """The same of settings as they are given to an admin client. ConfigError for one that is none, or its value."""
     for name, value in given.items():
         if name not in SECURITY:
             raise ConfigError(unknown("client", SECURITY, name))
         SECURITY[name].parse(as_given(value), WHERE)
-    return account_of(given)
+    return security_of(given)
 
 
-def as_settings(account: Account | None) -> dict[str, Any]:
-    """What an admin client is given to log in as somebody."""
-    if account is None:
-        return {}
-    return {
-        "security_protocol": SASL_PLAINTEXT,
-        "sasl_mechanism": account.mechanism,
-        "sasl_username": account.user,
-        "sasl_password": account.password,
-    }
+def as_settings(account: Account | None, tls: ClientTls | None) -> dict[str, Any]:
+    """What an admin client is given to log in as somebody, and to speak TLS like that."""
+    said = {} if tls is None else tls.as_settings()
+    if account is not None:
+        said |= {
+            "sasl_mechanism": account.mechanism,
+            "sasl_username": account.user,
+            "sasl_password": account.password,
+        }
+    if said:
+        said["security_protocol"] = ("" if account is None else "SASL_") + ("PLAINTEXT" if tls is None else "SSL")
+    return said
 
 
 def as_given(value: object) -> str:
@@ -74,7 +83,6 @@ def as_given(value: object) -> str:
 
 
 _NOT_YET: Final = {
-    ("ssl",): "connections are not encrypted",
     ("transaction", "transactional"): "records are sent outside of transactions",
 }
 """What the names of Kafka's settings begin with that are to come, and what is so until then."""

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.accumulator import Accumulator, Queue
-from pybroker.client.channel import Channel, How, Parcel
+from pybroker.client.channel import Channel
 from pybroker.client.loop import Timer
 from pybroker.client.network import ANY, STALE, Network
+from pybroker.client.requests import How, Parcel
 from pybroker.client.settings import Settings
 from pybroker.client.splitting import Split
 from pybroker.core import PendingBatch, SealedBatch

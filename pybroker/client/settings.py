@@ -6,7 +6,7 @@ Where a default is not Kafka's, its doc says why.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Required, TypedDict
 
-from pybroker.client.security import SECURITY, WHERE, account_of, as_given, unknown
+from pybroker.client.security import SECURITY, WHERE, as_given, security_of, unknown
 from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, table
 from pybroker.protocol.compression import CODECS
 
@@ -101,10 +101,28 @@ class _CommonSettings(TypedDict, total=False):
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     metadata_max_age_ms: int
-    security_protocol: Literal["PLAINTEXT", "SASL_PLAINTEXT"]
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     sasl_username: str
     sasl_password: str
+    ssl_cafile: str
+    ssl_certfile: str
+    ssl_keyfile: str
+    ssl_password: str
+    ssl_check_hostname: bool
+    ssl_keystore_type: str
+    ssl_keystore_location: str
+    ssl_keystore_password: str
+    ssl_key_password: str
+    ssl_keystore_key: str
+    ssl_keystore_certificate_chain: str
+    ssl_truststore_type: str
+    ssl_truststore_location: str
+    ssl_truststore_password: str
+    ssl_truststore_certificates: str
+    ssl_enabled_protocols: str | Sequence[Literal["TLSv1.2", "TLSv1.3"]]
+    ssl_cipher_suites: str | Sequence[str]
+    ssl_endpoint_identification_algorithm: Literal["https", "HTTPS", ""]
 
 
 class ProducerSettings(_CommonSettings, total=False):
@@ -167,7 +185,7 @@ class Settings:
             setattr(self, name, None if text is None else setting.parse(text, WHERE))
         if not self.bootstrap_servers:
             raise ConfigError(f"a {kind} needs bootstrap_servers: host:port of a broker")
-        self.account = account_of({name: getattr(self, name) for name in SECURITY})
+        self.account, self.tls = security_of({name: getattr(self, name) for name in SECURITY})
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: every setting is an attribute
         raise AttributeError(name)

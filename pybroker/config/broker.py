@@ -12,11 +12,14 @@ from .listeners import ADVERTISED, INTER_BROKER, LISTENERS, PROTOCOLS, Listeners
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
+from .ssl_settings import SSL, Ssl, ssl_of
+from .ssl_settings import is_of_listener as is_ssl_of_listener
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
     "General": GENERAL,
     "Network": NETWORK,
     "Security": SECURITY,
+    "TLS": SSL,
     "Cluster": CLUSTER,
     "Logs": LOG,
     "Segments": SEGMENTS,
@@ -60,7 +63,7 @@ class BrokerConfig:
         for name, (text, where) in given.items():
             if name in BROKER:
                 self._given[name] = _Given(text, where)
-            elif is_of_listener(name):
+            elif is_of_listener(name) or is_ssl_of_listener(name):
                 self._of_listeners[name] = _Given(text, where)
             else:
                 self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
@@ -161,6 +164,14 @@ class BrokerConfig:
         return {name: sasl for name, sasl in found.items() if sasl is not None}
 
     @property
+    def ssl(self) -> dict[str, Ssl]:
+        """What is said of TLS, by the names of listeners that have it. ConfigError."""
+        values = {name: self[name] for name in SSL}
+        own = self._of_listeners
+        found = {n: ssl_of(n, protocol, values, own) for n, protocol in self.listeners.protocols.items()}
+        return {name: ssl for name, ssl in found.items() if ssl is not None}
+
+    @property
     def account(self) -> tuple[str, str, str] | None:
         """Mechanism, name and password by which this broker logs in at others; None where it need not. ConfigError."""
         name = self.listeners.inter_broker
@@ -226,6 +237,7 @@ class BrokerConfig:
             _ = self.listeners
         except Refused as problem:
             raise self._refuse_for(problem.setting, problem.why) from None
+        _ = self.ssl
         if self.sasl and self["zookeeper.connect"] is not None:
             _ = self.account
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)

@@ -19,7 +19,6 @@ PROTOCOLS = "listener.security.protocol.map"
 INTER_BROKER = "inter.broker.listener.name"
 
 SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED = (PLAINTEXT, "SASL_PLAINTEXT")
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
@@ -94,8 +93,6 @@ def _check_protocols(endpoints: Iterable[Endpoint], mapped: Mapping[str, str]) -
         protocol = mapped.get(name)
         if protocol is None:
             raise Refused(LISTENERS, f"No security protocol defined for listener {name}: name it in {PROTOCOLS}")
-        if protocol not in SERVED:
-            raise Refused(PROTOCOLS, f"this broker has no {protocol} yet, which it says of the listener {name}")
 
 
 def _check_names(setting: str, endpoints: Sequence[Endpoint]) -> None:

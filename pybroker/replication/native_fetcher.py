@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pybroker import core, errors
-from pybroker.client.link import Link, hung_up
+from pybroker.client.link import Dialled, Link, hung_up
 from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
@@ -30,11 +30,12 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher, Followed
 from pybroker.replication.replica import Replica
+from pybroker.security.tls import NativeStream
 from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
-Dial = Callable[[int], Awaitable[socket.socket]]
+Dial = Callable[[int], Awaitable[Dialled]]
 """Connects to a broker by its id. Raises OSError."""
 
 
@@ -124,9 +125,10 @@ class NativeFetcher(Fetcher):
             self._suspects.add(self._leader)
             await asyncio.sleep(self._pause_s)
 
-    async def _copy_over(self, sock: socket.socket) -> None:
+    async def _copy_over(self, dialled: Dialled) -> None:
         """Have the plane copy over a connection until it ends."""
         config = self._config
+        sock, tls = (dialled.sock, dialled.tls) if isinstance(dialled, NativeStream) else (dialled, None)
         self._ended.clear()
         with sock, contextlib.ExitStack() as held:
             seen = held.enter_context(sock.dup())
@@ -140,6 +142,7 @@ class NativeFetcher(Fetcher):
                 min_bytes=config["replica.fetch.min.bytes"],
                 response_bytes_max=config["replica.fetch.response.max.bytes"],
                 partition_bytes_max=config["replica.fetch.max.bytes"],
+                tls=tls,
             )
             sock.detach()  # it is the plane's now
             held.pop_all()

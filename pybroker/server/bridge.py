@@ -16,6 +16,7 @@ from pybroker import core
 from pybroker.cluster.caller import Caller, Disconnect, Rights
 from pybroker.cluster.image import Image
 from pybroker.logs import event
+from pybroker.security.tls import NativeStream
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Answer, Responder, Waiting
 
@@ -77,7 +78,12 @@ class Bridge:
         self._plane.start()
 
     def adopt(
-        self, sock: socket.socket, caller: Caller, forget: Callable[[Any], object], *, judged: bool = False
+        self,
+        sock: socket.socket | NativeStream,
+        caller: Caller,
+        forget: Callable[[Any], object],
+        *,
+        judged: bool = False,
     ) -> Adopted:
         """Hand a socket to the plane; `forget` is called when its connection ended. `judged`: the client may do what
         answers to it bring rights for, and is asked for its rights otherwise."""
@@ -85,8 +91,9 @@ class Bridge:
             caller = caller._replace(rights=Rights())
         adopted = Adopted(self, caller)
         number = self._listeners.get(caller.listener, NO_LISTENER)
-        self._adopted[self._plane.adopt(sock.fileno(), listener=number, judged=judged)] = adopted, forget
-        sock.detach()  # it is the plane's now
+        below, tls = (sock.sock, sock.tls) if isinstance(sock, NativeStream) else (sock, None)
+        self._adopted[self._plane.adopt(below.fileno(), listener=number, judged=judged, tls=tls)] = adopted, forget
+        below.detach()  # it is the plane's now
         return adopted
 
     def judge_by(self, rules: int) -> None:

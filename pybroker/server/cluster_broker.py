@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from pybroker import errors
-from pybroker.client.link import Link, dial
+from pybroker import core, errors
+from pybroker.client.link import Dialled, Link, dial
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
@@ -54,6 +53,7 @@ from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.security.login import Account
+from pybroker.security.tls import client_context
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -103,6 +103,8 @@ class ClusterBroker(Broker):
         self._inter_broker = config.listeners.inter_broker
         account = config.account
         self._account = None if account is None else Account(*account)
+        ssl = config.ssl.get(config.listeners.inter_broker)
+        self._tls = None if ssl is None else client_context(ssl)
         self._controller: Controller | None = None
         self._following: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -181,6 +183,7 @@ class ClusterBroker(Broker):
             self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial,
             self._changes,
         )  # fmt: skip
+        self._manager.follow_in_core &= self._tls is None or core.tls_available()
         self.metadata.look, self.metadata.grace_s = self._manager.look, METADATA_GRACE_S
         replicas.on_joining = self._isr.caught_up
         await self._manager.open_found()
@@ -282,12 +285,12 @@ class ClusterBroker(Broker):
         """A link to a broker, as the metadata has it. Raises OSError."""
         return await self._connect_to(self._known(broker_id))
 
-    async def _dial(self, broker_id: int) -> socket.socket:
+    async def _dial(self, broker_id: int) -> Dialled:
         """A socket that is connected to a broker, and does not block. Raises OSError."""
         at = self._address(self._known(broker_id))
         client_id = str(self.broker_id)
         return await dial(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
         )
 
     def _known(self, broker_id: int) -> LiveBroker:
@@ -307,7 +310,7 @@ class ClusterBroker(Broker):
         at = self._address(broker)
         client_id = str(self.broker_id)
         return await Link.open(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
         )
 
     # -- sessions ----------------------------------------------------------------------------------------------------

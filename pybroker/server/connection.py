@@ -23,6 +23,7 @@ from pybroker import forks
 from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.core import LogError
 from pybroker.logs import event
+from pybroker.security.tls import Stream, pending
 from pybroker.server.closings import Closings
 from pybroker.server.pool import Pool
 
@@ -41,6 +42,7 @@ class Sendable(Protocol):
 
     def __len__(self) -> int: ...
     def send(self, fd: int, start: int = 0) -> int: ...
+    def tobytes(self) -> bytes: ...
     def close(self) -> None: ...
 
 
@@ -100,7 +102,7 @@ class Connection:
         "last_active",
     )
 
-    def __init__(self, owner: Owner, sock: socket.socket, caller: Caller) -> None:
+    def __init__(self, owner: Owner, sock: socket.socket | Stream, caller: Caller) -> None:
         self._owner = owner
         self._sock = sock
         self._fd = sock.fileno()
@@ -119,12 +121,23 @@ class Connection:
         self._paused = False
         self._ended = False
         self._refused: str | None = None  # why nothing more of it is read
-        owner.loop.add_reader(self._fd, self._readable)
+        self._read_on()
 
     # -- in --------------------------------------------------------------------------------------------------------
 
+    def _read_on(self) -> None:
+        self._owner.loop.add_reader(self._fd, self._readable)
+        self._read_pending()
+
+    def _read_pending(self) -> None:
+        """What TLS has decrypted already is read, too: the socket says nothing of it."""
+        if self._fd >= 0 and pending(self._sock):
+            self._owner.loop.call_soon(self._readable)
+
     def _readable(self) -> None:
         owner = self._owner
+        if self._fd < 0 or self._paused or self._ended:
+            return
         if self._queued >= QUEUED_BYTES_MAX:
             self._pause()
             return
@@ -144,6 +157,7 @@ class Connection:
         self.last_active = owner.loop.time()
         self._feed(owner.scratch[:count])
         self._advance()
+        self._read_pending()
 
     def _feed(self, data: memoryview) -> None:
         """Cut received bytes into frames and queue them; behind a size that is not allowed nothing more is read."""
@@ -185,7 +199,7 @@ class Connection:
         """Read again: requests were executed, or the pool has room."""
         if self._paused and not self._ended and self._fd >= 0:
             self._paused = False
-            self._owner.loop.add_reader(self._fd, self._readable)
+            self._read_on()
 
     def _end_of_stream(self) -> None:
         """The client sends no more: what it sent whole is executed, a mere wait for news (Fetch) is given up."""
@@ -268,6 +282,10 @@ class Connection:
         for part in parts:
             if isinstance(part, bytes | bytearray | memoryview):
                 joined += part
+                continue
+            if not isinstance(self._sock, socket.socket):  # nothing but its bytes can be encrypted
+                joined += part.tobytes()
+                part.close()
                 continue
             if joined:
                 self._out.append(joined)

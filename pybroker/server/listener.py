@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,11 +16,13 @@ from pybroker import forks
 from pybroker.cluster.caller import Caller
 from pybroker.config import BrokerConfig
 from pybroker.logs import event
+from pybroker.security.tls import SslStream, Stream
 from pybroker.server.bridge import Bridge
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
 from pybroker.server.login import Login, Logins
 from pybroker.server.pool import Pool
+from pybroker.server.tls_handshake import Tls, TlsHandshake
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +122,16 @@ class Listener:
     free: Callable[[str], bool] | None = None  # which principals nobody asks for their rights; None: no one is asked
 
     def __init__(
-        self, name: str, pool: Pool, limits: Limits, quotas: Quotas | None = None, logins: Logins | None = None
+        self,
+        name: str,
+        pool: Pool,
+        limits: Limits,
+        quotas: Quotas | None = None,
+        logins: Logins | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """`quotas`: what it counts together with others, if there are any; `logins`: where clients have to log in."""
+        """`quotas`: what it counts together with others, if there are any; `logins`: where clients have to log in;
+        `tls`: what it speaks TLS by."""
         self.name = name
         self.pool = pool
         self.limits = limits
@@ -135,6 +145,7 @@ class Listener:
         self._connections: set[Peer] = set()
         self._quotas = quotas or Quotas()
         self._logins = logins
+        self.tls = tls
         self._accepting = False
         self._full = False
         self._hurried = False
@@ -180,7 +191,8 @@ class Listener:
         """Say so where other machines can connect: nobody is asked who they are."""
         assert self._sock is not None
         address = self._sock.getsockname()[0]
-        if self._logins is None and address != "::1" and not address.startswith("127."):
+        knows = self._logins is not None or (self.tls is not None and self.tls.context.verify_mode == ssl.CERT_REQUIRED)
+        if not knows and address != "::1" and not address.startswith("127."):
             event(
                 log,
                 logging.WARNING,
@@ -234,7 +246,7 @@ class Listener:
         if self._sock:
             self._sock.close()
         for connection in self._connections:
-            if isinstance(connection, Connection | Login):  # the plane sees to its own
+            if isinstance(connection, Connection | Login | TlsHandshake):  # the plane sees to its own
                 connection.forked()
 
     # -- accepting -------------------------------------------------------------------------------------------------
@@ -305,16 +317,23 @@ class Listener:
             sock.close()
             return
         caller = Caller(host, port, self.name)
+        if self.tls is None:
+            self._identify(sock, caller)
+        else:
+            self._add(TlsHandshake(self, sock, caller, self.tls, self._identify))
+
+    def _identify(self, sock: socket.socket | Stream, caller: Caller) -> None:
+        """Have a client log in, if clients have to."""
         if self._logins is None:
             self._take(sock, caller)
         else:
             self._add(Login(self, sock, caller, self._logins, self._take))
 
-    def _take(self, sock: socket.socket, caller: Caller) -> None:
+    def _take(self, sock: socket.socket | Stream, caller: Caller) -> None:
         """Execute what a client asks, who is known."""
         bridge = self.bridge
         judged = self.free is not None and not self.free(caller.principal)
-        if bridge is None:
+        if bridge is None or isinstance(sock, SslStream):
             self._add(Connection(self, sock, caller))
         else:
             self._add(bridge.adopt(sock, caller, self.forget, judged=judged))

@@ -18,6 +18,7 @@ from pybroker import forks
 from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.logs import event
 from pybroker.security.handshake import Handshake, Mechanisms, Step
+from pybroker.security.tls import Stream, pending
 from pybroker.server.closings import Closings
 from pybroker.server.connection import SIZE_BYTES, Responder, Waiting
 
@@ -28,6 +29,8 @@ SMALL_FRAME_BYTES = 4096
 """So much of a frame is kept for everybody: logins with a password are smaller, and no stranger keeps them out."""
 HELD_BYTES_MAX = 32 << 20
 """What frames of all who are not logged in yet may hold in memory together, beyond their first `SMALL_FRAME_BYTES`."""
+TLS_HANDSHAKE = b"\x16\x03"
+"""What a client of TLS begins with."""
 ERROR_CODE = slice(4, 6)
 """Of an answer to ApiVersions, behind its correlation id."""
 
@@ -68,6 +71,7 @@ class Login:
         "_need",
         "_out",
         "_owner",
+        "_reading",
         "_sock",
         "_then",
         "caller",
@@ -77,10 +81,10 @@ class Login:
     def __init__(
         self,
         owner: Owner,
-        sock: socket.socket,
+        sock: socket.socket | Stream,
         caller: Caller,
         logins: Logins,
-        hand_over: Callable[[socket.socket, Caller], object],
+        hand_over: Callable[[socket.socket | Stream, Caller], object],
     ) -> None:
         """`hand_over` takes the socket, and a caller that has its principal."""
         self._owner = owner
@@ -96,11 +100,20 @@ class Login:
         self._out = b""
         self._then: Callable[[], None] | None = None  # once the answer is sent
         self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, f"no login within {LOGIN_SECONDS:g} s")
-        owner.loop.add_reader(self._fd, self._readable)
+        self._listen()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
+    def _listen(self) -> None:
+        """Read on: what TLS has decrypted already, too, of which the socket says nothing."""
+        self._owner.loop.add_reader(self._fd, self._readable)
+        self._reading = True
+        if pending(self._sock):
+            self._owner.loop.call_soon(self._readable)
+
     def _readable(self) -> None:
+        if self._fd < 0 or not self._reading:
+            return
         try:
             data = self._sock.recv(self._need - len(self._frame))
         except (BlockingIOError, InterruptedError):
@@ -118,6 +131,8 @@ class Login:
             self.close("others who are not logged in hold too much memory")
         elif len(self._frame) == self._need:
             self._whole()
+        if self._fd >= 0 and self._reading and pending(self._sock):
+            self._owner.loop.call_soon(self._readable)
 
     def _whole(self) -> None:
         """The size of a frame is known, or all of it is there."""
@@ -125,7 +140,10 @@ class Login:
             size = int.from_bytes(self._frame, "big", signed=True)
             if not 0 <= size <= self._logins.frame_bytes_max:
                 most = self._logins.frame_bytes_max
-                self._refuse(Step(failed=f"a frame of {size} bytes before a login; allowed are 0 to {most}"))
+                why = f"a frame of {size} bytes before a login; allowed are 0 to {most}"
+                if self._frame.startswith(TLS_HANDSHAKE):
+                    why = "it speaks TLS, which this listener does not"
+                self._refuse(Step(failed=why))
                 return
             self._need += size
             if size:
@@ -169,6 +187,7 @@ class Login:
         if answer is not None:
             self._out = len(answer).to_bytes(SIZE_BYTES, "big") + answer
         self._owner.loop.remove_reader(self._fd)
+        self._reading = False
         self._flush()
 
     def _flush(self) -> None:
@@ -188,7 +207,7 @@ class Login:
         if self._then is not None:
             self._then()
         else:
-            loop.add_reader(self._fd, self._readable)
+            self._listen()
 
     # -- how it ends -------------------------------------------------------------------------------------------------
 
@@ -197,6 +216,7 @@ class Login:
         self._logins.failed += 1
         owner = self._owner
         owner.loop.remove_reader(self._fd)
+        self._reading = False
         self._deadline.cancel()
 
         def answer() -> None:

@@ -5,8 +5,10 @@ that it came by, and is told the addresses that are advertised for that one.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -21,7 +23,10 @@ from pybroker.server.connection import Responder
 from pybroker.server.listener import Limits, Listener, Quotas, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
+from pybroker.server.tls_handshake import tls_of
 
+STEP_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
+"""Threads that make the handshakes of TLS."""
 POOL_BYTES = 512 << 20
 """What requests may hold in memory where queued.max.request.bytes says nothing."""
 
@@ -36,6 +41,8 @@ class SocketServer:
             config["connection.failed.authentication.delay.ms"] / 1000,
             {name: offered(sasl, credentials) for name, sasl in config.sasl.items()},
         )
+        self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
+        self._tls = {name: tls_of(name, ssl, self._steps, self.logins) for name, ssl in config.ssl.items()}
         self._pool = Pool(pool_bytes(config))
         self._quotas = Quotas()
         self._bridge: Bridge | None = None
@@ -53,7 +60,8 @@ class SocketServer:
         limits = Limits.of(self._config)
         for endpoint in self._config.listeners.endpoints:
             logins = self.logins if endpoint.listener in self.logins.mechanisms else None
-            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, logins)
+            tls = self._tls.get(endpoint.listener)
+            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, logins, tls)
             try:
                 listener.bind(endpoint.host, endpoint.port)
             except (OSError, ValueError) as problem:
@@ -139,6 +147,7 @@ class SocketServer:
 
     def _close_bridge(self) -> None:
         """What is left of its connections closes with the last reference to the plane."""
+        self._steps.shutdown(wait=False)
         bridge, self._bridge = self._bridge, None
         for listener in self._listeners:
             listener.bridge = None

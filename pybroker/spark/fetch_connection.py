@@ -4,6 +4,7 @@ import time
 from typing import Any, Final
 
 from pybroker.client.connection import Connection
+from pybroker.client.tls import ClientTls
 from pybroker.protocol import apis
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
@@ -16,11 +17,19 @@ class FetchConnection(Connection):
 
     Its records are views of memory that the next answer overwrites. A failure closes the connection."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 30.0, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = 30.0,
+        account: Account | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
         self._frame = bytearray()
         self.asked = False
         self._version = 0
-        super().__init__(host, port, timeout_s=timeout_s, account=account)
+        super().__init__(host, port, timeout_s=timeout_s, account=account, tls=tls)
 
     def ask(self, request: Any) -> None:
         """Send a Fetch request. KafkaError where the connection is lost."""

@@ -41,7 +41,7 @@ class OffsetReader:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.cluster = Cluster(options.bootstrap, account=options.account)
+        self.cluster = Cluster(options.bootstrap, account=options.account, tls=options.tls)
         self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._reached = False

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from pybroker.client.list_offsets import EARLIEST, LATEST
-from pybroker.client.security import account_from, account_of
+from pybroker.client.security import SECURITY, security_from, security_of
+from pybroker.client.tls import ClientTls
 from pybroker.config import jaas
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
@@ -67,9 +68,7 @@ REFUSED: Final = {
     "interceptor.classes": "there is no place for interceptors",
 }
 """Settings of the client that Spark's connector refuses too, and what to do instead."""
-SECURITY_CLIENT: Final = frozenset(
-    ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "sasl.jaas.config")
-)
+SECURITY_CLIENT: Final = frozenset({"sasl.jaas.config"} | {name.replace("_", ".") for name in SECURITY})
 """How brokers are reached, by sources and sinks alike."""
 SOURCE_CLIENT: Final = SECURITY_CLIENT | frozenset(
     (
@@ -133,6 +132,7 @@ class SourceOptions:
     offset_retry_ms: int
     log_dirs: tuple[str, ...]
     account: Account | None
+    tls: ClientTls | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise _invalid(f"minOffsetsPerTrigger {min_offsets} is above maxOffsetsPerTrigger {max_offsets}")
     isolation = given.client.get("isolation.level", "read_uncommitted")
     log_dirs = given.values.get("logdirs", "")
+    account, tls = security_of(given.security)
     return SourceOptions(
         bootstrap=given.client["bootstrap.servers"],
         subscription=_subscription(given),
@@ -210,7 +211,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         offset_retries=given.take("fetchOffset.numRetries", _count, 3),
         offset_retry_ms=given.take("fetchOffset.retryIntervalMs", _count, 1000),
         log_dirs=tuple(filter(None, (part.strip() for part in log_dirs.split(",")))),
-        account=account_of(given.security),
+        account=account,
+        tls=tls,
     )
 
 
@@ -247,7 +249,7 @@ def _security(client: Mapping[str, str]) -> dict[str, str]:
         told["sasl_username"], told["sasl_password"] = user
     if "security_protocol" in told:
         told["security_protocol"] = told["security_protocol"].upper()
-    account_from(told)
+    security_from(told)
     return told
 
 

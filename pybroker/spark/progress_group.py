@@ -13,6 +13,7 @@ from typing import Final
 
 from pybroker.client.admin import Admin, Committed
 from pybroker.client.security import as_settings
+from pybroker.client.tls import ClientTls
 from pybroker.model import TopicPartition
 from pybroker.security.login import Account
 from pybroker.spark.offsets import Offsets
@@ -23,8 +24,8 @@ START_MARK: Final = "pybroker.spark start"
 class ProgressGroup:
     """The offsets of one group without members. Each call raises KafkaError with the group in its sentence."""
 
-    def __init__(self, bootstrap: str, group: str, account: Account | None) -> None:
-        self.admin = Admin(bootstrap, **as_settings(account))
+    def __init__(self, bootstrap: str, group: str, account: Account | None, tls: ClientTls | None) -> None:
+        self.admin = Admin(bootstrap, **as_settings(account, tls))
         self.group = group
 
     def close(self) -> None:

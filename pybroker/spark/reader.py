@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow
 
 from pybroker import errors
+from pybroker.client.tls import ClientTls
 from pybroker.core import Columns, LogError, PartitionBatches
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -42,7 +43,7 @@ RECORD_BYTES_GUESS: Final = 1 << 10
 """What a record takes, before the first answer tells."""
 BACKOFF_S: Final = 0.1
 
-_connections: dict[tuple[str, int, Account | None], FetchConnection] = {}
+_connections: dict[tuple[str, int, Account | None, ClientTls | None], FetchConnection] = {}
 """Of this worker, by address; one that is lent to a task is not in it."""
 
 
@@ -96,7 +97,7 @@ class RangeFetcher:
             if self._connection.asked or not self._connection.is_open:
                 self._connection.close()
             else:
-                at = self._connection.host, self._connection.port, self.options.account
+                at = self._connection.host, self._connection.port, self.options.account, self.options.tls
                 _connections[at] = self._connection
             self._connection = None
 
@@ -138,9 +139,12 @@ class RangeFetcher:
         if leader is None:
             raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"nobody leads {self.range.tp} at the moment")
         if self._connection is None or not self._connection.is_open:
-            self._connection = _connections.pop((leader.host, leader.port, self.options.account), None)
+            at = leader.host, leader.port, self.options.account, self.options.tls
+            self._connection = _connections.pop(at, None)
         if self._connection is None or not self._connection.is_open:
-            self._connection = FetchConnection(leader.host, leader.port, account=self.options.account)
+            self._connection = FetchConnection(
+                leader.host, leader.port, account=self.options.account, tls=self.options.tls
+            )
         kind = m.FetchRequest.Topics
         wanted = kind.Partitions(
             partition=self.range.partition, fetch_offset=self.offset, partition_max_bytes=self._bytes_wanted()

@@ -199,9 +199,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._asker
 
     def _progress(self) -> ProgressGroup:
-        assert self.options.group is not None, "asked for only where there is a group"
+        options = self.options
+        assert options.group is not None, "asked for only where there is a group"
         if self._group is None:
-            self._group = ProgressGroup(self.options.bootstrap, self.options.group, self.options.account)
+            self._group = ProgressGroup(options.bootstrap, options.group, options.account, options.tls)
         return self._group
 
 

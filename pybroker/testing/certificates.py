@@ -50,7 +50,9 @@ class Authority:
     ) -> Certificate:
         """A certificate for a common name (or a whole one) and these hosts, good for so many days, which may be over
         already: fewer than none. `kind` EC or RSA."""
-        key: Key = ec.generate_private_key(ec.SECP256R1()) if kind == "EC" else rsa.generate_private_key(65537, RSA_BITS)
+        key: Key = rsa.generate_private_key(65537, RSA_BITS)
+        if kind == "EC":
+            key = ec.generate_private_key(ec.SECP256R1())
         subject = name if isinstance(name, x509.Name) else x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         begun = _begun(subject, self._name, key, days)
         if hosts:

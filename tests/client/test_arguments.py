@@ -179,11 +179,11 @@ def test_an_admin_refuses(error: type[Exception], sentence: str, call: Call) -> 
         (lambda: Producer(bootstrap_servers=b"h:1"), "bootstrap_servers is text, not b'h:1'"),  # type: ignore[arg-type]
         (lambda: Producer(**NOBODY, linger_ms=0.5), "linger_ms = '0.5' .* takes an integer"),  # type: ignore[arg-type]
         (lambda: Producer(**NOBODY, retries=True), "retries = 'true' .* takes an integer"),  # type: ignore[arg-type]
-        (lambda: Producer(**NOBODY, security_protocol="SSL"), "takes one of PLAINTEXT, SASL_PLAINTEXT"),  # type: ignore
+        (lambda: Producer(**NOBODY, security_protocol="TLS"), "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),  # type: ignore
         (lambda: Producer(**NOBODY, security_protocol="SASL_PLAINTEXT"), "and sasl_mechanism is not given"),
         (lambda: Producer(**NOBODY, sasl_username="alice"), "security_protocol is PLAINTEXT: with it nobody logs in"),
         (lambda: Producer(**NOBODY, **{"sasl.mechanism": "PLAIN"}), "did you mean sasl_mechanism"),  # type: ignore
-        (lambda: Consumer(**NOBODY, ssl_cafile="ca"), "not supported yet: connections are not encrypted"),  # type: ignore
+        (lambda: Consumer(**NOBODY, ssl_cafile="ca"), "security_protocol is PLAINTEXT: with it nothing is encrypted"),
         (lambda: Producer(**NOBODY, transactional_id="t"), "not supported yet: records are sent outside of"),  # type: ignore
         (lambda: Producer(**NOBODY, transaction_timeout_ms=1), "'transaction_timeout_ms' is not supported yet"),  # type: ignore
     ],

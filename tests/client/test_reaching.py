@@ -21,7 +21,7 @@ from pybroker.errors import KafkaError
 from tests.client.kit import WAIT_S, create, find_nobody, read
 from tests.harness import Server
 
-PERHAPS = "the port may be one for TLS, which is not supported yet"
+PERHAPS = "the port may be one for TLS"
 
 
 def shake_hands(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import RETRY_BACKOFF_S, Cluster
-from pybroker.client.security import account_from
+from pybroker.client.security import security_from
 from pybroker.errors import KafkaError
 
 SETTLE_S_MAX: Final = 5.0
@@ -24,8 +24,8 @@ class AdminBase:
     def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: str) -> None:
         """`security`: security_protocol, sasl_mechanism, sasl_username, sasl_password, as a producer takes them."""
         arguments.seconds(timeout_s)
-        account = account_from(security)
-        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account)
+        account, tls = security_from(security)
+        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account, tls=tls)
         self.timeout_s = timeout_s
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pybroker import __version__
 from pybroker.client.admin import Admin, ConfigResource, ResourceType
 from pybroker.client.security import as_settings
+from pybroker.client.tls import ClientTls
 from pybroker.errors import (
     INVALID_CONFIG,
     NETWORK_EXCEPTION,
@@ -80,10 +81,12 @@ def check_brokers(addresses: Sequence[tuple[str, int]]) -> None:
         raise KafkaError(NETWORK_EXCEPTION, _unreachable("this machine", address, why))
 
 
-def check_dead_letters(bootstrap: str, topic: str, login: Account | None = None) -> None:
+def check_dead_letters(
+    bootstrap: str, topic: str, login: Account | None = None, tls: ClientTls | None = None
+) -> None:
     """KafkaError where the topic for dead letters is not there, and no broker makes it for who writes to it. The first
     of them would have to wait for it for a minute, and may come after months."""
-    with closing(Admin(bootstrap, **as_settings(login))) as admin:
+    with closing(Admin(bootstrap, **as_settings(login, tls))) as admin:
         (found,) = admin.cluster.metadata([topic])
         if found.error == UNKNOWN_TOPIC_OR_PARTITION:
             broker = ConfigResource(ResourceType.BROKER, str(min(admin.cluster.nodes)))

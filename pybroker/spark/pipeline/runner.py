@@ -197,8 +197,8 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     brokers = _look(job)
     check_brokers(brokers)
     if job.dead_letters is not None:
-        login = parse_source(job.source_options(), streaming=True).account
-        check_dead_letters(job.bootstrap, job.dead_letters, login)
+        options = parse_source(job.source_options(), streaming=True)
+        check_dead_letters(job.bootstrap, job.dead_letters, options.account, options.tls)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -293,7 +293,7 @@ def _commit_end(job: Job, end: str | None) -> None:
     options = parse_source(job.source_options(), streaming=True)
     if options.group is None or end is None:
         return
-    group = ProgressGroup(options.bootstrap, options.group, options.account)
+    group = ProgressGroup(options.bootstrap, options.group, options.account, options.tls)
     try:
         group.progress(from_json(json.loads(end)))
     except KafkaError as error:  # the offsets that count are in the checkpoint

@@ -1,0 +1,124 @@
+"""The table of settings of TLS: Kafka's names, each of which a listener may have of its own."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .settings import Choice, ConfigError, Setting, Shape, Type, shown, table
+
+SSL_PROTOCOLS: Final = ("SSL", "SASL_SSL")
+VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+PRINCIPAL_RULES: Final = "ssl.principal.mapping.rules"
+CLIENT_AUTH: Final = "ssl.client.auth"
+NONE, REQUESTED, REQUIRED = "none", "requested", "required"
+STORES: Final = "PEM, PKCS12, or JKS, which has to be a PKCS#12 file in truth"
+
+SSL = table(
+    Setting(
+        "ssl.keystore.type",
+        Type.STRING,
+        "JKS",
+        f"The form of the key store: {STORES}. A listener may have its own of this and of every setting of ssl.: "
+        "listener.name.clients.ssl.keystore.type.",
+    ),
+    Setting("ssl.keystore.location", Type.STRING, None, "The file that has this broker's key and certificates."),
+    Setting("ssl.keystore.password", Type.PASSWORD, None, "The password of the key store; PEM has none."),
+    Setting("ssl.key.password", Type.PASSWORD, None, "The password of the key, if it is encrypted."),
+    Setting("ssl.keystore.key", Type.PASSWORD, None, "The key itself, as PEM, in place of a file."),
+    Setting("ssl.keystore.certificate.chain", Type.PASSWORD, None, "With it, its certificate and those above it."),
+    Setting("ssl.truststore.type", Type.STRING, "JKS", f"The form of the trust store: {STORES}."),
+    Setting(
+        "ssl.truststore.location",
+        Type.STRING,
+        None,
+        "The file of the certificates of authorities whose clients, and brokers, are believed. Neither it nor "
+        "certificates: those of the system.",
+    ),
+    Setting("ssl.truststore.password", Type.PASSWORD, None, "The password of the trust store; PEM has none."),
+    Setting("ssl.truststore.certificates", Type.PASSWORD, None, "The certificates themselves, as PEM."),
+    Setting(
+        CLIENT_AUTH,
+        Type.STRING,
+        NONE,
+        "Whether clients have to show a certificate, may, or are not asked. Of listeners with SASL only what is set "
+        "with the listener's prefix counts.",
+        Choice((NONE, REQUESTED, REQUIRED)),
+    ),
+    Setting(
+        "ssl.enabled.protocols",
+        Type.LIST,
+        ",".join(VERSIONS),
+        "The versions of TLS that are spoken.",
+        Choice(VERSIONS),
+    ),
+    Setting(
+        "ssl.cipher.suites",
+        Type.LIST,
+        "",
+        "The cipher suites that may be chosen, by their names of IANA, as Java has them. Empty: those of OpenSSL.",
+    ),
+    Setting(
+        "ssl.endpoint.identification.algorithm",
+        Type.STRING,
+        "https",
+        "Whether a broker that connects to another looks for its host in that one's certificate. Empty: it does not.",
+        Choice(("https", "HTTPS", "")),
+    ),
+    Setting(
+        PRINCIPAL_RULES,
+        Type.STRING,
+        "DEFAULT",
+        "How the subject of a client's certificate becomes the name of its principal: the first rule whose pattern "
+        "matches all of it. DEFAULT takes it as it is. A client that none matches is turned away.",
+        Shape("rules like RULE:^CN=(.*?),.*$/$1/L,DEFAULT", lambda text: check_rules(text)),
+    ),
+)
+
+_OF_LISTENER: Final = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<name>ssl\..+)")
+
+
+def check_rules(text: str) -> None:
+    """ValueError if the text is no rules. Whoever knows rules says how they are read."""
+    rule = r"\s*(?:DEFAULT|RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]?)\s*(?:,|\Z)"
+    if re.fullmatch(f"(?:{rule})*", text, re.DOTALL) is None:
+        raise ValueError(text)
+
+
+def is_of_listener(name: str) -> bool:
+    """Is it a setting of TLS of one listener?"""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["name"] in SSL
+
+
+class Ssl:
+    """What the settings say of the TLS of one listener: the texts of some are secrets. Errors name settings with the
+    prefix."""
+
+    __slots__ = ("prefix", "values")
+
+    def __init__(self, prefix: str, values: Mapping[str, Any]) -> None:
+        self.prefix = prefix
+        self.values = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __repr__(self) -> str:
+        return f"Ssl({self.prefix})"
+
+
+def ssl_of(listener: str, protocol: str, values: Mapping[str, Any], own: Mapping[str, tuple[str, str]]) -> Ssl | None:
+    """What the settings say of a listener, None without TLS. `values` are those without a prefix; `own` texts with one,
+    and where they were set. Raises ConfigError, which shows no secret."""
+    if protocol not in SSL_PROTOCOLS:
+        return None
+    prefix = f"listener.name.{listener.lower()}."
+    found = dict(values)
+    if protocol != "SSL":
+        found[CLIENT_AUTH] = NONE
+    for name, setting in SSL.items():
+        if prefix + name in own:
+            found[name] = setting._replace(name=prefix + name).parse(*own[prefix + name])
+    if not found["ssl.enabled.protocols"]:
+        raise ConfigError(f"the listener {shown(listener)} speaks no version of TLS: ssl.enabled.protocols is empty")
+    return Ssl(prefix + "ssl." if any(name.startswith(prefix + "ssl.") for name in own) else "ssl.", found)

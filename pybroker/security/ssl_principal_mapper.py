@@ -1,0 +1,160 @@
+"""Whom a client's certificate makes: its subject as Java writes it (RFC 2253), and ssl.principal.mapping.rules.
+
+ACLs name the subject byte by byte, so this is the text of Java's X500Principal, with what is odd about it: the keywords
+that it knows are nine, a value behind another type is hexadecimal, and one of BMPString is read as if it were UTF-8.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.config.settings import shown
+
+KEYWORDS: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_TEXTS: Final = (0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E)
+"""Tags of strings: UTF8, Printable, T61, IA5, General, BMP."""
+_SEQUENCE, _SET, _OID = 0x30, 0x31, 0x06
+_ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate (DER), as Java writes it. ValueError if it cannot be read."""
+    from cryptography import x509  # which takes as long to import as a start may take
+
+    return distinguished_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
+
+
+def distinguished_name(der: bytes) -> str:
+    """A Name (DER, RFC 5280) as Java's X500Principal.getName(RFC2253). ValueError if it is none."""
+    names = []
+    for each in _items(_only(der, _SEQUENCE)):
+        attributes = [_attribute(item) for item in _items(_content(each, _SET))]
+        names.append("+".join(attributes))
+    return ",".join(reversed(names))
+
+
+def _attribute(item: tuple[int, bytes, bytes]) -> str:
+    kind, value = _items(_content(item, _SEQUENCE))
+    oid = _oid(_content(kind, _OID))
+    tag, content, whole = value
+    if oid not in KEYWORDS or tag not in _TEXTS:
+        return f"{KEYWORDS.get(oid, oid)}=#{whole.hex()}"
+    return f"{KEYWORDS[oid]}={_escape(content.decode(errors='replace'))}"
+
+
+def _escape(text: str) -> str:
+    inner = text.strip(" ")
+    lead = len(text) - len(text.lstrip(" "))
+    trail = len(text) - lead - len(inner)
+    inner = _ESCAPED.sub(r"\\\g<0>", inner).replace("\0", r"\00")
+    return r"\ " * lead + inner + r"\ " * trail
+
+
+def _items(der: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """What stands in a constructed value: tag, content, and the whole."""
+    at = 0
+    while at < len(der):
+        if at + 2 > len(der):
+            raise ValueError("a value ends before its length")
+        tag, length, start = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, start = int.from_bytes(der[start : start + size], "big"), start + size
+        if start + length > len(der):
+            raise ValueError("a value is longer than what it stands in")
+        yield tag, der[start : start + length], der[at : start + length]
+        at = start + length
+
+
+def _content(item: tuple[int, bytes, bytes], tag: int) -> bytes:
+    if item[0] != tag:
+        raise ValueError(f"a value of tag {item[0]} instead of {tag}")
+    return item[1]
+
+
+def _only(der: bytes, tag: int) -> bytes:
+    (item,) = _items(der)
+    return _content(item, tag)
+
+
+def _oid(content: bytes) -> str:
+    numbers, number = [], 0
+    for byte in content:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    if not numbers:
+        raise ValueError("an empty object identifier")
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """One rule: a subject that its pattern (None: any) matches as a whole becomes the replacement."""
+
+    pattern: re.Pattern[str] | None
+    replacement: str
+    case: str
+    """L for lower, U for upper, or empty."""
+
+    def apply(self, name: str) -> str | None:
+        if self.pattern is None:
+            return name
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        text = _GROUP.sub(lambda group: _group(found, group), self.replacement)
+        return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
+
+
+_GROUP: Final = re.compile(r"\$(\d)")
+_RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)", re.DOTALL)
+
+
+def _group(found: re.Match[str], group: re.Match[str]) -> str:
+    """$1 to $9; one that the pattern has not stays as it is."""
+    number = int(group[1])
+    return found[number] or "" if 0 < number <= found.re.groups else group[0]
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """The rules of ssl.principal.mapping.rules, like RULE:^CN=(.*?),.*$/$1/L,DEFAULT (KIP-371). ValueError."""
+    rules, at = [], 0
+    while at < len(text.rstrip()):
+        found = _RULE.match(text, at)
+        if found is None:
+            words = "write RULE:pattern/replacement/ or DEFAULT"
+            raise ValueError(f"no rule begins at {shown(text[at:].strip())}: {words}")
+        if found[1]:
+            rules.append(Rule(None, "", ""))
+        else:
+            try:
+                pattern = re.compile(found[2].replace("\\/", "/"))
+            except re.error as problem:
+                raise ValueError(f"the pattern {shown(found[2])} cannot be used: {problem}") from None
+            rules.append(Rule(pattern, found[3].replace("\\/", "/"), found[4]))
+        at = found.end()
+    return tuple(rules) or (Rule(None, "", ""),)
+
+
+def principal_name(rules: Sequence[Rule], subject: str) -> str:
+    """Whom the first rule that matches makes of a subject. ValueError if none does."""
+    for rule in rules:
+        name = rule.apply(subject)
+        if name is not None:
+            return name
+    raise ValueError(f"no rule of ssl.principal.mapping.rules matches {shown(subject)}")

@@ -1,0 +1,275 @@
+"""TLS on sockets: contexts of what settings say, and the two ways to speak it.
+
+    secure(socket, context) ──handshake() until None──> recv, send, pending ──> shutdown, close
+
+Core speaks it where it can use the OpenSSL of this Python; otherwise Python's ssl module does, which is slower: each
+record of 16 KiB takes a call with the GIL, and the native data plane takes no such connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pybroker import core
+from pybroker.config.settings import ConfigError, shown
+from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
+from pybroker.security.keystores import KeyPair, key_store, trust_store
+
+Bytes = bytes | bytearray | memoryview
+Wanted = Literal["read", "write"] | None
+
+RECORD_BYTES: Final = 1 << 14
+PIECE_BYTES: Final = 1 << 17
+"""What a record has at most, and what is encrypted in one go."""
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+SUITES_1_3: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+SUITES_1_2: Final = {
+    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
+    for exchange in ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
+    for cipher, name in (
+        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
+    )
+}
+"""The suites of TLS 1.2 that are worth having, by the names of IANA: forward secret, and authenticated."""
+
+
+# -- contexts ----------------------------------------------------------------------------------------------------------
+
+
+def server_context(settings: Ssl, listener: str) -> ssl.SSLContext:
+    """What a listener speaks TLS by. Raises ConfigError, in one sentence."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pair = _key_store(settings)
+    if pair is None:
+        raise ConfigError(
+            f"the listener {listener} has TLS, but no certificate: "
+            f"{settings.prefix}keystore.location and {settings.prefix}keystore.key are not set"
+        )
+    pair.load_into(context)
+    if settings[CLIENT_AUTH] != NONE:
+        _trust(context, settings)
+        context.verify_mode = ssl.CERT_REQUIRED if settings[CLIENT_AUTH] == REQUIRED else ssl.CERT_OPTIONAL
+    _narrow(context, settings)
+    return context
+
+
+def client_context(settings: Ssl) -> ssl.SSLContext:
+    """What somebody connects by to others who have TLS. Raises ConfigError, in one sentence."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings["ssl.endpoint.identification.algorithm"] != ""
+    pair = _key_store(settings)
+    if pair is not None:
+        pair.load_into(context)
+    _trust(context, settings)
+    _narrow(context, settings)
+    return context
+
+
+def _key_store(settings: Ssl) -> KeyPair | None:
+    return key_store(
+        settings.prefix,
+        type=settings["ssl.keystore.type"],
+        location=settings["ssl.keystore.location"],
+        password=settings["ssl.keystore.password"],
+        key_password=settings["ssl.key.password"],
+        key=settings["ssl.keystore.key"],
+        chain=settings["ssl.keystore.certificate.chain"],
+    )
+
+
+def _trust(context: ssl.SSLContext, settings: Ssl) -> None:
+    trusted = trust_store(
+        settings.prefix,
+        type=settings["ssl.truststore.type"],
+        location=settings["ssl.truststore.location"],
+        password=settings["ssl.truststore.password"],
+        certificates=settings["ssl.truststore.certificates"],
+    )
+    if trusted is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        context.load_verify_locations(cadata=trusted.decode())
+
+
+def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
+    """Versions and ciphers; and no renegotiation, by which one end has the other work for nothing."""
+    spoken = [VERSIONS[name] for name in settings["ssl.enabled.protocols"]]
+    context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    suites: Sequence[str] = settings["ssl.cipher.suites"]
+    unknown = [name for name in suites if name not in SUITES_1_3 and name not in SUITES_1_2]
+    name = f"{settings.prefix}cipher.suites"
+    if unknown:
+        raise ConfigError(
+            f"{name} has {shown(unknown[0])}, which is not supported: "
+            f"it takes {', '.join([*SUITES_1_3, *SUITES_1_2])}"
+        )
+    newer, older = [s for s in suites if s in SUITES_1_3], [SUITES_1_2[s] for s in suites if s in SUITES_1_2]
+    if not suites:
+        return
+    if (not newer and context.minimum_version > VERSIONS["TLSv1.2"]) or (
+        not older and context.maximum_version < VERSIONS["TLSv1.3"]
+    ):
+        raise ConfigError(f"{name} has no cipher suite of {', '.join(settings['ssl.enabled.protocols'])}")
+    if older:
+        context.set_ciphers(":".join(older))
+    else:
+        context.minimum_version = VERSIONS["TLSv1.3"]
+    if not newer:
+        context.maximum_version = VERSIONS["TLSv1.2"]
+    elif core.tls_available():
+        core.set_ciphersuites(context, newer)
+    elif set(newer) != set(SUITES_1_3):
+        raise ConfigError(f"{name} cannot choose among suites of TLSv1.3 with the ssl module of this Python")
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+class NativeStream:
+    """A socket with TLS by core."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None) -> None:
+        self.sock = sock
+        self.tls = core.TlsSocket(sock.fileno(), context, server=server, host=host)
+        self.handshake = self.tls.handshake
+        self.recv = self.tls.recv
+        self.recv_into = self.tls.recv_into
+        self.peer_certificate = self.tls.peer_certificate
+
+    def send(self, data: Bytes, flags: int = 0) -> int:
+        return self.tls.send(data)
+
+    def sendmsg(self, views: list[memoryview]) -> int:
+        return self.tls.send(_joined(views))
+
+    @property
+    def pending(self) -> bool:
+        """May recv have something though the socket has not?"""
+        return self.tls.pending
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def shutdown(self, how: int) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.tls.end()
+        self.sock.shutdown(how)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class SslStream:
+    """The same by Python's ssl module."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None) -> None:
+        self.sock = context.wrap_socket(
+            sock, server_side=server, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=True
+        )
+
+    def handshake(self) -> Wanted:
+        try:
+            self.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return "read"
+        except ssl.SSLWantWriteError:
+            return "write"
+        except (ssl.SSLError, ConnectionError) as problem:
+            raise handshake_failed(problem) from None
+        return None
+
+    def recv(self, n: int) -> bytes:
+        into = bytearray(n)
+        return bytes(into[: self.recv_into(into)])
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
+        with _as_a_socket():
+            return self.sock.recv_into(buffer)
+
+    def send(self, data: Bytes, flags: int = 0) -> int:
+        with _as_a_socket():
+            return self.sock.send(data)
+
+    def sendmsg(self, views: list[memoryview]) -> int:
+        return self.send(_joined(views))
+
+    def peer_certificate(self) -> bytes | None:
+        return self.sock.getpeercert(binary_form=True)
+
+    @property
+    def pending(self) -> bool:
+        return self.sock.pending() > 0
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def shutdown(self, how: int) -> None:
+        self.sock.shutdown(how)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _joined(views: list[memoryview]) -> memoryview:
+    """The first of some views; small ones in one piece with those behind, as many as are encrypted in one go."""
+    if len(views) == 1 or len(views[0]) >= RECORD_BYTES:
+        return views[0]
+    data = bytearray()
+    for view in views:
+        data += view[: PIECE_BYTES - len(data)]
+        if len(data) == PIECE_BYTES:
+            break
+    return memoryview(data)
+
+
+HANDSHAKE_FAILED: Final = "the TLS handshake failed: "
+HUNG_UP: Final = "the other end closed the connection"
+
+
+def handshake_failed(problem: OSError) -> ConnectionAbortedError:
+    """What the ssl module says of a handshake, in the words of core."""
+    if not isinstance(problem, ssl.SSLError) or isinstance(problem, ssl.SSLEOFError):
+        why = HUNG_UP
+    elif isinstance(problem, ssl.SSLCertVerificationError):
+        why = f"{_words(problem)}: {problem.verify_message}"
+    else:
+        why = _words(problem)
+    return ConnectionAbortedError(errno.EPROTO, HANDSHAKE_FAILED + why)
+
+
+class _as_a_socket(contextlib.AbstractContextManager[None]):
+    """Errors of the ssl module as those of a socket."""
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, ssl.SSLWantReadError | ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        if isinstance(problem, ssl.SSLError):
+            raise ConnectionAbortedError(f"TLS failed: {_words(problem)}") from None
+
+
+def _words(problem: ssl.SSLError) -> str:
+    """What OpenSSL says, without where in its source."""
+    return (problem.reason or str(problem)).lower().replace("_", " ")
+
+
+Stream = NativeStream | SslStream
+
+
+def secure(sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None = None) -> Stream:
+    """TLS on a connected socket that does not block; its handshake is to be made. `host`: of a client, where it has
+    connected to."""
+    kind = NativeStream if core.tls_available() else SslStream
+    return kind(sock, context, server=server, host=host)
+
+
+def pending(sock: socket.socket | Stream) -> bool:
+    """May recv have something though the socket below has not?"""
+    return isinstance(sock, NativeStream | SslStream) and sock.pending
