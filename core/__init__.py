@@ -23,6 +23,7 @@ from pybroker.core.storage.producer_state import read_snapshot
 
 from pybroker.core.base.counters import BOUNDS_US
 from pybroker.core.base.mapping import FileMap
+from pybroker.core.base.tls_socket import TlsSocket, set_ciphersuites, tls_available
 from pybroker.core.batch.block import Block
 from pybroker.core.batch.builder import BatchBuilder, SealedBatch, build_batch
 from pybroker.core.broker import Broker
@@ -35,7 +36,6 @@ from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
 from pybroker.core.fetcher import Fetcher, FetcherEvent
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
-from pybroker.core.tls_socket import TlsSocket, set_ciphersuites, tls_available
 
 __all__ = [
     "BOUNDS_US",

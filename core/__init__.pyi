@@ -12,6 +12,9 @@ from pybroker.core.base.counters import Histogram as Histogram
 from pybroker.core.base.counters import Reactor as Reactor
 from pybroker.core.base.counters import Traffic as Traffic
 from pybroker.core.base.mapping import FileMap as FileMap
+from pybroker.core.base.tls_socket import TlsSocket as TlsSocket
+from pybroker.core.base.tls_socket import set_ciphersuites as set_ciphersuites
+from pybroker.core.base.tls_socket import tls_available as tls_available
 from pybroker.core.batch.block import Block as Block
 from pybroker.core.batch.builder import BatchBuilder as BatchBuilder
 from pybroker.core.batch.builder import SealedBatch as SealedBatch
@@ -46,9 +49,6 @@ from pybroker.core.partition_handle import Follower as Follower
 from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
 from pybroker.core.partition_handle import Role as Role
-from pybroker.core.tls_socket import TlsSocket as TlsSocket
-from pybroker.core.tls_socket import set_ciphersuites as set_ciphersuites
-from pybroker.core.tls_socket import tls_available as tls_available
 
 Bytes = bytes | bytearray | memoryview
 
@@ -264,7 +264,9 @@ class LoadGenerator:
         batch_bytes: int = 0,
         records_at: int = 0,
         offset_at: int = 0,
-    ) -> None: ...
+        tls: Sequence[TlsSocket] = (),
+    ) -> None:
+        """`tls`: what the sockets have, after their handshakes, if any: the generator's from then on."""
     def run(self, seconds: float, *, rate: float = 0, bytes_max: int = 0) -> None:
         """Send for so long, or until so many bytes of batches were sent (0: no bound), then wait for what is owed.
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 from pybroker.core.broker cimport Broker
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
-from pybroker.core.tls_socket cimport TlsSocket
+from pybroker.core.base.tls_socket cimport TlsSocket
 
 
 cdef class Plane:

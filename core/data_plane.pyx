@@ -38,7 +38,7 @@ from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
 from pybroker.core.storage.log cimport view_t
-from pybroker.core.tls_socket cimport TlsSocket
+from pybroker.core.base.tls_socket cimport TlsSocket
 
 import contextlib
 import os

@@ -3,8 +3,8 @@
 from typing import Literal, NamedTuple
 
 from pybroker.core import Plane
+from pybroker.core.base.tls_socket import TlsSocket
 from pybroker.core.partition_handle import Partition
-from pybroker.core.tls_socket import TlsSocket
 
 class FetcherEvent(NamedTuple):
     """What became of a partition that is copied. But for "log_start" it is copied no longer until it is added again."""

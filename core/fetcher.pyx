@@ -19,7 +19,7 @@ from pybroker.core.plane.replica_fetcher cimport (
     CLIENT_ID_MAX, fetched_drop, fetched_t, replica_fetcher_add, replica_fetcher_close, replica_fetcher_drop,
     replica_fetcher_new, replica_fetcher_t, replica_fetcher_take_away,
 )
-from pybroker.core.tls_socket cimport TlsSocket
+from pybroker.core.base.tls_socket cimport TlsSocket
 
 from typing import Any, NamedTuple
 

@@ -1,6 +1,8 @@
 # A generator of load: requests over several connections, sent and counted without the GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pybroker.core.base.tls cimport tls_scratch_t, tls_t
+
 cdef enum:
     STEPS_BITS = 6                          # of a histogram: each power of two in 64 steps, 1.6 % apart
     STEPS = 1 << STEPS_BITS
@@ -8,6 +10,7 @@ cdef enum:
 
 cdef struct lane_t:                         # one connection
     int32_t fd
+    tls_t* tls                              # NULL: its bytes are not encrypted
     int32_t partition_count
     int32_t next_partition
     int32_t waiting                         # requests that were sent and not answered
@@ -34,6 +37,7 @@ cdef struct tally_t:
 
 cdef struct generator_t:
     lane_t* lanes
+    tls_scratch_t* scratch                  # of connections with TLS
     int32_t lane_count
     int32_t depth
     int32_t error_at                        # of an answer, behind its size

@@ -24,6 +24,8 @@ from pybroker.core.base.epoll cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
 from pybroker.core.base.socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
+from pybroker.core.base.tls cimport PIECE_BYTES, tls_flush, tls_free, tls_recv, tls_scratch_t, tls_send
+from pybroker.core.base.tls_socket cimport TlsSocket
 from pybroker.core.batch.batch cimport (
     AT_BASE_OFFSET, AT_BATCH_LENGTH, AT_COUNT, AT_LAST_OFFSET_DELTA, HEADER_BYTES, LENGTH_BYTES,
 )
@@ -68,15 +70,28 @@ cdef int64_t bucket_top(int32_t bucket) noexcept nogil:
 
 # -- one connection ----------------------------------------------------------------------------------------------------
 
+cdef ssize_t send_some(lane_t* e) noexcept nogil:
+    """Bytes, or -errno."""
+    cdef int64_t n = min(e.left, <int64_t>PIECE_BYTES)
+    cdef int status
+    if e.tls == NULL:
+        n = send(e.fd, e.rest, e.left, MSG_NOSIGNAL | MSG_DONTWAIT)
+        return n if n >= 0 else -errno
+    status = tls_send(e.tls, e.rest, n)
+    return n if status == 0 else status
+
+
 cdef int push_rest(lane_t* e) noexcept nogil:
     """Send what is left of a frame. 1: all gone; 0: the socket is full; -errno."""
-    cdef ssize_t sent
+    cdef ssize_t sent = 0 if e.tls == NULL else tls_flush(e.tls)
+    if sent < 0:
+        return 0 if sent == -EAGAIN else <int>sent
     while e.left > 0:
-        sent = send(e.fd, e.rest, e.left, MSG_NOSIGNAL | MSG_DONTWAIT)
+        sent = send_some(e)
         if sent < 0:
-            if errno == EINTR:
+            if sent == -EINTR:
                 continue
-            return 0 if errno == EAGAIN else -errno
+            return 0 if sent == -EAGAIN else <int>sent
         e.rest += sent
         e.left -= sent
     return 1
@@ -156,11 +171,16 @@ cdef int hear(generator_t* g, lane_t* e) noexcept nogil:
     cdef int64_t at, n, at_ns
     cdef ssize_t got
     while True:
-        got = recv(e.fd, e.input + e.input_used, e.input_capacity - e.input_used, MSG_DONTWAIT)
-        if got < 0 and errno == EINTR:
+        if e.tls != NULL:
+            got = tls_recv(e.tls, e.input + e.input_used, e.input_capacity - e.input_used)
+        else:
+            got = recv(e.fd, e.input + e.input_used, e.input_capacity - e.input_used, MSG_DONTWAIT)
+            if got < 0:
+                got = -errno
+        if got == -EINTR:
             continue
         if got <= 0:
-            return 0 if got < 0 and errno == EAGAIN else -1
+            return 0 if got == -EAGAIN else -1
         e.input_used += got
         at = 0
         at_ns = monotonic_ns()
@@ -283,6 +303,7 @@ cdef class LoadGenerator:
     def __cinit__(
         self, fds: Sequence[int], frames: Sequence[bytes], partitions: Sequence[Sequence[int]], *, int depth,
         int index_at, int error_at, int64_t batch_records=0, int64_t batch_bytes=0, int records_at=0, int offset_at=0,
+        tls: Sequence[TlsSocket] = (),
     ):
         if not 1 <= depth <= DEPTH_MAX or not 1 <= len(fds) <= LANES_MAX:
             raise ValueError(f"depth is 1 to {DEPTH_MAX}, connections are 1 to {LANES_MAX}")
@@ -298,8 +319,20 @@ cdef class LoadGenerator:
         self.g.depth, self.g.error_at, self.g.index_at = depth, error_at, index_at
         self.g.records_at, self.g.offset_at = records_at, offset_at
         self.g.batch_records, self.g.batch_bytes = batch_records, batch_bytes
-        for fd, frame, asked in zip(fds, frames, partitions, strict=True):
+        for i, (fd, frame, asked) in enumerate(zip(fds, frames, partitions, strict=True)):
             self.add(fd, frame, asked)
+            if tls:
+                self.encrypt(i, tls[i])
+
+    cdef int encrypt(self, int i, TlsSocket tls) except -1:
+        """What was its socket's until now, after the handshake, is the connection's."""
+        if self.g.scratch == NULL:
+            self.g.scratch = <tls_scratch_t*>malloc(sizeof(tls_scratch_t))
+        if self.g.scratch == NULL:
+            raise MemoryError
+        self.g.lanes[i].tls = tls.give()
+        self.g.lanes[i].tls.scratch = self.g.scratch
+        return 0
 
     cdef int add(self, int fd, bytes frame, asked) except -1:
         cdef lane_t* e = &self.g.lanes[self.g.lane_count]
@@ -327,11 +360,13 @@ cdef class LoadGenerator:
     def __dealloc__(self):
         cdef int32_t i
         for i in range(self.g.lane_count):
+            tls_free(self.g.lanes[i].tls)
             free(self.g.lanes[i].frame)
             free(self.g.lanes[i].partitions)
             free(self.g.lanes[i].sent_ns)
             free(self.g.lanes[i].input)
         free(self.g.lanes)
+        free(self.g.scratch)
 
     def run(self, double seconds, *, double rate=0, int64_t bytes_max=0):
         cdef int64_t step_ns = <int64_t>(SECOND_NS / rate) if rate > 0 else 0

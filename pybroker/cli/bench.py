@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import click
 
-from pybroker.cli import chart, output
-from pybroker.cli.main import Whole
+from pybroker.cli import chart, output, profiles
+from pybroker.cli.main import Misuse, Whole
 from pybroker.cli.options import Seconds, cluster_options
 from pybroker.client.load import READ_MIB, WORKLOADS, Bench, Outcome, Prepared, Workload
+from pybroker.config.settings import ConfigError
 
 REFRESH_S: Final = 0.1
 
@@ -67,7 +68,7 @@ def command(
     if svg is not None:
         check_svg(svg)
     outcomes = []
-    with Bench(bootstrap_server, timeout_s=timeout_s, read_bytes=read_mib << 20) as bench:
+    with _bench(bootstrap_server, timeout_s, read_mib << 20) as bench:
         for workload in workloads:
             with bench.prepared(workload) as prepared:
                 if warm:
@@ -80,6 +81,13 @@ def command(
         output.as_json([_document(o) for o in outcomes])
     else:
         tell(outcomes)
+
+
+def _bench(bootstrap: str, timeout_s: float, read_bytes: int) -> Bench:
+    try:
+        return Bench(bootstrap, timeout_s=timeout_s, read_bytes=read_bytes, **profiles.security())
+    except ConfigError as error:
+        raise Misuse(error.message) from error
 
 
 def tell(outcomes: Sequence[Outcome]) -> None:

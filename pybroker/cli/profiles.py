@@ -184,7 +184,7 @@ def security() -> dict[str, str]:
 
     profile = _told(click.get_current_context(silent=True))
     told = {} if profile is None else profile.of(SECURITY)
-    if told.get("security_protocol", PLAINTEXT) != PLAINTEXT and PASSWORD_VARIABLE in os.environ:
+    if told.get("security_protocol", PLAINTEXT).startswith("SASL") and PASSWORD_VARIABLE in os.environ:
         told["sasl_password"] = os.environ[PASSWORD_VARIABLE]
     return told
 

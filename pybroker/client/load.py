@@ -8,6 +8,7 @@ import contextlib
 import functools
 import random
 import secrets
+import select
 import socket
 import string
 import time
@@ -19,12 +20,17 @@ from pybroker import errors
 from pybroker.client.admin import Admin
 from pybroker.client.connection import CLIENT_ID, lost
 from pybroker.client.metadata import TopicInfo
+from pybroker.client.security import security_of
+from pybroker.client.tls import ClientTls
 from pybroker.clock import wall_ms
-from pybroker.core import LoadGenerator, build_batch
+from pybroker.core import LoadGenerator, TlsSocket, build_batch
 from pybroker.errors import KafkaError
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress
+from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
+
+Security = tuple[Account | None, ClientTls | None]
 
 PRODUCE: Final = (0, 7)
 """API key and version."""
@@ -127,8 +133,12 @@ def text(size: int) -> bytes:
 class Bench:
     """Runs workloads against one cluster, each on a topic of its own. KafkaError if it cannot be reached or refuses."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = TIMEOUT_S, read_bytes: int = READ_MIB << 20) -> None:
-        self.admin = Admin(bootstrap, timeout_s=timeout_s)
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float = TIMEOUT_S, read_bytes: int = READ_MIB << 20, **security: Any
+    ) -> None:
+        """`security`: as Admin takes it. TLS needs core.tls_available()."""
+        self.admin = Admin(bootstrap, timeout_s=timeout_s, **security)
+        self.security = security_of(security)
         self.timeout_s = timeout_s
         self.read_bytes = read_bytes
 
@@ -191,7 +201,7 @@ class Bench:
         for partition in topic.partitions:
             node = self.admin.cluster.nodes[partition.leader]
             leaders.setdefault((node.host, node.port), []).append(partition.partition)
-        return prepare(workload, topic.name, leaders, stack, timeout_s=self.timeout_s)
+        return prepare(workload, topic.name, leaders, stack, timeout_s=self.timeout_s, security=self.security)
 
 
 def prepare(
@@ -201,18 +211,23 @@ def prepare(
     stack: contextlib.ExitStack,
     *,
     timeout_s: float = TIMEOUT_S,
+    security: Security = (None, None),
 ) -> "Prepared":
     """Connect to the leaders (address to the partitions it leads) in turn; `stack` closes the connections."""
     addresses = sorted(leaders)
-    fds, asked = [], []
+    fds: list[int] = []
+    tls: list[TlsSocket] = []
+    asked = []
     for i in range(workload.connections):
         address = addresses[i % len(addresses)]
         own = leaders[address]
         at = (i // len(addresses)) % len(own)
         asked.append([own[at]] if workload.fetch_bytes else own[at:] + own[:at])
-        fds.append(stack.enter_context(_connect(*address, timeout_s)).fileno())
+        sock, encrypted = _connect(*address, timeout_s, security)
+        fds.append(stack.enter_context(sock).fileno())
+        tls += [] if encrypted is None else [encrypted]
     frame, layout = _fetch(topic, workload) if workload.fetch_bytes else _produce(topic, workload)
-    return Prepared(workload, LoadGenerator(fds, [frame] * len(fds), asked, depth=workload.depth, **layout))
+    return Prepared(workload, LoadGenerator(fds, [frame] * len(fds), asked, depth=workload.depth, tls=tls, **layout))
 
 
 class Prepared:
@@ -242,13 +257,62 @@ def _failed(workload: Workload, code: int) -> KafkaError:
     return KafkaError(code, f"{workload.name}: the broker answered {errors.lookup(code).name}")
 
 
-def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+def _connect(
+    host: str, port: int, timeout_s: float, security: Security
+) -> tuple[socket.socket, TlsSocket | None]:
+    """A socket, and the TLS on it, where somebody is logged in if that is asked for."""
+    account, tls = security
     try:
         s = socket.create_connection((host, port), timeout=timeout_s)
     except OSError as error:
         raise lost(error, "reach", host, port, timeout_s) from error
-    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return s
+    try:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        encrypted = None
+        if tls is not None:
+            s.setblocking(False)
+            encrypted = TlsSocket(s.fileno(), tls.context(), server=False, host=host)
+            while (wanted := encrypted.handshake()) is not None:
+                _wait(s, wanted == "write", timeout_s)
+        if account is not None:
+            _log_in(s, encrypted or s, Login(account, f"{host}:{port}"), timeout_s)
+    except OSError as error:
+        s.close()
+        raise lost(error, "reach", host, port, timeout_s) from error
+    except BaseException:
+        s.close()
+        raise
+    s.setblocking(False)
+    return s, encrypted
+
+
+def _wait(sock: socket.socket, write: bool, timeout_s: float) -> None:
+    if not any(select.select([] if write else [sock], [sock] if write else [], [], timeout_s)):
+        raise TimeoutError
+
+
+def _log_in(sock: socket.socket, wire: socket.socket | TlsSocket, login: Login, timeout_s: float) -> None:
+    """On a socket, by way of the TLS on it."""
+    message, version = login.start(), HANDSHAKE_VERSION
+    while message is not None:
+        key = type(message).SCHEMA.key
+        left = _framed((key, version), message)
+        while left:
+            try:
+                left = left[wire.send(left) :]
+            except BlockingIOError:
+                _wait(sock, True, timeout_s)
+        answer = bytearray()
+        while len(answer) < 4 or len(answer) - 4 < int.from_bytes(answer[:4], "big"):
+            try:
+                piece = wire.recv(1 << 16)  # one request is under way: nothing follows its answer
+            except BlockingIOError:
+                _wait(sock, False, timeout_s)
+                continue
+            if not piece:
+                raise ConnectionResetError
+            answer += piece
+        message, version = login.step(codec.decode_response(key, version, bytes(answer[4:]))[1]), AUTHENTICATE_VERSION
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _as_text(value: object) -> str:
 @functools.lru_cache(maxsize=64)
 def _context(tls: ClientTls) -> ssl.SSLContext:
     held = dict(zip(CLIENT_SSL, tls.values, strict=True))
-    context = client_context(Ssl("ssl.", {old: held[new] for new, old in _OF_JAVA.items()}))
+    context = client_context(Ssl({old: held[new] for new, old in _OF_JAVA.items()}))
     if not held[CHECK_HOSTNAME]:
         context.check_hostname = False
     if held[CAFILE] is not None:

@@ -136,8 +136,9 @@ class BrokerConfig:
         """What is set for all brokers, as DescribeConfigs answers it."""
         source = Source.DYNAMIC_DEFAULT_BROKER
         return [
-            self._entry(BROKER[name])._replace(value=text, source=source, synonyms=(Synonym(name, text, source),))
+            self._entry(BROKER[name])._replace(value=shown, source=source, synonyms=(Synonym(name, shown, source),))
             for name, text in self._dynamic[source].items()
+            for shown in [None if BROKER[name].sensitive else text]
         ]
 
     # -- what DescribeConfigs shows ----------------------------------------------------------------------------------
@@ -200,10 +201,13 @@ class BrokerConfig:
         names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), (name,))
         given = []
         for n in names:
-            given += [Synonym(n, held[n], source) for source, held in self._dynamic.items() if n in held]
+            hides = BROKER[n].sensitive
+            given += [
+                Synonym(n, None if hides else held[n], source) for source, held in self._dynamic.items() if n in held
+            ]
             if n in self._given:
                 text = as_text(BROKER[n].parse(*self._given[n]))
-                given.append(Synonym(n, text, Source.STATIC_BROKER))
+                given.append(Synonym(n, None if hides else text, Source.STATIC_BROKER))
         defaults = [(n, as_text(default_of(BROKER[n]))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 

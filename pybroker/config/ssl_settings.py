@@ -1,7 +1,7 @@
 """The table of settings of TLS: Kafka's names, each of which a listener may have of its own."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from .settings import Choice, ConfigError, Setting, Shape, Type, shown, table
@@ -91,20 +91,26 @@ def is_of_listener(name: str) -> bool:
 
 
 class Ssl:
-    """What the settings say of the TLS of one listener: the texts of some are secrets. Errors name settings with the
-    prefix."""
+    """What the settings say of the TLS of one listener: the texts of some are secrets."""
 
-    __slots__ = ("prefix", "values")
+    __slots__ = ("_own", "_prefix", "values")
 
-    def __init__(self, prefix: str, values: Mapping[str, Any]) -> None:
-        self.prefix = prefix
+    def __init__(self, values: Mapping[str, Any], prefix: str = "", own: Collection[str] = ()) -> None:
+        """`own`: the settings that are set with the listener's prefix."""
         self.values = values
+        self._prefix = prefix
+        self._own = own
+
+    def prefix(self, *names: str) -> str:
+        """How errors begin the names of settings of one kind: with the listener's prefix if one of them has it."""
+        has = any(name.startswith(names) for name in self._own)
+        return (self._prefix if has else "") + "ssl."
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
     def __repr__(self) -> str:
-        return f"Ssl({self.prefix})"
+        return f"Ssl({self._prefix})"
 
 
 def ssl_of(listener: str, protocol: str, values: Mapping[str, Any], own: Mapping[str, tuple[str, str]]) -> Ssl | None:
@@ -121,4 +127,4 @@ def ssl_of(listener: str, protocol: str, values: Mapping[str, Any], own: Mapping
             found[name] = setting._replace(name=prefix + name).parse(*own[prefix + name])
     if not found["ssl.enabled.protocols"]:
         raise ConfigError(f"the listener {shown(listener)} speaks no version of TLS: ssl.enabled.protocols is empty")
-    return Ssl(prefix + "ssl." if any(name.startswith(prefix + "ssl.") for name in own) else "ssl.", found)
+    return Ssl(found, prefix, [name for name in SSL if prefix + name in own])

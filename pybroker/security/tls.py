@@ -50,7 +50,7 @@ def server_context(settings: Ssl, listener: str) -> ssl.SSLContext:
     if pair is None:
         raise ConfigError(
             f"the listener {listener} has TLS, but no certificate: "
-            f"{settings.prefix}keystore.location and {settings.prefix}keystore.key are not set"
+            f"{settings.prefix('ssl.key')}keystore.location and {settings.prefix('ssl.key')}keystore.key are not set"
         )
     pair.load_into(context)
     if settings[CLIENT_AUTH] != NONE:
@@ -74,7 +74,7 @@ def client_context(settings: Ssl) -> ssl.SSLContext:
 
 def _key_store(settings: Ssl) -> KeyPair | None:
     return key_store(
-        settings.prefix,
+        settings.prefix("ssl.key"),
         type=settings["ssl.keystore.type"],
         location=settings["ssl.keystore.location"],
         password=settings["ssl.keystore.password"],
@@ -86,7 +86,7 @@ def _key_store(settings: Ssl) -> KeyPair | None:
 
 def _trust(context: ssl.SSLContext, settings: Ssl) -> None:
     trusted = trust_store(
-        settings.prefix,
+        settings.prefix("ssl.truststore"),
         type=settings["ssl.truststore.type"],
         location=settings["ssl.truststore.location"],
         password=settings["ssl.truststore.password"],
@@ -105,7 +105,7 @@ def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
     context.options |= ssl.OP_NO_RENEGOTIATION
     suites: Sequence[str] = settings["ssl.cipher.suites"]
     unknown = [name for name in suites if name not in SUITES_1_3 and name not in SUITES_1_2]
-    name = f"{settings.prefix}cipher.suites"
+    name = f"{settings.prefix('ssl.cipher')}cipher.suites"
     if unknown:
         raise ConfigError(
             f"{name} has {shown(unknown[0])}, which is not supported: "

@@ -5,15 +5,18 @@ that it came by, and is told the addresses that are advertised for that one.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from pybroker import core
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.listeners import EVERY_INTERFACE
+from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
@@ -24,6 +27,8 @@ from pybroker.server.listener import Limits, Listener, Quotas, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
 from pybroker.server.tls_handshake import tls_of
+
+log = logging.getLogger(__name__)
 
 STEP_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
 """Threads that make the handshakes of TLS."""
@@ -43,6 +48,9 @@ class SocketServer:
         )
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
         self._tls = {name: tls_of(name, ssl, self._steps, self.logins) for name, ssl in config.ssl.items()}
+        if self._tls and not core.tls_available():
+            why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
+            event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
         self._pool = Pool(pool_bytes(config))
         self._quotas = Quotas()
         self._bridge: Bridge | None = None

@@ -339,6 +339,14 @@ def test_what_is_no_context(sockets: Sockets) -> None:
         core.TlsSocket(near.fileno(), "context", server=True)  # type: ignore[arg-type]
 
 
+def test_a_socket_that_blocks(sockets: Sockets, server: ssl.SSLContext) -> None:
+    """It would wait for an answer to what it has not sent."""
+    near, _far = sockets()
+    near.setblocking(True)
+    with pytest.raises(ValueError, match="the socket blocks"):
+        core.TlsSocket(near.fileno(), server, server=True)
+
+
 def test_a_socket_is_given_once(
     stage: Stage, server: ssl.SSLContext, authority: Authority, sockets: Sockets
 ) -> None:

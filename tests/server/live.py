@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,10 +179,10 @@ class Live:
         await self.stop()
         return await self.start(*sets)
 
-    async def connect(self, listener: str | None = None) -> Wire:
+    async def connect(self, listener: str | None = None, tls: ssl.SSLContext | None = None) -> Wire:
         """A connection to the first listener, or to the one of a name."""
         assert self.broker is not None
         port = self.broker.port if listener is None else self.broker.addresses[listener].port
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 27))
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 27, ssl=tls))
         self._wires.append(wire)
         return wire

@@ -50,6 +50,8 @@ cdef class TlsSocket:
 
     def __cinit__(self, int fd, context not None, *, bint server, str host=None):
         cdef void* found = openssl_context(context)
+        if os.get_blocking(fd):
+            raise ValueError("the socket blocks: TLS has something to send before what it waits for can come")
         self.context = context
         self.state = tls_new(openssl_functions(), found, fd, server)
         if self.state == NULL:

@@ -13,8 +13,8 @@ def set_ciphersuites(context: SSLContext, names: Sequence[str]) -> None:
 class TlsSocket:
     """TLS by a context over a connected, non-blocking socket, whose descriptor stays its owner's.
 
-    Not for two threads at a time. ValueError where tls_available() is False, or for a host that is no name; once it was
-    given to a plane, from everything."""
+    Not for two threads at a time. ValueError where tls_available() is False, for a socket that blocks, or for a host
+    that is no name; once it was given to a plane, from everything."""
 
     pending: bool  # recv may have something though the socket has not
     version: str  # like TLSv1.3
