@@ -33,7 +33,7 @@ JAAS: Final = "sasl.jaas.config"
 VARIABLE: Final = "PYBROKER_PROFILE"
 ADDRESSES: Final = "bootstrap_servers"
 OTHERS: Final = 0o077
-_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl.*key(?!store\.type)", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl[._]keystore[._]key$", re.IGNORECASE)
 _META: Final = "pybroker.profile"
 _FILE: Final = "pybroker.command-config"
 

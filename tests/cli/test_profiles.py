@@ -79,7 +79,7 @@ def test_a_profile_has_settings(write: Write, shared_broker: Server, topic: str)
         ("[profiles.p]\nfetch.max.byte = 1\n", "'fetch.max.byte' is no setting of a client; did you mean fetch_max"),
         ("[profiles.p]\nfetch.max.bytes = 'many'\n", "fetch.max.bytes = 'many' (profile p ("),
         ("[profiles.p]\nfetch.max.bytes = 1979-05-27\n", "fetch.max.bytes is neither text nor a number"),
-        ("[profiles.p]\nsecurity.protocol = 'SASL_SSL'\n", "takes one of PLAINTEXT, SASL_PLAINTEXT"),
+        ("[profiles.p]\nsecurity.protocol = 'MAGIC'\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ("[profiles.p]\nbootstrap.servers = 'a:b'\n", "'a:b'"),
     ],
 )  # fmt: skip

@@ -135,10 +135,10 @@ def test_a_listener_of_another_kind_is_told_of(secured: Secured, alice: Path) ->
     [
         ("sasl.jaas.config=x y z;\nsecurity.protocol=SASL_PLAINTEXT\n", "of login modules there are"),
         (f"sasl.jaas.config={MODULE} required;\nsecurity.protocol=SASL_PLAINTEXT\n", "has no username and password"),
-        ("security.protocol=MAGIC\n", "takes one of PLAINTEXT, SASL_PLAINTEXT"),
+        ("security.protocol=MAGIC\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ("sasl.username=alice\nsasl.password=hidden\n", "but security_protocol is PLAINTEXT"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.password=hidden\n", "sasl_username is not"),
-        ("ssl.truststore.location=/x\n", "not supported yet"),
+        ("ssl.truststore.location=/x\n", "with it nothing is encrypted"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(secured: Secured, tmp_path: Path, text: str, words: str) -> None:

@@ -1,0 +1,86 @@
+"""Brokers that reach each other by TLS, and believe nobody whose certificate they do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.client.connection import Connection
+from pybroker.client.tls import tls_of
+from pybroker.errors import KafkaError
+from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.testing.certificates import Authority
+from tests.brokers.kit import Cluster
+from tests.brokers.network import Network
+from tests.brokers.witness import Witness
+from tests.harness import HOST, free_port, until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PEERS = f'{MODULE} required username="broker" password="of-brokers" user_broker="of-brokers";'
+
+
+class Encrypted(Cluster):
+    """Brokers say all that they say to each other by TLS; the harness comes by a listener of its own."""
+
+    authority = Authority()
+    protocol: str
+    home: Path
+
+    def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
+        self.peers = getattr(self, "peers", {})
+        self.peers[number] = free_port()
+        home = self.home
+        (home / "ca.pem").write_bytes(self.authority.certificate)
+        own = self.authority.sign(f"broker-{number}")
+        (home / f"{number}.pem").write_bytes(own.key + own.chain)
+        return {
+            "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{self.peers[number]}",
+            "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,PEERS:{self.protocol}",
+            "inter.broker.listener.name": "PEERS",
+            "listener.name.peers.ssl.keystore.type": "PEM",
+            "listener.name.peers.ssl.keystore.location": str(home / f"{number}.pem"),
+            "listener.name.peers.ssl.truststore.type": "PEM",
+            "listener.name.peers.ssl.truststore.location": str(home / "ca.pem"),
+            "listener.name.peers.ssl.client.auth": "required",
+            **({
+                "listener.name.peers.sasl.enabled.mechanisms": "PLAIN",
+                "sasl.mechanism.inter.broker.protocol": "PLAIN",
+                "listener.name.peers.plain.sasl.jaas.config": PEERS,
+            } if self.protocol == "SASL_SSL" else {}),
+        }  # fmt: skip
+
+
+@pytest.fixture(params=["SSL", "SASL_SSL"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Encrypted]:
+    network = Network()
+    Encrypted.protocol, Encrypted.home = request.param, tmp_path
+    with Encrypted(tmp_path, zookeeper, network=network) as running:
+        yield running
+    network.close()
+
+
+def test_brokers_replicate_and_fail_over_by_tls(cluster: Encrypted) -> None:
+    """A leader is killed under load, all of what was acknowledged is there, and the replica comes back."""
+    topic = cluster.create("t")
+    with Witness(cluster, topic) as witness:
+        witness.until_acked()
+        leader = cluster.leader(topic)
+        cluster.kill(leader)
+        until("another leads", lambda: cluster.leader(topic) not in (-1, leader), timeout_s=20)
+        witness.until_acked()
+        cluster.restart(leader)
+        cluster.until_in_sync(topic)
+        witness.judge()
+
+
+def test_a_stranger_is_no_broker(cluster: Encrypted, tmp_path: Path) -> None:
+    """Without a certificate that the brokers know nobody comes in."""
+    made = Authority("another").sign("broker-0")
+    (tmp_path / "stranger.pem").write_bytes(made.key + made.chain)
+    ours = {"ssl_cafile": str(tmp_path / "ca.pem")}
+    for own in ({}, {"ssl_certfile": str(tmp_path / "stranger.pem")}):
+        with pytest.raises(KafkaError):
+            Connection(HOST, min(cluster.peers.values()), tls=tls_of("SSL", ours | own), timeout_s=10)
