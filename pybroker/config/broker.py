@@ -45,6 +45,9 @@ BY_PROGRAM = "set by the program"
 """Where a value comes from that the program gave which starts the broker, in place of the table's default."""
 
 
+WHILE_IT_RUNS = "set while the broker runs"
+
+
 class _Given(NamedTuple):
     text: str
     where: str
@@ -75,7 +78,7 @@ class BrokerConfig:
         for name, setting in BROKER.items():
             changed = next((held[name] for held in self._dynamic.values() if name in held), None)
             if changed is not None:
-                values[name] = setting.parse(changed, "set while the broker runs")
+                values[name] = setting.parse(changed, WHILE_IT_RUNS)
             elif held := self._given.get(name):
                 values[name] = setting.parse(held.text, held.where)
             else:
@@ -168,7 +171,8 @@ class BrokerConfig:
     def ssl(self) -> dict[str, Ssl]:
         """What is said of TLS, by the names of listeners that have it. ConfigError."""
         values = {name: self[name] for name in SSL}
-        own = self._of_listeners
+        own: dict[str, tuple[str, str]] = {**self._of_listeners}
+        own |= {name: (text, WHILE_IT_RUNS) for name, text in self._dynamic[Source.DYNAMIC_BROKER].items()}
         found = {n: ssl_of(n, protocol, values, own) for n, protocol in self.listeners.protocols.items()}
         return {name: ssl for name, ssl in found.items() if ssl is not None}
 
@@ -192,7 +196,17 @@ class BrokerConfig:
 
     def entries(self) -> list[Entry]:
         """Every setting as DescribeConfigs answers it for this broker."""
-        return [self._entry(setting) for setting in BROKER.values()]
+        return [self._entry(setting) for setting in BROKER.values()] + self._entries_of_listeners()
+
+    def _entries_of_listeners(self) -> list[Entry]:
+        """What listeners have of their own that was changed while the broker runs."""
+        source = Source.DYNAMIC_BROKER
+        found = ((name, text, SSL[name.split(".", 3)[3]]) for name, text in self._dynamic[source].items()
+                 if name not in BROKER)  # fmt: skip
+        return [
+            Entry(name, text, source, False, False, setting.type, setting.doc, (Synonym(name, text, source),))
+            for name, text, setting in found
+        ]
 
     def synonyms(self, name: str) -> list[Synonym]:
         """The places that have a value for a setting or, if it is not set, for a coarser one that then holds.

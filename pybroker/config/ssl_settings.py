@@ -74,6 +74,11 @@ SSL = table(
     ),
 )
 
+RECONFIGURABLE: Final = frozenset(
+    f"ssl.{name}" for name in ("keystore.type", "keystore.location", "truststore.type", "truststore.location")
+)
+"""What a running broker takes, of one of its listeners. Kafka takes the passwords, too, and keeps them encrypted."""
+
 _OF_LISTENER: Final = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<name>ssl\..+)")
 
 
@@ -88,6 +93,12 @@ def is_of_listener(name: str) -> bool:
     """Is it a setting of TLS of one listener?"""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["name"] in SSL
+
+
+def is_reconfigurable(name: str) -> bool:
+    """Can this setting of one listener change while the broker runs?"""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["name"] in RECONFIGURABLE
 
 
 class Ssl:

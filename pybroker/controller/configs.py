@@ -20,6 +20,7 @@ from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type
 from pybroker.config.settings import as_text, shown
+from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
@@ -30,6 +31,7 @@ from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreD
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.security.credentials import Credentials
+from pybroker.security.tls import server_context
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +189,7 @@ def broker_after(
     own = {} if replace else held
     after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
     _check_names(after)
-    for setting in PER_BROKER & after.keys() if not name else ():
+    for setting in [s for s in after if s in PER_BROKER or is_reconfigurable(s)] if not name else ():
         raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
     return after
 
@@ -200,6 +202,9 @@ def rehearse(
     A topic whose settings the broker does not take as it is has no say."""
     tried = config.copy()
     tried.overlay(source, after)
+    if any(map(is_reconfigurable, after)):
+        for listener, ssl in tried.ssl.items():
+            server_context(ssl, listener)
     for name, own in topics.items():
         try:
             TopicConfig(tried, own)
@@ -223,6 +228,8 @@ async def purge(session: Session, before_ms: int) -> None:
 def _check_names(names: Iterable[str]) -> None:
     """Raises INVALID_CONFIG for a setting that a running broker does not take."""
     for name in names:
+        if is_reconfigurable(name):
+            continue
         if name not in BROKER:
             raise ConfigError(f"{shown(name)} is no setting of a broker")
         if not BROKER[name].dynamic:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from pybroker import core
+from pybroker.config.broker import BrokerConfig
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
 from pybroker.security.keystores import KeyPair, key_store, trust_store
@@ -70,6 +71,12 @@ def client_context(settings: Ssl) -> ssl.SSLContext:
     _trust(context, settings)
     _narrow(context, settings)
     return context
+
+
+def inter_broker_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """What a broker connects to others by; None where their listener has no TLS. Raises ConfigError."""
+    settings = config.ssl.get(config.listeners.inter_broker)
+    return None if settings is None else client_context(settings)
 
 
 def _key_store(settings: Ssl) -> KeyPair | None:

@@ -355,6 +355,7 @@ class Broker:
         assert self._workers is not None and self.replicas is not None
         assert self._sockets is not None
         self._sockets.limit()
+        self._sockets.reload()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
         await self._renew_registration()

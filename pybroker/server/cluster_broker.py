@@ -27,7 +27,7 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, ConfigError
 from pybroker.controller import identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -53,7 +53,7 @@ from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.security.login import Account
-from pybroker.security.tls import client_context
+from pybroker.security.tls import inter_broker_context
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -103,8 +103,7 @@ class ClusterBroker(Broker):
         self._inter_broker = config.listeners.inter_broker
         account = config.account
         self._account = None if account is None else Account(*account)
-        ssl = config.ssl.get(config.listeners.inter_broker)
-        self._tls = None if ssl is None else client_context(ssl)
+        self._tls = inter_broker_context(config)
         self._controller: Controller | None = None
         self._following: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -231,6 +230,11 @@ class ClusterBroker(Broker):
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),
         )  # fmt: skip
+
+    async def _go_by_settings(self) -> None:
+        await super()._go_by_settings()
+        with contextlib.suppress(ConfigError):  # which the listener, by the same files, has told
+            self._tls = inter_broker_context(self.config)
 
     def _tell_controller(self) -> None:
         if self._controller is not None:

@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pybroker import core
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, ConfigError, Source
 from pybroker.config.listeners import EVERY_INTERFACE
+from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
+from pybroker.security.tls import server_context
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
@@ -109,6 +111,7 @@ class SocketServer:
         """Begin to accept, and have requests executed by `responder`. `free`: which principals nobody asks for their
         rights; None: no one is asked."""
         self.limit()
+        self.reload()
         for listener in self._listeners:
             listener.free = free
         if self._bridge is not None:
@@ -125,6 +128,19 @@ class SocketServer:
         """Accept by the limits that the settings say now; connections that are open stay."""
         for listener in self._listeners:
             listener.limit(self._config["max.connections"], self._config["max.connections.per.ip"])
+
+    def reload(self) -> None:
+        """Show new clients the certificates that the settings name now, of listeners where these were changed while the
+        broker runs: their files may be others under the names of before. What cannot be used stays as it was."""
+        changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_reconfigurable(name)]
+        for name, settings in self._config.ssl.items():
+            if name in self._tls and any(each.startswith(f"listener.name.{name.lower()}.") for each in changed):
+                try:
+                    self._tls[name].context = server_context(settings, name)
+                except ConfigError as problem:
+                    event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
+                else:
+                    event(log, logging.INFO, "certificates exchanged", listener=name)
 
     def disconnect(self) -> None:
         """Close the connections that there are, and go on accepting."""

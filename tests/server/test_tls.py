@@ -24,7 +24,7 @@ from pybroker.security.login import Account
 from pybroker.server import tls_handshake
 from pybroker.testing.certificates import Authority, Certificate
 from tests.harness import eventually
-from tests.server.live import Live, batch, values
+from tests.server.live import Live, Wire, batch, values
 from tests.server.test_sasl import MODULE, log_in
 
 HOST = "127.0.0.1"
@@ -323,6 +323,60 @@ def test_what_is_no_value_is_said_before_the_start(tmp_path: Path, more: str, sa
 def test_no_secret_is_shown(tmp_path: Path) -> None:
     config = BrokerConfig.load(None, settings(tmp_path, "ssl.key.password=sesame", "ssl.keystore.password=sesame"))
     assert "sesame" not in repr(config.ssl) + str(config.ssl["TLS"]) + repr(config.entries())
+
+
+# -- certificates that are exchanged -----------------------------------------------------------------------------------
+
+
+def altered(name: str, value: str | None) -> Any:
+    kind = m.IncrementalAlterConfigsRequest.Resources
+    change = kind.Configs(name=name, config_operation=0 if value is not None else 1, value=value)
+    return kind(resource_type=4, resource_name="1001", configs=[change])
+
+
+def serial(wire: Wire) -> str:
+    shown: dict[str, Any] = wire.writer.get_extra_info("ssl_object").getpeercert()
+    return str(shown["serialNumber"])
+
+
+async def test_certificates_are_exchanged_in_a_running_broker(live: Live, tmp_path: Path) -> None:
+    """By another file, and by another certificate in the same file; who is connected stays so. A restart keeps it."""
+    name = "listener.name.tls.ssl.keystore.location"
+    wire, admin = await live.connect("TLS", context()), await live.connect("OPEN")
+    assert (await wire.create("t")).error_code == 0
+    seen = {serial(wire)}
+    for path in ("second", "second", "third"):
+        path = str(store(tmp_path, path, AUTHORITY.sign("localhost")))
+        answer = await admin.call("IncrementalAlterConfigs", 1, resources=[altered(name, path)])
+        assert [r.error_code for r in answer.responses] == [0]
+        fresh = await live.connect("TLS", context())
+        assert serial(fresh) not in seen
+        seen.add(serial(fresh))
+        assert (await wire.produce("t", batch(b"x"))).error_code == 0
+    kind = m.DescribeConfigsRequest.Resources
+    described = (await admin.call("DescribeConfigs", 4, resources=[
+        kind(resource_type=4, resource_name="1001", configuration_keys=[name])])).results[0].configs  # fmt: skip
+    assert [(c.name, c.value, c.config_source, c.read_only) for c in described] == [(name, path, 2, False)]
+    await live.restart()
+    assert serial(await live.connect("TLS", context())) in seen - {serial(wire)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("listener.name.tls.ssl.keystore.location", "/nowhere", "/nowhere (listener.name.tls.ssl.keystore.location)"),
+        ("listener.name.tls.ssl.keystore.type", "PKCS12", "is PEM: listener.name.tls.ssl.keystore.type has to be PEM"),
+        ("listener.name.tls.ssl.client.auth", "required", "is no setting of a broker"),
+        ("listener.name.tls.ssl.keystore.password", "x", "is no setting of a broker"),
+        ("ssl.keystore.location", "/nowhere", "cannot change while the broker runs"),
+    ],
+)
+async def test_what_cannot_be_exchanged_is_refused(native: Live, name: str, value: str, said: str) -> None:
+    """Nothing of it is kept, and the listener goes on."""
+    admin = await native.connect("OPEN")
+    answer = await admin.call("IncrementalAlterConfigs", 1, resources=[altered(name, value)])
+    assert [r.error_code for r in answer.responses] == [40] and said in answer.responses[0].error_message
+    assert (await (await native.connect("TLS", context())).call("Metadata", 9, topics=[])).brokers
 
 
 # -- what strangers can do ---------------------------------------------------------------------------------------------
