@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from pybroker.config import BrokerConfig
+from pybroker.testing.certificates import Authority
 from tests.cli.conftest import start
 from tests.harness import HOST, ROOT, free_port, until
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
-BROKER, ALICE, ACLS, CLUSTER = re.findall(r"^```properties\n(.*?)^```$", PAGE, re.M | re.S)
+BROKER, ALICE, BY_TLS, ALICE_BY_TLS, ACLS, CLUSTER = re.findall(r"^```properties\n(.*?)^```$", PAGE, re.M | re.S)
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
 SERVE, *REST = COMMANDS
 FIRST = [command for command in REST if command.startswith(("printf 'in", "pybroker users", "chmod", "pybroker acls"))]
@@ -37,11 +38,16 @@ def here(text: str, ports: dict[str, str]) -> str:
     return text.replace("://:", f"://{HOST}:")
 
 
-@pytest.fixture
-def served(tmp_path: Path, ports: dict[str, str]) -> Iterator[Path]:
-    """The broker of the page, and the directory of who types."""
-    (tmp_path / "broker.properties").write_text(here(BROKER + ACLS, ports))
-    (tmp_path / "alice.properties").write_text(ALICE)
+@pytest.fixture(params=["plain", "tls"])
+def served(request: pytest.FixtureRequest, tmp_path: Path, ports: dict[str, str]) -> Iterator[Path]:
+    """The broker of the page, with TLS or without, and the directory of who types."""
+    broker, alice = (BROKER, ALICE) if request.param == "plain" else (BY_TLS, ALICE_BY_TLS)
+    (tmp_path / "broker.properties").write_text(here(broker + ACLS, ports))
+    (tmp_path / "alice.properties").write_text(alice)
+    authority = Authority()
+    own = authority.sign("localhost")
+    (tmp_path / "broker.pem").write_bytes(own.key + own.chain)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
     told = tmp_path / "told"
     with told.open("wb") as out:
         words = SERVE.split()[1:]
@@ -71,7 +77,10 @@ def test_the_page(served: Path, ports: dict[str, str]) -> None:
     assert "seasons" in said["pybroker topics list"]
     assert said["pybroker consume seasons --from-beginning --exit-at-end"] == "spring\n"
     source = here(PROGRAM, ports)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, timeout=60)
+    if "SSL" in (served / "alice.properties").read_text():
+        source = source.replace('"SASL_PLAINTEXT",', '"SASL_SSL", "ssl_cafile": "ca.pem",')
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, timeout=60,
+                          cwd=served)  # fmt: skip
     assert done.returncode == 0 and "value=b'spring'" in done.stdout, done.stderr
 
 
