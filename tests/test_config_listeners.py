@@ -34,6 +34,14 @@ def test_several_have_names_addresses_and_protocols() -> None:
     assert found.inter_broker == "INSIDE"
 
 
+def test_brokers_may_be_told_what_they_speak_instead_of_where() -> None:
+    """By security.inter.broker.protocol, and the listener has its name."""
+    found = listeners("listeners=PLAINTEXT://:1,SSL://:2", "security.inter.broker.protocol=SSL")
+    assert found.inter_broker == "SSL"
+    with pytest.raises(ConfigError, match=r"only one of it and security\.inter\.broker\.protocol can be set"):
+        listeners(TWO, MAP, "inter.broker.listener.name=B", "security.inter.broker.protocol=PLAINTEXT")
+
+
 def test_one_may_be_told_to_nobody() -> None:
     found = listeners(TWO, MAP, "advertised.listeners=B://b:0", "inter.broker.listener.name=B")
     assert [e.listener for e in found.endpoints] == ["A", "B"] and found.protocols == {"B": "PLAINTEXT"}

@@ -8,7 +8,7 @@ from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
-from .listeners import ADVERTISED, INTER_BROKER, LISTENERS, PROTOCOLS, Listeners, Refused, settle
+from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
@@ -158,7 +158,9 @@ class BrokerConfig:
     @property
     def listeners(self) -> Listeners:
         """Where to listen, and where to send clients."""
-        return settle(self[LISTENERS], self[ADVERTISED], self[PROTOCOLS], self[INTER_BROKER])
+        return settle(
+            self[LISTENERS], self[ADVERTISED], self[PROTOCOLS], self[INTER_BROKER], self[INTER_BROKER_PROTOCOL]
+        )
 
     @property
     def sasl(self) -> dict[str, Sasl]:
@@ -251,6 +253,8 @@ class BrokerConfig:
         wait, lag = "replica.fetch.wait.max.ms", "replica.lag.time.max.ms"
         if self[wait] > self[lag]:  # a follower of an idle leader would be taken for one that lags
             raise self._refuse(wait, f"at most {lag}, which is {self[lag]} ({self.where(lag)})")
+        if self.is_set(INTER_BROKER) and self.is_set(INTER_BROKER_PROTOCOL):
+            raise self._refuse_for(INTER_BROKER, f"only one of it and {INTER_BROKER_PROTOCOL} can be set")
         try:
             _ = self.listeners
         except Refused as problem:

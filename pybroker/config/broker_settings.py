@@ -126,7 +126,15 @@ NETWORK = table(
         "inter.broker.listener.name",
         STRING,
         None,
-        "The listener that other brokers are told to use, one of advertised.listeners. Not set: PLAINTEXT.",
+        "The listener that other brokers are told to use, one of advertised.listeners. Not set: the one that has the "
+        "name of security.inter.broker.protocol.",
+    ),
+    Setting(
+        "security.inter.broker.protocol",
+        STRING,
+        "PLAINTEXT",
+        "What brokers speak with each other, if inter.broker.listener.name is not set, by the listener of that name.",
+        Choice(SECURITY_PROTOCOLS),
     ),
     Setting(
         "num.network.threads",

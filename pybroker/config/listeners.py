@@ -17,6 +17,7 @@ LISTENERS = "listeners"
 ADVERTISED = "advertised.listeners"
 PROTOCOLS = "listener.security.protocol.map"
 INTER_BROKER = "inter.broker.listener.name"
+INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 
 SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
@@ -64,7 +65,9 @@ def parse_protocols(text: str) -> dict[str, str]:
     return found
 
 
-def settle(listeners: str, advertised: str | None, protocols: str, inter_broker: str | None) -> Listeners:
+def settle(
+    listeners: str, advertised: str | None, protocols: str, inter_broker: str | None, protocol: str = PLAINTEXT
+) -> Listeners:
     """What the texts of the four settings, each allowed by itself, say together. Raises Refused."""
     endpoints, mapped = parse_endpoints(listeners), parse_protocols(protocols)
     shown = None if advertised is None else parse_advertised(advertised)
@@ -80,7 +83,7 @@ def settle(listeners: str, advertised: str | None, protocols: str, inter_broker:
             options = f"The valid options based on the current configuration are {','.join(names)}"
             raise Refused(ADVERTISED, f"{words}. Found {','.join(found)}. {options}")
         names = found
-    name = PLAINTEXT if inter_broker is None else inter_broker.strip().upper()
+    name = protocol if inter_broker is None else inter_broker.strip().upper()
     if name not in names:
         options = f"The valid options based on currently configured listeners are {','.join(names)}"
         raise Refused(INTER_BROKER, f"it must be a listener name defined in advertised.listeners. {options}")
