@@ -1,0 +1,163 @@
+"""TLS on a broker of one core, beside the same broker without, and Apache Kafka with TLS.
+
+As in test_plane.py: the broker on the first core, the generator (which decrypts and encrypts, too) on the second, in
+turns, best rounds. TLS 1.3 with AES-128-GCM on both. Kafka 3.9.1 joins with PYBROKER_BENCH_KAFKA=yes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bench.figures import show
+from bench.peers import KAFKA, OURS, READ_BYTES, THREADS, with_kafka
+from pybroker.client.connection import Connection
+from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
+from pybroker.client.tls import tls_of
+from pybroker.testing.certificates import Authority
+from tests.harness import HOST, BrokerProcess, cpu_s, free_port
+from tests.java import peers
+
+ROUNDS, ROUND_S, FIXED_RATE_ROUND_S = 5, 0.5, 1.0
+ROUND_BYTES_MAX = 640 << 20
+SUITE = "TLS_AES_128_GCM_SHA256"
+PLAIN = f"{OURS} without TLS"
+OF_PLAIN = {"W1": 0.50, "F1": 0.35, "W4": 0.60}
+OF_KAFKA = {"W1": 3.0, "F1": 3.0}
+P99_OF_PLAIN_MAX = 2.0
+HANDSHAKES = 300
+HANDSHAKES_OF_KAFKA = 1.5
+
+
+class Served(NamedTuple):
+    """A broker's two listeners."""
+
+    pid: int
+    plain: str
+    tls: str
+
+
+Servers = tuple[dict[str, Served], dict[str, Any]]
+
+
+class Kafka(peers.Kafka391):
+    """With a listener of SSL beside its own."""
+
+    jvm = peers.SERVER
+
+    def __init__(self, data_dir: Path, tls: dict[str, object]) -> None:
+        super().__init__(data_dir, THREADS | tls)
+        self.tls_port = free_port()
+
+    def write_properties(self, own: Any) -> None:
+        both = f"PLAINTEXT://{HOST}:{self.port},SSL://{HOST}:{self.tls_port}"
+        super().write_properties({**own, "listeners": both})
+
+
+@pytest.fixture(scope="module", params=["RSA"])
+def servers(shared_log_dir: Path, request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The brokers by name, and what clients are told of TLS."""
+    authority = Authority()
+    own = authority.sign("localhost", kind=request.param)
+    (shared_log_dir / "broker.pem").write_bytes(own.key + own.chain)
+    (shared_log_dir / "ca.pem").write_bytes(authority.certificate)
+    tls: dict[str, object] = {
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(shared_log_dir / "broker.pem"),
+        "ssl.cipher.suites": SUITE, "ssl.enabled.protocols": "TLSv1.3",
+    }  # fmt: skip
+    cores = os.sched_getaffinity(0)
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {max(cores)})
+    with ExitStack() as stack:
+        port, tls_port = free_port(), free_port()
+        both = {"listeners": f"PLAINTEXT://{HOST}:{port},SSL://{HOST}:{tls_port}"}
+        broker = stack.enter_context(BrokerProcess(shared_log_dir / "ours", port, {**both, **tls}))
+        found = {OURS: Served(broker.process.pid, f"{HOST}:{port}", f"{HOST}:{tls_port}")}
+        if with_kafka():
+            kafka = stack.enter_context(Kafka(shared_log_dir / "kafka", tls))
+            found[KAFKA] = Served(kafka.process.pid, f"{HOST}:{kafka.port}", f"{HOST}:{kafka.tls_port}")
+        if len(cores) > 1:
+            for served in found.values():
+                for thread in Path(f"/proc/{served.pid}/task").iterdir():
+                    os.sched_setaffinity(int(thread.name), {0})
+        client = {"security_protocol": "SSL", "ssl_cafile": str(shared_log_dir / "ca.pem"), "ssl_cipher_suites": SUITE,
+                  "ssl_enabled_protocols": "TLSv1.3"}  # fmt: skip
+        yield found, client
+    os.sched_setaffinity(0, cores)
+
+
+@pytest.mark.parametrize("name", ["W1", "F1", "W4", "W6"])
+def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
+    found, client = servers
+    workload = WORKLOADS[name]
+    with ExitStack() as stack:
+        ready: dict[str, Prepared] = {}
+        ways: list[tuple[str, str, dict[str, Any]]] = [(PLAIN, found[OURS].plain, {}), *((peer, served.tls, client) for peer, served in found.items())]
+        for peer, address, told in ways:
+            bench = stack.enter_context(Bench(address, read_bytes=READ_BYTES, **told))
+            ready[peer] = stack.enter_context(bench.prepared(workload))
+        rounds: dict[str, list[Outcome]] = {peer: [] for peer in ready}
+
+        def turn(peer: str) -> None:
+            seconds = FIXED_RATE_ROUND_S if workload.rate else ROUND_S
+            rounds[peer].append(ready[peer].run(seconds, bytes_max=ROUND_BYTES_MAX))
+
+        for peer in ready:
+            turn(peer)           # to warm them up; a JVM needs more
+        for _ in range(6 if KAFKA in ready else 0):
+            turn(KAFKA)
+        rounds = {peer: [] for peer in ready}
+
+        def others() -> None:
+            for peer in ready:
+                if peer != OURS:
+                    turn(peer)
+
+        benchmark.pedantic(turn, args=(OURS,), setup=others, rounds=ROUNDS)
+    assert not any(o.errors for each in rounds.values() for o in each)
+    if workload.rate:
+        p99 = {peer: min(o.p99_us for o in each) for peer, each in rounds.items()}
+        share = p99[OURS] / p99[PLAIN]
+        others = "; ".join(f"{peer} {us:.0f} us" for peer, us in p99.items() if peer != OURS)
+        show(f"{name} over TLS", "p99", f"{p99[OURS]:.0f} us", others,
+             f"{share:.2f}x of plain (<= {P99_OF_PLAIN_MAX}x)", share <= P99_OF_PLAIN_MAX)  # fmt: skip
+        return
+    best = {peer: max(each, key=lambda o: o.requests_s) for peer, each in rounds.items()}
+    told = {peer: f"{o.records_s / 1e3:,.0f} k rec/s, {o.mb_s:,.0f} MB/s" for peer, o in best.items()}
+    share = best[OURS].requests_s / best[PLAIN].requests_s
+    met = share >= OF_PLAIN[name]
+    text = f"{share:.0%} of plain (>= {OF_PLAIN[name]:.0%})"
+    if KAFKA in best:
+        times = best[OURS].requests_s / best[KAFKA].requests_s
+        least = OF_KAFKA.get(name, 0.0)
+        text += f", {times:.1f}x Kafka" + (f" (>= {least:g}x)" if least else "")
+        met = met and times >= least
+    show(f"{name} over TLS", workload.shows, told[OURS],
+         "; ".join(f"{peer} {t}" for peer, t in told.items() if peer != OURS), text, met)  # fmt: skip
+
+
+def test_handshakes(servers: Servers) -> None:
+    """Full ones, a new connection each, by the seconds of its core that a broker takes for one."""
+    found, client = servers
+    rate = {}
+    for peer, served in found.items():
+        best = 0.0
+        for _ in range(4):
+            host, _, port = served.tls.rpartition(":")
+            before, began = cpu_s(served.pid), time.monotonic()
+            for _ in range(HANDSHAKES):
+                Connection(host, int(port), tls=tls_of("SSL", client)).close()
+            best = max(best, HANDSHAKES / max(cpu_s(served.pid) - before, 1e-9))
+            assert time.monotonic() - began < 60
+        rate[peer] = best
+    others = "; ".join(f"{peer} {r:,.0f}" for peer, r in rate.items() if peer != OURS) or "-"
+    times = rate[OURS] / rate[KAFKA] if KAFKA in rate else None
+    text = "" if times is None else f"{times:.1f}x Kafka (>= {HANDSHAKES_OF_KAFKA}x)"
+    show("TLS handshakes", "RSA 2048, with an ApiVersions each", f"{rate[OURS]:,.0f} a core-second", others, text,
+         None if times is None else times >= HANDSHAKES_OF_KAFKA)  # fmt: skip
