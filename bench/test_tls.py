@@ -98,7 +98,8 @@ def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
     workload = WORKLOADS[name]
     with ExitStack() as stack:
         ready: dict[str, Prepared] = {}
-        ways: list[tuple[str, str, dict[str, Any]]] = [(PLAIN, found[OURS].plain, {}), *((peer, served.tls, client) for peer, served in found.items())]
+        ways: list[tuple[str, str, dict[str, Any]]] = [(PLAIN, found[OURS].plain, {})]
+        ways += [(peer, served.tls, client) for peer, served in found.items()]
         for peer, address, told in ways:
             bench = stack.enter_context(Bench(address, read_bytes=READ_BYTES, **told))
             ready[peer] = stack.enter_context(bench.prepared(workload))
@@ -124,8 +125,8 @@ def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
     if workload.rate:
         p99 = {peer: min(o.p99_us for o in each) for peer, each in rounds.items()}
         share = p99[OURS] / p99[PLAIN]
-        others = "; ".join(f"{peer} {us:.0f} us" for peer, us in p99.items() if peer != OURS)
-        show(f"{name} over TLS", "p99", f"{p99[OURS]:.0f} us", others,
+        beside = "; ".join(f"{peer} {us:.0f} us" for peer, us in p99.items() if peer != OURS)
+        show(f"{name} over TLS", "p99", f"{p99[OURS]:.0f} us", beside,
              f"{share:.2f}x of plain (<= {P99_OF_PLAIN_MAX}x)", share <= P99_OF_PLAIN_MAX)  # fmt: skip
         return
     best = {peer: max(each, key=lambda o: o.requests_s) for peer, each in rounds.items()}
